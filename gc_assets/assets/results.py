@@ -24,7 +24,8 @@ from gc_assets.core.rehearsals import describe_rehearsal
 from gc_assets.core.requests import KINDS, Requests
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE
-from gc_assets.stages.mark.live_set import ROUTED_ROWS, LiveSet
+from gc_assets.stages.mark.entry_scan import ROUTED_ROWS
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LIVE_FILES, Table

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,35 +13,35 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_small, large_session
-from gc_assets.engine.state_scan import group_by_size, may_contain, read_errors
-from gc_assets.engine.tables import ROUTE, collect_arrow, frame_from_arrow, map_arrow, read_table, spark_schema, write_frame, write_parts
-from gc_assets.lakes.file_kinds import FILE_KINDS
-from gc_assets.stages.mark.container_states import NumberedStates, file_key, route_of
-from gc_assets.stages.mark.file_entries import is_file_entry
-from gc_assets.stages.mark.live_hashes import (
-    EXTERNAL,
-    Expanding,
-    LiveHashes,
-    LiveTotals,
-    numbered_states,
-    to_kind_numbers,
-    to_positions,
+from gc_assets.engine.state_scan import group_by_size
+from gc_assets.engine.tables import ROUTE, collect_arrow, frame_from_arrow, map_arrow, read_table, write_frame, write_parts
+from gc_assets.stages.mark.container_states import route_of
+from gc_assets.stages.mark.entry_scan import (
+    KEYED,
+    ROUTED_ROWS,
+    EntryScan,
+    ToRows,
+    group_frame,
+    group_rows,
+    scan_frame,
+    task_numbers,
+    with_columns,
 )
+from gc_assets.stages.mark.hash_scan import EXTERNAL, KIND_COUNT, numbered_states
+from gc_assets.stages.mark.live_hashes import LiveHashes, LiveTotals
 from gc_assets.stages.mark.released_files import ReleasedFiles, find_released_files_of
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
-from gc_assets.state.parts import missing_columns, open_part, read_parts
+from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import (
@@ -61,165 +60,12 @@ from gc_assets.state.summaries import LiveFilesSummary, SegmentSummary
 
 # Rows of entries that this process reads itself: about 200 bytes each.
 MAX_IN_PROCESS_ENTRIES: Final = 200_000
+
 # Rows of entries that a process groups together if it lists all files.
 MAX_BUCKET_ENTRIES: Final = 2_000_000
+
 # Every task holds all keys in memory. Longer lists are joined by Spark.
 MAX_KEYS: Final = 200_000
-_KINDS: Final = len(FILE_KINDS)
-_ENTRIES: Final = pa.schema(
-    [
-        MANIFEST_ENTRIES.schema.field(name)
-        for name in ("container", "address", "key", "storage", "kind", "is_container", "size_bytes", "entry_status", "must_exist")
-    ]
-)
-# One row per entry and directly referenced file, or per file after grouping. `storage` and
-# `strongest` are the same as in `MATCHED`.
-KEYED: Final = pa.schema(
-    [
-        ("storage", pa.int16()),
-        ("key", pa.string()),
-        ("strongest", pa.int64()),
-        ("size_bytes", pa.int64()),
-        ("must_exist", pa.bool_()),
-        ("container_size_bytes", pa.int64()),
-    ]
-)
-_AGGREGATES: Final = [("strongest", "min"), ("size_bytes", "max"), ("must_exist", "max"), ("container_size_bytes", "max")]
-ROUTED_ROWS: Final = LIVE_FILES.schema.append(pa.field(ROUTE, pa.string()))
-
-
-@dataclass(frozen=True)
-class EntryScan:
-    """Task that matches groups of cached entries with the container states.
-
-    The input column `id` contains group numbers. The number after the last group selects the
-    directly referenced files. Yields batches with the columns `KEYED`.
-
-    Attributes:
-        states: Parts of the states (columns `STATES`), relative to the state.
-        groups: Parts of `manifest_entries`, in groups.
-        storages: Names of the storages, for the positions in `KEYED`.
-        keys: If not None, only these keys are selected (addresses of external files).
-        containers: If not None, only entries of these containers are needed. Sorted.
-        external: Select only files in no storage.
-        bucket: If not None, a number and the number of buckets: only keys with such a hash are
-            selected.
-        hashes: If not None, only keys with these hashes are selected. Sorted.
-    """
-
-    files: Files
-    states: tuple[str, ...]
-    groups: tuple[tuple[str, ...], ...]
-    storages: tuple[str, ...]
-    keys: pa.Array | None = None
-    containers: tuple[str, ...] | None = None
-    external: bool = False
-    bucket: tuple[int, int] | None = None
-    hashes: NDArray[np.int64] | None = None
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        states = numbered_states(self.files, self.states)
-        expanding = Expanding.of(states)
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                yield from self._match_group(self.groups[number], expanding) if number < len(self.groups) else self._match_direct(states)
-
-    def _match_group(self, paths: Sequence[str], expanding: Expanding) -> Iterator[pa.RecordBatch]:
-        contents, number = self.files.contents(paths), 0
-        while number < len(paths):
-            with read_errors(f"{self.files.root}/{paths[number]}"):
-                for entries in self._read_entries(next(contents)):
-                    selected, witness, must_exist = expanding.match(entries)
-                    if selected.num_rows:
-                        columns = {"witness": pa.array(witness), "must_exist": pa.array(must_exist)}
-                        yield from self._to_keyed(_with_columns(selected, columns))
-            number += 1
-
-    def _match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
-        rows = states.direct
-        if self.keys is not None:
-            rows = rows.filter(pc.is_in(file_key(rows), self.keys))
-        yield from self._to_keyed(rows.filter(pc.is_null(rows.column("storage"))) if self.external else rows)
-
-    def _read_entries(self, content: bytes) -> Iterator[pa.Table]:
-        """Yield the selected file entries of a part, decoding only row groups with a match."""
-        source = open_part(content, ["container", "storage", "kind"])
-        missing = missing_columns(source.schema_arrow, _ENTRIES)
-        names = [name for name in _ENTRIES.names if name not in missing]
-        for group in range(source.num_row_groups):
-            if not self._may_match(source.metadata.row_group(group)):
-                continue
-            if self.keys is not None and not pc.any(self._key_mask(source.read_row_group(group, ["key", "address"]))).as_py():
-                continue
-            rows = source.read_row_group(group, names)
-            rows = rows.filter(is_file_entry(rows))
-            if self.external:
-                rows = rows.filter(pc.is_null(rows.column("storage")))
-            yield rows if self.keys is None else rows.filter(self._key_mask(rows))
-
-    def _may_match(self, group: pq.RowGroupMetaData) -> bool:
-        if not may_contain(group, "is_container", False):
-            return False
-        if self.containers is None:
-            return True
-        chunks = map(group.column, range(group.num_columns))
-        statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == "container"), None)
-        if statistics is None or not statistics.has_min_max:
-            return True
-        at = bisect_left(self.containers, statistics.min)
-        return at < len(self.containers) and self.containers[at] <= statistics.max
-
-    def _key_mask(self, rows: pa.Table) -> pa.ChunkedArray:
-        return pc.is_in(file_key(rows), self.keys)
-
-    def _to_keyed(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        has_lengths = "container_size_bytes" in rows.column_names
-        lengths = rows.column("container_size_bytes") if has_lengths else pa.nulls(rows.num_rows, pa.int64())
-        strongest = rows.column("witness").to_numpy() * _KINDS + to_kind_numbers(rows.column("kind"))
-        columns = {
-            "storage": pa.array(to_positions(rows.column("storage"), self.storages, EXTERNAL), pa.int16()),
-            "key": file_key(rows),
-            "strongest": pa.array(strongest),
-            "size_bytes": pc.coalesce(rows.column("size_bytes"), lengths),
-            "must_exist": rows.column("must_exist"),
-            "container_size_bytes": lengths,
-        }
-        keyed = pa.table({name: columns[name] for name in KEYED.names}, schema=KEYED)
-        if self.bucket is not None:
-            number, count = self.bucket
-            keyed = keyed.filter(pa.array(xxhash64(keyed.column("key")).view(np.uint64) % np.uint64(count) == number))
-        if self.hashes is not None:
-            keyed = keyed.filter(pa.array(is_in_sorted(xxhash64(keyed.column("key")), self.hashes)))
-        yield from keyed.to_batches()
-
-
-@dataclass(frozen=True)
-class _ToRows:
-    """Task that converts grouped rows (columns `KEYED`) to rows of `live_files` with their route."""
-
-    files: Files
-    states: tuple[str, ...]
-    storages: tuple[str, ...]
-    lake: str
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        witnesses = numbered_states(self.files, self.states).witnesses.sort_by("witness")
-        routes = pa.array([route_of(rank) for rank in range(max(witnesses.column("rank").to_pylist(), default=0) + 1)])
-        names = pa.array([*self.storages, None], pa.string())
-        for batch in batches:
-            witness, kind = np.divmod(batch.column("strongest").to_numpy(), _KINDS)
-            storage = names.take(pa.array(batch.column("storage").to_numpy() % len(names)))
-            needed_by = witnesses.take(pa.array(witness))
-            columns = {name: batch.column(name) for name in ("key", "size_bytes", "must_exist", "container_size_bytes")}
-            columns |= {name: needed_by.column(name).combine_chunks() for name in ("commit_id", "container", "table_uuid")}
-            columns |= {
-                "storage": storage,
-                "key_hash": pa.array(xxhash64(batch.column("key"))),
-                "kind": pa.array(FILE_KINDS).take(pa.array(kind)),
-                "lake": pa.repeat(self.lake, batch.num_rows),
-                ROUTE: pc.if_else(pc.is_null(storage), EXTERNAL_SIDE, routes.take(needed_by.column("rank").combine_chunks())),
-            }
-            yield pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ROWS.names], schema=ROUTED_ROWS)
 
 
 @dataclass(frozen=True)
@@ -312,9 +158,9 @@ class LiveSet:
     def _first_live_keys(self, limit: int) -> pa.Array:
         """Return the keys of at most `limit` live files."""
         scan = self._scan(tuple((path,) for path in self._cache.paths()))
-        first_released = numbered_states(self._files, self._states).live * _KINDS
+        first_released = numbered_states(self._files, self._states).live * KIND_COUNT
         found = pa.array([], pa.string())
-        for batch in scan(_numbers(len(scan.groups) + 1)):
+        for batch in scan(task_numbers(len(scan.groups) + 1)):
             is_live = pc.and_(pc.less(batch.column("strongest"), first_released), pc.not_equal(batch.column("storage"), EXTERNAL))
             found = pc.unique(pa.concat_arrays([found, batch.column("key").filter(is_live)]))
             if len(found) >= limit:
@@ -339,7 +185,7 @@ class LiveSet:
         if session is None or entries <= MAX_IN_PROCESS_ENTRIES:
             return self._in_process(self._scan((tuple(paths),), keys=keys, containers=containers))
         scan = self._scan(group_by_size(paths, self._files.sizes(paths)), keys=keys, containers=containers)
-        return self._to_rows(collect_arrow(_scan_frame(session, scan), KEYED))
+        return self._to_rows(collect_arrow(scan_frame(session, scan), KEYED))
 
     def rows_of_hashes(self, spark: SparkSession, hashes: NDArray[np.int64]) -> pa.Table:
         """Return the rows of keys with these hashes and their route (columns `ROUTED_ROWS`).
@@ -356,7 +202,7 @@ class LiveSet:
         if entries <= MAX_IN_PROCESS_ENTRIES:
             return self._in_process(replace(self._scan((tuple(paths),), containers=containers), hashes=hashes))
         scan = replace(self._scan(group_by_size(paths, self._files.sizes(paths)), containers=containers), hashes=hashes)
-        return self._to_rows(collect_arrow(_scan_frame(session, scan), KEYED))
+        return self._to_rows(collect_arrow(scan_frame(session, scan), KEYED))
 
     def direct_rows(self) -> pa.Table:
         """Return the containers and directly referenced files, with their route.
@@ -407,7 +253,7 @@ class LiveSet:
         if is_small(spark):
             return frame_from_arrow(spark, self._in_process(self._scan((tuple(self._cache.paths()),))))
         scan = self._scan(self._grouped_paths())
-        rows = map_arrow(_group_frame(_scan_frame(spark, scan)), self._row_task, ROUTED_ROWS)
+        rows = map_arrow(group_frame(scan_frame(spark, scan)), self._row_task, ROUTED_ROWS)
         if self.released is None:
             return rows
         released = self.released.read(spark, self.context.state, ["storage", "key", "deduplicated"]).filter("not deduplicated")
@@ -416,16 +262,16 @@ class LiveSet:
         return flagged.withColumn(ROUTE, route).select(*ROUTED_ROWS.names)
 
     def _in_process(self, scan: EntryScan) -> pa.Table:
-        return self._to_rows(pa.Table.from_batches(scan(_numbers(len(scan.groups) + 1)), KEYED))
+        return self._to_rows(pa.Table.from_batches(scan(task_numbers(len(scan.groups) + 1)), KEYED))
 
     def _to_rows(self, matched: pa.Table) -> pa.Table:
-        rows = pa.Table.from_batches(self._row_task(iter(_group(matched).to_batches())), ROUTED_ROWS)
+        rows = pa.Table.from_batches(self._row_task(iter(group_rows(matched).to_batches())), ROUTED_ROWS)
         if self.released is None:
             return rows
         released = read_parts(self._files, self.released.published.paths(), self.released.table.schema, ["storage", "key", "deduplicated"])
         released = released.filter(pc.invert(released.column("deduplicated")))
         is_released = pc.and_(pc.equal(rows.column(ROUTE), ""), pc.is_in(_identity(rows), _identity(released)))
-        return _with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
+        return with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
 
     def _count_rows(self) -> LiveTotals:
         by, counted, found = TOTALS.names[:5], list[pa.Table](), 0
@@ -468,8 +314,8 @@ class LiveSet:
         return [path for path in self._cache.paths() if path.rpartition("/")[0] in found], entries
 
     @property
-    def _row_task(self) -> _ToRows:
-        return _ToRows(self._files, self._states, self._storages, self.lake)
+    def _row_task(self) -> ToRows:
+        return ToRows(self._files, self._states, self._storages, self.lake)
 
     @property
     def _entry_rows(self) -> int:
@@ -535,12 +381,6 @@ def _identity(rows: pa.Table) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(pc.fill_null(rows.column("storage"), ""), rows.column("key"), "\x1f")
 
 
-def _with_columns(rows: pa.Table, columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """Replace or append columns."""
-    existing = {name: rows.column(name) for name in rows.column_names}
-    return pa.table(existing | columns)
-
-
 def write_external(
     spark: SparkSession, context: RunContext, lake_name: str, hashes: LiveHashes, cache: Segments, run: TableRun
 ) -> tuple[PartFile, ...]:
@@ -557,30 +397,10 @@ def write_external(
     files, states, storages = context.state.files, hashes.scan.states, hashes.scan.storages
     paths = cache.paths() if any(segment.summary(SegmentSummary).external for segment in cache.runs) else []
     scan = EntryScan(files, states, tuple((path,) for path in paths), storages, external=True)
-    to_rows = _ToRows(files, states, storages, lake_name)
+    to_rows = ToRows(files, states, storages, lake_name)
     if sum(segment.rows for segment in cache.runs) <= MAX_IN_PROCESS_ENTRIES:
-        matched = _group(pa.Table.from_batches(scan(_numbers(len(scan.groups) + 1)), KEYED))
+        matched = group_rows(pa.Table.from_batches(scan(task_numbers(len(scan.groups) + 1)), KEYED))
         rows = pa.Table.from_batches(to_rows(iter(matched.to_batches())), ROUTED_ROWS)
         return tuple(write_parts(rows.select(LIVE_FILES.schema.names), run, files, EXTERNAL_SIDE))
-    rows = map_arrow(_group_frame(_scan_frame(spark, scan)), to_rows, ROUTED_ROWS)
+    rows = map_arrow(group_frame(scan_frame(spark, scan)), to_rows, ROUTED_ROWS)
     return write_frame(rows, LIVE_FILES, run, context.state, routes=(EXTERNAL_SIDE,)).side.get(EXTERNAL_SIDE, ())
-
-
-def _numbers(pieces: int) -> Iterator[pa.RecordBatch]:
-    return iter([pa.RecordBatch.from_pydict({"id": pa.array(range(pieces), pa.int64())})])
-
-
-def _scan_frame(spark: SparkSession, scan: EntryScan) -> DataFrame:
-    pieces = len(scan.groups) + 1
-    return spark.range(0, pieces, 1, pieces).mapInArrow(scan, spark_schema(KEYED))
-
-
-def _group(matched: pa.Table) -> pa.Table:
-    """Group rows by file. The result is sorted, so that equal live sets are listed in one order."""
-    grouped = matched.group_by(["storage", "key"]).aggregate(_AGGREGATES).sort_by([("storage", "ascending"), ("key", "ascending")])
-    names = {f"{name}_{how}": name for name, how in _AGGREGATES}
-    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(KEYED.names).cast(KEYED).combine_chunks()
-
-
-def _group_frame(matched: DataFrame) -> DataFrame:
-    return matched.groupBy("storage", "key").agg(*(getattr(F, how)(name).alias(name) for name, how in _AGGREGATES)).select(*KEYED.names)

@@ -16,7 +16,8 @@ from gc_assets.engine import tasks
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_small
 from gc_assets.engine.tables import Task, collect, run_in_process, spark_schema
-from gc_assets.stages.mark.live_hashes import HashScan, LiveHashes, SelectLive
+from gc_assets.stages.mark.hash_scan import HashScan, SelectLive
+from gc_assets.stages.mark.live_hashes import LiveHashes
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.side_tables import STATES_SIDE

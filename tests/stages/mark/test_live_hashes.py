@@ -13,10 +13,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StateError
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark import live_hashes
+from gc_assets.stages.mark import key_groups, live_hashes
 from gc_assets.stages.mark.container_states import route_of
 from gc_assets.stages.mark.file_entries import build_hashes
-from gc_assets.stages.mark.live_hashes import HashScan, LiveHashes
+from gc_assets.stages.mark.hash_scan import HashScan
+from gc_assets.stages.mark.live_hashes import LiveHashes
 from gc_assets.state.files import Files
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import MANIFEST_ENTRIES
@@ -133,7 +134,7 @@ def totals_of(hashes: LiveHashes) -> dict[tuple[str | None, str, str, str], tupl
 
 @pytest.mark.parametrize("grouped_rows", [2_000_000, 5])
 def test_totals_equal_those_of_a_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped_rows: int) -> None:
-    monkeypatch.setattr(live_hashes, "_GROUPED_ROWS", grouped_rows)
+    monkeypatch.setattr(key_groups, "GROUPED_ROWS", grouped_rows)
     for seed in range(100):
         case = random_case(Random(seed))
         assert totals_of(LiveHashes(None, scan_of(tmp_path, str(seed), case), len(case.entries), None)) == count(case), seed
