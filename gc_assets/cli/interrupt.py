@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+_pressed: list[int] = []
+
 
 class CommandInterrupt(KeyboardInterrupt):
     """Ctrl-C.
@@ -27,8 +29,24 @@ def install_handler() -> None:
         signal.signal(signal.SIGINT, _raise)
 
 
-def _raise(*_: object) -> NoReturn:
+def _raise(number: int, _: object) -> NoReturn:
+    _pressed.append(number)
     raise CommandInterrupt
+
+
+@contextmanager
+def restore_interrupts() -> Generator[None]:
+    """Raise `CommandInterrupt` for an error after Ctrl-C.
+
+    Spark's handler cancels its jobs, so that the interrupted thread may receive the error of a job.
+    """
+    before = len(_pressed)
+    try:
+        yield
+    except Exception:
+        if len(_pressed) > before:
+            raise CommandInterrupt from None
+        raise
 
 
 @contextmanager
@@ -60,6 +78,7 @@ def _wrap_handler(spark_handler: signal._HANDLER) -> signal._HANDLER:  # pyright
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
+        _pressed.append(number)
         try:
             if callable(spark_handler):
                 spark_handler(number, frame)

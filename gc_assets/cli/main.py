@@ -16,7 +16,7 @@ import click
 
 from gc_assets._version import __version__
 from gc_assets.cli.context import Settings
-from gc_assets.cli.interrupt import install_handler
+from gc_assets.cli.interrupt import install_handler, restore_interrupts
 from gc_assets.cli.output import print_message, with_commands
 from gc_assets.core.errors import GcError
 
@@ -80,7 +80,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         settings = ctx.ensure_object(Settings)
         try:
-            return super().invoke(ctx)
+            with restore_interrupts():
+                return super().invoke(ctx)
         except GcError as error:
             for line in with_commands(f"gc-assets: {error}"):
                 print_message(line, "failed")

@@ -10,6 +10,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, fast_imports, format_option, open_spark, wide_option, with_mode
 from gc_assets.cli.dagster_events import report_apply, report_history_undo, report_restore
+from gc_assets.cli.interrupt import restore_interrupts
 from gc_assets.cli.output import print_command, print_message, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
@@ -168,7 +169,8 @@ def _explain_interruption(context: RunContext, plan: StoredPlan, phases: Sequenc
         again: The command that continues it.
     """
     try:
-        yield
+        with restore_interrupts():
+            yield
     except KeyboardInterrupt:
         from gc_assets.stages.records.plans import has_begun
 
@@ -276,7 +278,8 @@ def restore_command(
 @contextmanager
 def _explain_interrupted_restore() -> Generator[None]:
     try:
-        yield
+        with restore_interrupts():
+            yield
     except KeyboardInterrupt:
         print_message("gc-assets: interrupted. Files that were moved back, and edits that were undone, are not changed again.")
         print_message("Run the same command again: it restores the rest, and records all.")

@@ -31,6 +31,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_remote
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.schemas import Table
+from gc_assets.state.summaries import LiveFilesSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -280,7 +281,9 @@ def record_publication(published: PublishedTable) -> None:
     current = _CURRENT.get()
     if current is not None:
         receipt = published.receipt
-        current.published.append(f"{receipt.asset} {receipt.rows:,} rows")
+        is_view = receipt.asset == LiveFilesSummary.TABLE
+        count = f"{published.summary(LiveFilesSummary).files:,} files" if is_view else f"{receipt.rows:,} rows"
+        current.published.append(f"{receipt.asset} {count}")
 
 
 @contextmanager

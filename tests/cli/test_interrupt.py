@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gc_assets.cli.interrupt import CommandInterrupt, install_handler, restore_interrupts
 from tests.cli.lakes import small_lake
 from tests.depth import select_cases
 
@@ -62,3 +63,23 @@ def test_interrupted_run_prints_a_message_without_traceback(tmp_path: Path, has_
     assert process.returncode == 1
     assert "gc-assets: interrupted. All steps so far are complete and recorded" in output
     assert not [word for word in ("Traceback", "py4j", "DagsterExecution") if word in output]
+
+
+def cancel_job() -> None:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise RuntimeError("the job was cancelled") from None
+
+
+def test_error_of_a_job_after_ctrl_c_is_an_interruption() -> None:
+    """Spark cancels its jobs on Ctrl-C, and their error may arrive instead of the interrupt."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        install_handler()
+        with pytest.raises(CommandInterrupt), restore_interrupts():
+            cancel_job()
+        with pytest.raises(RuntimeError, match="another"), restore_interrupts():  # without Ctrl-C in the block
+            raise RuntimeError("another error")
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -69,6 +69,14 @@ def test_file_that_was_never_in_quarantine_is_no_error(tmp_path: Path, plan_id: 
     assert (result.exit_code, "Nothing to do: no such file is in quarantine" in result.stderr) == (0, True)
 
 
+def test_history_that_cannot_be_undone_is_refused_before_files_are_restored(tmp_path: Path, plan_id: str) -> None:
+    result = restore(tmp_path, "--plan", plan_id, "--history")
+    assert result.exit_code == 2
+    message = " ".join(result.stderr.split())
+    assert "made no history edit that can be undone" in message
+    assert "No file was restored. To restore the files only, leave out `--history`." in message
+
+
 def test_history_is_not_undone_if_its_files_were_purged(tmp_path: Path, plan_id: str) -> None:
     """The restored history would name files that do not exist."""
     at = load_platform({}, str(tmp_path / "lakes.yaml"))

@@ -27,7 +27,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import KINDS, reversible_titles
-from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, as_reversible
+from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, ReversibleLake, as_reversible
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
 from gc_assets.stages.delete.planned_edits import planned_actions
 from gc_assets.stages.mark.snapshot_history import record_removals
@@ -337,6 +337,26 @@ def _cancel(action: ExpiryAction, previous: EditOutcome | None, at: datetime, fo
     return EditOutcome(action, CHANGED, OUT_OF_DATE + found + damage, at)
 
 
+def refuse_irreversible(context: RunContext, plan: StoredPlan) -> None:
+    """Raise `UsageError` if no edit of the plan can be undone, or was undone."""
+    if not any(items for _, items in _read_reversible(context, plan)):
+        raise UsageError(f"{_describe_irreversible(plan)} No file was restored. To restore the files only, leave out `--history`.")
+
+
+def _read_reversible(context: RunContext, plan: StoredPlan) -> list[tuple[ReversibleLake, list[EditOutcome]]]:
+    """Return each lake with the edits of the plan that can be undone or were undone."""
+    opened = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
+    lakes = [lake for lake in map(as_reversible, opened) if lake is not None]
+    recorded = [(lake, ExpiryRecord(context, plan.header, lake.name).outcomes().values()) for lake in lakes]
+    return [(lake, [item for item in items if item.verdict in {DONE, UNDONE}]) for lake, items in recorded]
+
+
+def _describe_irreversible(plan: StoredPlan) -> str:
+    lost = [kind.edits.loss for kind in KINDS.values() if kind.edits is not None and kind.edits.loss is not None]
+    rules = "; ".join([f"Only edits of {reversible_titles()} histories can be undone", *lost])
+    return f"plan {plan.header.plan_id} made no history edit that can be undone. {rules}."
+
+
 @log_progress(EXPIRY_LOG, attrgetter("header.storage"))
 def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     """Undo the plan's history edits, and return the number of edits by outcome.
@@ -348,16 +368,12 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     Raises:
         UsageError: If no edit of the plan can be undone.
     """
-    opened = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
-    done = [
-        (lake, [item for item in ExpiryRecord(context, plan.header, lake.name).outcomes().values() if item.verdict == DONE])
-        for lake in map(as_reversible, opened)
-        if lake is not None
-    ]
+    reversible = _read_reversible(context, plan)
+    if not any(items for _, items in reversible):
+        raise UsageError(_describe_irreversible(plan))
+    done = [(lake, [item for item in items if item.verdict == DONE]) for lake, items in reversible]
     if not any(items for _, items in done):
-        lost = [kind.edits.loss for kind in KINDS.values() if kind.edits is not None and kind.edits.loss is not None]
-        rules = "; ".join([f"Only edits of {reversible_titles()} histories can be undone", *lost])
-        raise UsageError(f"plan {plan.header.plan_id} made no history edit that can be undone. {rules}.")
+        return {}
     refuse_rehearsal(context, plan.header.storage)
     store = open_store(plan.header.location, context.config.connections())
     lease = take_lease(context, plan.header.storage, store, plan.header.plan_id, current_user())

@@ -17,7 +17,7 @@ from gc_assets.core.paths import is_address
 from gc_assets.core.phases import DONE, RESTORE, UNDONE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals
-from gc_assets.stages.delete.expire import undo_expiry
+from gc_assets.stages.delete.expire import refuse_irreversible, undo_expiry
 from gc_assets.stages.delete.restore import NOTHING_NAMED, restore
 from gc_assets.stages.records.ledger import CopySelection, read_quarantine
 from gc_assets.stages.records.plans import MIN_PLAN_ID, StoredPlan, find_plan
@@ -89,7 +89,8 @@ def resolve_request(
     """Return the request for these options. `key` may be an address.
 
     Raises:
-        UsageError: If the options select nothing, several storages, or an unknown plan.
+        UsageError: If the options select nothing, several storages, an unknown plan, or edits of which
+            none can be undone.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
@@ -97,6 +98,8 @@ def resolve_request(
         raise UsageError("--history undoes the edits of one plan; name the plan with --plan P")
     storage = context.config.storage_of_user(storage).name if storage is not None else None
     plan, adopted = _find_plan(context, plan_id)
+    if history and plan is not None:
+        refuse_irreversible(context, plan)
     named, key = (None, None) if key is None else _resolve_key(context, key)
     of_plan = plan.header.storage if plan is not None else adopted[0] if adopted is not None else None
     storages = {name for name in (storage, named, of_plan) if name is not None}
