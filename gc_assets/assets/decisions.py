@@ -5,7 +5,7 @@ it. Dagster does not authenticate users, so any user who can launch a run can en
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import dagster as dg
 from pydantic import Field
@@ -15,7 +15,7 @@ from gc_assets.assets.deletion_log import DELETE_POOL
 from gc_assets.assets.failures import translate_errors
 from gc_assets.assets.plan_events import plan_event
 from gc_assets.assets.step_log import forward_logs
-from gc_assets.assets.waiting_plans import choices, describe_waiting, newest_plan
+from gc_assets.assets.waiting_plans import choices, describe_waiting, require_chosen_plan
 from gc_assets.config.models import PageJob
 from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.errors import GcError, UsageError
@@ -75,19 +75,19 @@ class RestoreConfig(dg.Config):
 def decisions(platform: Platform) -> list[dg.JobDefinition]:
     """Build the jobs that `page_may` names.
 
-    The launchpad begins with the newest plan that the job can act on as of the load of the code
-    location, and lists the current ones.
+    The launchpad begins without a plan, and lists the plans that the job can act on now.
     """
     return [build(platform) for name, build in _JOBS.items() if name in platform.config.page_may]
 
 
 def _approve(platform: Platform) -> dg.JobDefinition:
-    @dg.op(description=APPROVE, config_schema=_schema(platform, "approve", ApproveConfig))
+    @dg.op(description=APPROVE, config_schema=ApproveConfig.to_fields_dict())
     def approve_plan(context: dg.OpExecutionContext, collector: dg.ResourceParam[Collector]) -> None:
         platform = collector.platform
         with translate_errors(retry_io=False, page=platform.config):
             refuse_reexecution(context.run)
-            config = ApproveConfig(**launched_config(context))
+            config = ApproveConfig(**context.op_config)
+            require_chosen_plan(context, config.plan_id)
             _require_plan_and_name(platform, "approve", config.plan_id, config.by)
             event = approve(platform.config, platform.clock, config.plan_id, config.by, tuple(config.override), config.comment)
             plan = find_plan(platform.config, event.plan_id)
@@ -102,12 +102,13 @@ def _approve(platform: Platform) -> dg.JobDefinition:
 
 
 def _reject(platform: Platform) -> dg.JobDefinition:
-    @dg.op(description=REJECT, config_schema=_schema(platform, "reject", RejectConfig))
+    @dg.op(description=REJECT, config_schema=RejectConfig.to_fields_dict())
     def reject_plan(context: dg.OpExecutionContext, collector: dg.ResourceParam[Collector]) -> None:
         platform = collector.platform
         with translate_errors(retry_io=False, page=platform.config):
             refuse_reexecution(context.run)
-            config = RejectConfig(**launched_config(context))
+            config = RejectConfig(**context.op_config)
+            require_chosen_plan(context, config.plan_id)
             _require_plan_and_name(platform, "reject", config.plan_id, config.by)
             event = reject(platform.config, platform.clock, config.plan_id, config.by, config.comment)
             plan = find_plan(platform.config, event.plan_id)
@@ -122,14 +123,17 @@ def _reject(platform: Platform) -> dg.JobDefinition:
 
 
 def _restore(platform: Platform) -> dg.JobDefinition:
-    @dg.op(description=RESTORE, pool=DELETE_POOL, config_schema=_schema(platform, "restore", RestoreConfig))
+    @dg.op(description=RESTORE, pool=DELETE_POOL, config_schema=RestoreConfig.to_fields_dict())
     def put_files_back(context: dg.OpExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[Event | dg.Output[None]]:
         platform = collector.platform
         with translate_errors(retry_io=False, page=platform.config), forward_logs(context):
-            launched: dict[str, Any] = {name: value if value != "" else None for name, value in launched_config(context).items()}
+            launched: dict[str, Any] = {name: value if value != "" else None for name, value in context.op_config.items()}
             config = RestoreConfig(**launched)
+            require_chosen_plan(context, config.plan_id or "")
             if config.plan_id is None and config.prefix is None and config.key is None:
-                raise UsageError(f"Enter a plan in `plan_id`, or `prefix` or `key`. {describe_waiting(platform, 'restore')}")
+                raise UsageError(
+                    f"Choose a plan in the field Partition, or enter `plan_id`, `prefix` or `key`. {describe_waiting(platform, 'restore')}"
+                )
             run_context = platform.run_context(platform.clock.today())
             request = resolve_request(run_context, **config.model_dump())
             result = restore_files(collector.spark, run_context, request)
@@ -149,34 +153,13 @@ def _restore(platform: Platform) -> dg.JobDefinition:
     return job
 
 
-def _schema(platform: Platform, job: str, config: type[dg.Config]) -> dict[str, dg.Field]:
-    """Return the configuration fields, with the newest plan that the job can act on as default."""
-    fields = dict(config.to_fields_dict())
-    plan_id = newest_plan(platform, job)
-    if plan_id is not None:
-        field = fields["plan_id"]
-        fields["plan_id"] = dg.Field(field.config_type, default_value=plan_id, is_required=False, description=field.description)
-    return fields
-
-
 def _choices(platform: Platform, job: str, op: str) -> dg.PartitionedConfig:
     return choices(platform, job, lambda plan_id: {"ops": {op: {"config": {**_EMPTY[job], "plan_id": plan_id}}}})
 
 
-def launched_config(context: dg.OpExecutionContext) -> dict[str, Any]:
-    """Return the configuration of the op, without values that the launch did not contain.
-
-    The default of `plan_id` is from the load of the code location. It is for the launchpad, which
-    shows it: no other launch may decide about a plan that it does not name.
-    """
-    ops = cast("Mapping[str, Any]", context.run.run_config.get("ops", {}))
-    given: Mapping[str, Any] = (ops.get(context.op.name) or {}).get("config") or {}
-    return {name: value for name, value in context.op_config.items() if name in given}
-
-
 def _require_plan_and_name(platform: Platform, job: str, plan_id: str, by: str) -> None:
     if not plan_id.strip():
-        raise UsageError(f"Enter a plan in `plan_id`. {describe_waiting(platform, job)}")
+        raise UsageError(f"Choose a plan in the field Partition, or enter its id in `plan_id`. {describe_waiting(platform, job)}")
     if not by.strip():
         raise UsageError("Enter your name in `by`. It is recorded with the decision.")
 

@@ -1,4 +1,4 @@
-"""Plans that a job of the page can act on, as its default and as the choices of its launchpad."""
+"""Plans that a job of the page can act on, as the choices of its launchpad."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import dagster as dg
 import pyarrow as pa
 
 from gc_assets.assets.plan_card import SHORT_ID
-from gc_assets.core.errors import GcError
+from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.units import format_bytes
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.records.plans import PARTIALLY_APPLIED, ListedPlan, list_plans
@@ -23,6 +23,7 @@ WAITING: Final[Mapping[str, Collection[str]]] = {
     "restore": ("applied", PARTIALLY_APPLIED),
 }
 MAX_LISTED: Final = 5
+_LISTED: Final = {"approve": "These plans wait", "reject": "These plans wait", "restore": "These plans were applied"}
 _log: Final = logging.getLogger(__name__)
 
 
@@ -43,11 +44,6 @@ def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
     return sorted(shown, key=lambda plan: plan.run.run_id, reverse=True)
 
 
-def newest_plan(platform: Platform, job: str) -> str | None:
-    """Return the short id of the newest plan that a job can act on, or None."""
-    return next((plan.header.plan_id[:SHORT_ID] for plan in waiting_plans(platform, job)), None)
-
-
 def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str, Any]]) -> dg.PartitionedConfig:
     """Return a job configuration whose partitions are the plans that the job can act on.
 
@@ -65,9 +61,34 @@ def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str
 
     @dg.dynamic_partitioned_config(partition_fn=names)
     def config_of_partition(partition_key: str) -> Mapping[str, Any]:
-        return config_of(partition_key.rpartition(" ")[2])
+        return config_of(_plan_of(partition_key))
 
     return config_of_partition
+
+
+def require_chosen_plan(context: dg.OpExecutionContext, plan_id: str) -> None:
+    """Raise an error if the partition of the run names another plan than its configuration.
+
+    The launchpad fills in the plan of a partition when it is chosen, but both can be edited.
+
+    Args:
+        context: The context of the op.
+        plan_id: The plan id in the configuration, or an empty string.
+
+    Raises:
+        UsageError: If the partition names another plan.
+    """
+    if not context.has_partition_key:
+        return
+    partition = context.partition_key
+    chosen, entered = _plan_of(partition), plan_id.strip()
+    if entered and (chosen.startswith(entered) or entered.startswith(chosen)):
+        return
+    found = f"names plan {entered[:SHORT_ID]}" if entered else "is empty"
+    raise UsageError(
+        f"Partition `{partition}` names plan {chosen}, but `plan_id` {found}. Nothing was changed."
+        " Choose the partition again to fill in its id, or launch without a partition."
+    )
 
 
 def describe_waiting(platform: Platform, job: str) -> str:
@@ -77,7 +98,11 @@ def describe_waiting(platform: Platform, job: str) -> str:
         return "No plan is waiting. Launch the job `run` to make a plan." if job != "restore" else "No applied plan was found."
     listed = "; ".join(f"{plan.header.plan_id[:SHORT_ID]} ({_describe(platform, plan)})" for plan in plans[:MAX_LISTED])
     more = f"; and {len(plans) - MAX_LISTED:,} more" if len(plans) > MAX_LISTED else ""
-    return f"Choose one of: {listed}{more}."
+    return f"{_LISTED[job]}: {listed}{more}."
+
+
+def _plan_of(partition: str) -> str:
+    return partition.rpartition(" ")[2]
 
 
 def _name(platform: Platform, plan: ListedPlan) -> str:

@@ -15,7 +15,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.records.plans import approve, find_plan, unfinished_plans
+from gc_assets.stages.records.plans import approve, find_plan, record_finished, unfinished_plans
 from gc_assets.state.journal import State
 from tests.assets.platforms import NOW, platform, stored_plan
 
@@ -137,7 +137,7 @@ def test_reject_job_blocks_the_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "config, expected",
     [
-        ({}, "Enter a plan in `plan_id`, or `prefix` or `key`. No applied plan was found."),
+        ({}, "Choose a plan in the field Partition, or enter `plan_id`, `prefix` or `key`. No applied plan was found."),
         ({"prefix": "data/", "history": True}, "name the plan with `plan_id`"),
         ({"key": "file:///elsewhere/file"}, "in no configured storage"),
         ({"plan_id": "f" * 64}, "no plan with the id"),
@@ -170,22 +170,27 @@ def test_default_configuration_is_valid_without_plans(tmp_path: Path, job: str) 
     assert default_config(decision_platform(tmp_path, job), job).get("plan_id") in {None, ""}
 
 
-@pytest.mark.parametrize("job", ["approve", "reject"])
-def test_launchpad_begins_with_the_newest_waiting_plan(tmp_path: Path, job: str) -> None:
+@pytest.mark.parametrize("job", OPS)
+def test_launchpad_begins_without_a_plan(tmp_path: Path, job: str) -> None:
+    """A plan from the load of the code location can be decided or applied by the time of a launch."""
     at = decision_platform(tmp_path, job)
-    stored_plan(at)
-    newest = header_of(stored_plan(replace(at, clock=Clock(NOW + timedelta(minutes=1))), files=3))
-    assert default_config(at, job)["plan_id"] == newest.plan_id[:12]
-    assert default_config(at, job)["by"] == ""
-
-
-def test_launch_without_a_plan_decides_nothing(tmp_path: Path) -> None:
-    """Only the launchpad, which shows it, may use the default of `plan_id`."""
-    at = decision_platform(tmp_path, "approve")
     header = header_of(stored_plan(at))
-    error, message = refusal(launch(at, "approve", by="kim"), "approve")
-    assert error == "UsageError"
-    assert message == f"Enter a plan in `plan_id`. Choose one of: {header.plan_id[:12]} (warehouse, 2026-03-14, 2 files, 200 B)."
+    if job == "restore":
+        record_finished(State.of(at.config), header, {"at": NOW.isoformat()})
+    assert len(waiting_plans(at, job)) == 1
+    assert not default_config(at, job).get("plan_id")
+    assert not default_config(at, job).get("by")
+
+
+@pytest.mark.parametrize("job", ["approve", "reject"])
+def test_launch_without_a_plan_decides_nothing(tmp_path: Path, job: str) -> None:
+    at = decision_platform(tmp_path, job)
+    header = header_of(stored_plan(at))
+    listed = f"{header.plan_id[:12]} (warehouse, 2026-03-14, 2 files, 200 B)"
+    for launched in ({}, {"plan_id": ""}, {"plan_id": " "}, default_config(at, job)):
+        error, message = refusal(launch(at, job, **{**launched, "by": "kim"}), job)
+        assert error == "UsageError"
+        assert message == f"Choose a plan in the field Partition, or enter its id in `plan_id`. These plans wait: {listed}."
     assert find_plan(at.config, header.plan_id).verdict.events == ()
 
 
@@ -201,6 +206,61 @@ def test_launchpad_lists_waiting_plans_of_now(tmp_path: Path, job: str) -> None:
     assert config["ops"][OPS[job]]["config"]["plan_id"] == header.plan_id[:12]
     assert dg.validate_run_config(definition, config)
     assert not definition.execute_in_process(partition_key=name, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False).success
+
+
+def launch_with_partition(at: Platform, job: str, partition: str, **config: Any) -> dg.ExecuteInProcessResult:
+    """Launch a job like the launchpad with a chosen partition and an edited configuration."""
+    return (
+        build_definitions(at)
+        .resolve_job_def(job)
+        .execute_in_process(
+            run_config={"ops": {OPS[job]: {"config": config}}},
+            tags={"dagster/partition": partition},
+            instance=dg.DagsterInstance.ephemeral(),
+            raise_on_error=False,
+        )
+    )
+
+
+@pytest.mark.parametrize("job", ["approve", "reject"])
+def test_plan_other_than_the_chosen_one_is_refused(tmp_path: Path, job: str) -> None:
+    at = decision_platform(tmp_path, job)
+    other = header_of(stored_plan(at)).plan_id
+    chosen = header_of(stored_plan(replace(at, clock=Clock(NOW + timedelta(minutes=1))), files=3)).plan_id
+    partition = f"warehouse 2026-03-14 {chosen[:12]}"
+    assert partition in partition_keys(build_definitions(at).resolve_job_def(job))
+    for entered in (other, other[:12], other[:8]):
+        error, message = refusal(launch_with_partition(at, job, partition, plan_id=entered, by="kim"), job)
+        assert error == "UsageError"
+        assert message.startswith(f"Partition `{partition}` names plan {chosen[:12]}, but `plan_id` names plan {entered[:12]}. ")
+    error, message = refusal(launch_with_partition(at, job, partition, plan_id="", by="kim"), job)
+    assert message.startswith(f"Partition `{partition}` names plan {chosen[:12]}, but `plan_id` is empty. ")
+    assert [find_plan(at.config, plan_id).verdict.events for plan_id in (other, chosen)] == [(), ()]
+
+
+@pytest.mark.parametrize("characters", [8, 12, 20, 64])
+def test_chosen_plan_is_decided(tmp_path: Path, characters: int) -> None:
+    at = decision_platform(tmp_path, "approve")
+    plan_id = header_of(stored_plan(at)).plan_id
+    (partition,) = partition_keys(build_definitions(at).resolve_job_def("approve"))
+    found = output_metadata(launch_with_partition(at, "approve", partition, plan_id=plan_id[:characters], by="kim"))
+    assert found["status"] == "approved"
+
+
+@pytest.mark.parametrize(
+    "config, expected",
+    [
+        ({"plan_id": "f" * 64}, "`plan_id` names plan ffffffffffff"),
+        ({"prefix": "data/"}, "`plan_id` is empty"),
+        ({"key": "data/1", "plan_id": ""}, "`plan_id` is empty"),
+    ],
+)
+def test_restore_of_files_outside_the_chosen_plan_is_refused(tmp_path: Path, config: dict[str, Any], expected: str) -> None:
+    at = decision_platform(tmp_path, "restore")
+    partition = "warehouse 2026-03-14 3f9c2a71d004"
+    error, message = refusal(launch_with_partition(at, "restore", partition, **config), "restore")
+    assert error == "UsageError"
+    assert message.startswith(f"Partition `{partition}` names plan 3f9c2a71d004, but {expected}. ")
 
 
 def partition_keys(definition: dg.JobDefinition) -> list[str]:
