@@ -163,6 +163,8 @@ def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
     from gc_assets.lakes.discovery import find_metadata
     from gc_assets.lakes.kinds import KINDS
 
+    if address.startswith("/") and not Path(address).exists():
+        return f"{given}: no such file or directory. A place is a folder, a catalog file or an address, see gc-assets init --help."
     looked_for = "; ".join(kind.discovered_in_folders for kind in KINDS.values() if kind.discovered_in_folders)
     for kind in KINDS.values():
         for pattern in kind.files.metadata_patterns if kind.catalogs else ():

@@ -133,6 +133,12 @@ def test_place_without_a_lake_is_refused(tmp_path: Path, data: Path) -> None:
     assert not path.exists()
 
 
+def test_place_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    result = init(str(tmp_path / "nowhere"), "-o", str(tmp_path / "lakes.yaml"))
+    assert result.exit_code == 2
+    assert "nowhere: no such file or directory" in " ".join(result.stderr.split())
+
+
 def test_missing_libraries_are_reported(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.lakes.kinds.missing_modules", lambda kind: ["httpx"] if kind.name == "nessie" else [])
     result = init(str(data), "-o", str(tmp_path / "lakes.yaml"))
