@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+import click
+
 _pressed: list[int] = []
 
 
@@ -36,13 +38,15 @@ def _raise(number: int, _: object) -> NoReturn:
 
 @contextmanager
 def restore_interrupts() -> Generator[None]:
-    """Raise `CommandInterrupt` for an error after Ctrl-C.
+    """Raise `CommandInterrupt` for an error after Ctrl-C, unless a command has already handled it.
 
     Spark's handler cancels its jobs, so that the interrupted thread may receive the error of a job.
     """
     before = len(_pressed)
     try:
         yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
     except Exception:
         if len(_pressed) > before:
             raise CommandInterrupt from None

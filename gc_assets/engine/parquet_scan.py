@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from gc_assets.engine.state_scan import ScanTask, group_by_size
 from gc_assets.engine.tables import Task
-from gc_assets.engine.tasks import max_parallel_tasks
+from gc_assets.engine.tasks import map_tasks, max_parallel_tasks, task_numbers
 from gc_assets.state.files import Files
 
 
@@ -40,11 +40,11 @@ class ParquetScan:
         together = max_parallel_tasks(spark, max(1, len(self.paths)))
         groups = group_by_size(self.paths, self.sizes, together if most is None else min(most, together))
         pieces = max(1, len(groups))
-        return spark.range(0, pieces, 1, pieces).mapInArrow(_MapTask(self._fetch(groups), task), ddl)
+        return map_tasks(spark, _MapTask(self._fetch(groups), task), pieces, ddl)
 
     def read_batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows in this process."""
-        return self._fetch((self.paths,))(iter([pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})]))
+        return self._fetch((self.paths,))(iter([task_numbers(1)]))
 
     def _fetch(self, groups: tuple[tuple[str, ...], ...]) -> ScanTask:
         return ScanTask(self.files, groups, tuple(range(len(groups))), self.schema)

@@ -9,10 +9,10 @@ range select file groups; the others cost almost nothing.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,8 @@ _NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)
 # Spark never broadcasts a table of 8 GB, so a larger estimate has no effect.
 _MOST_NUMBERS: Final = 2**23
 
+
+_T = TypeVar("_T")
 
 # Filter on a column value. Rows with a null are kept.
 ColumnFilter = tuple[str, bool]
@@ -113,11 +115,16 @@ class ScanTask:
                 yield from self._rows(self.groups[group])
 
     def _rows(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        contents, number = self.files.contents(paths), 0
-        while number < len(paths):
-            with read_errors(f"{self.files.root}/{paths[number]}"):
-                yield from decode_parquet(next(contents), self.schema, self.only)
-            number += 1
+        return decode_each(self.files, paths, lambda content: decode_parquet(content, self.schema, self.only))
+
+
+def decode_each(files: Files, paths: Sequence[str], decode: Callable[[bytes], Iterator[_T]]) -> Iterator[_T]:
+    """Yield what `decode` yields for each file. Errors name the file, see `read_errors`."""
+    contents, number = files.contents(paths), 0
+    while number < len(paths):
+        with read_errors(f"{files.root}/{paths[number]}"):
+            yield from decode(next(contents))
+        number += 1
 
 
 @contextmanager

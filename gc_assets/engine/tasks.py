@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from gc_assets.core.requests import count_requests, share_budget
 from gc_assets.engine.progress import count_progress
@@ -46,7 +47,7 @@ def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> S
         rows: Number of metadata rows read by the task.
         files: Number of state files read by the task.
     """
-    return run_in_process(task, [_task_numbers(1)]) if fits_in_process(rows, files) else _run_remote(spark, task, 1)
+    return run_in_process(task, [task_numbers(1)]) if fits_in_process(rows, files) else _run_remote(spark, task, 1)
 
 
 def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> Sequence[Any]:
@@ -58,7 +59,7 @@ def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> 
         pieces: Number of work items.
         size_bytes: Total bytes read by all work items.
     """
-    return run_in_process(task, [_task_numbers(pieces)]) if size_bytes <= MAX_IN_PROCESS_BYTES else _run_remote(spark, task, pieces)
+    return run_in_process(task, [task_numbers(pieces)]) if size_bytes <= MAX_IN_PROCESS_BYTES else _run_remote(spark, task, pieces)
 
 
 def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
@@ -70,7 +71,7 @@ def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
     found: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     with count_progress("rows read", lambda: rows):
-        for batch in task(iter([_task_numbers(pieces)])):
+        for batch in task(iter([task_numbers(pieces)])):
             found.append(batch)
             rows += batch.num_rows
             size_bytes += batch.nbytes
@@ -84,7 +85,7 @@ def read_in_process(task: Task, pieces: int) -> list[pa.RecordBatch]:
 
     The caller checks the size with `fits_in_process` first.
     """
-    return list(task(iter([_task_numbers(pieces)])))
+    return list(task(iter([task_numbers(pieces)])))
 
 
 def fits_in_process(rows: int, files: int) -> bool:
@@ -97,13 +98,19 @@ def column_fits_in_process(rows: int, files: Sequence[int]) -> bool:
     return rows <= MAX_IN_PROCESS_COLUMN_ROWS and len(files) <= MAX_IN_PROCESS_FILES and sum(files) <= MAX_IN_PROCESS_COLUMN_BYTES
 
 
-def _task_numbers(pieces: int) -> pa.RecordBatch:
+def task_numbers(pieces: int) -> pa.RecordBatch:
+    """Return the input of a task over numbered work items (column `id`)."""
     return pa.RecordBatch.from_pydict({"id": pa.array(range(pieces), pa.int64())})
+
+
+def map_tasks(spark: SparkSession, task: Task, pieces: int, schema: StructType | str) -> DataFrame:
+    """Return what a task yields for numbered work items, one executor task per item, as a frame."""
+    return spark.range(0, pieces, 1, pieces).mapInArrow(task, schema)
 
 
 def _run_remote(spark: SparkSession, task: Task, pieces: int) -> Sequence[Any]:
     shared = BudgetedTask(task, max_parallel_tasks(spark, pieces))
-    return collect(spark.range(0, pieces, 1, pieces).mapInArrow(shared, PARTS_DDL))
+    return collect(map_tasks(spark, shared, pieces, PARTS_DDL))
 
 
 def max_parallel_tasks(spark: SparkSession, tasks: int) -> int:

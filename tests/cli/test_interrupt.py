@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from gc_assets.cli.interrupt import CommandInterrupt, install_handler, restore_interrupts
@@ -65,11 +66,11 @@ def test_interrupted_run_prints_a_message_without_traceback(tmp_path: Path, has_
     assert not [word for word in ("Traceback", "py4j", "DagsterExecution") if word in output]
 
 
-def cancel_job() -> None:
+def fail_after_ctrl_c(error: Exception) -> None:
     try:
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:
-        raise RuntimeError("the job was cancelled") from None
+        raise error from None
 
 
 def test_error_of_a_job_after_ctrl_c_is_an_interruption() -> None:
@@ -78,7 +79,9 @@ def test_error_of_a_job_after_ctrl_c_is_an_interruption() -> None:
     try:
         install_handler()
         with pytest.raises(CommandInterrupt), restore_interrupts():
-            cancel_job()
+            fail_after_ctrl_c(RuntimeError("the job was cancelled"))
+        with pytest.raises(click.exceptions.Exit), restore_interrupts():  # its message is printed
+            fail_after_ctrl_c(click.exceptions.Exit(1))
         with pytest.raises(RuntimeError, match="another"), restore_interrupts():  # without Ctrl-C in the block
             raise RuntimeError("another error")
     finally:

@@ -157,10 +157,12 @@ def _expired_by_commit(
     spark: SparkSession, context: RunContext, storage_name: str, earlier: PublishedTable, now: PublishedTable
 ) -> Counter[CommitName]:
     """Count the files of `earlier` that are in expired history now, by their witness in `earlier`."""
-    rows = earlier.summary(LiveFilesSummary).files + now.summary(LiveFilesSummary).expired_files
-    session, in_storage = choose_session(spark, rows, 2), F.col("storage") == storage_name
-    before = LiveSet(context, earlier).read(session).filter(in_storage).filter(F.col("kind") != Kind.POSSIBLE_OBJECT)
-    expired = LiveSet(context, now).read(session, EXPIRED_SIDE).filter(in_storage).select("key")
+    if not now.summary(LiveFilesSummary).expired_files:
+        return Counter()
+    accepted, current = LiveSet(context, earlier), LiveSet(context, now)
+    session, in_storage = choose_session(spark, accepted.entries + current.entries, 2), F.col("storage") == storage_name
+    before = accepted.read(session).filter(in_storage).filter(F.col("kind") != Kind.POSSIBLE_OBJECT)
+    expired = current.read(session, EXPIRED_SIDE).filter(in_storage).select("key")
     rows = collect(before.join(expired, "key", "left_semi").groupBy("table_uuid", "commit_id").count())
     return Counter({(row["table_uuid"], row["commit_id"]): row["count"] for row in rows if row["commit_id"] is not None})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.sorted_hashes import is_in_sorted
-from gc_assets.engine.state_scan import may_contain, read_errors
+from gc_assets.engine.state_scan import decode_each, may_contain
 from gc_assets.engine.tables import ROUTE, spark_schema
+from gc_assets.engine.tasks import map_tasks, task_numbers
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.stages.mark.container_states import NumberedStates, file_key, route_of
 from gc_assets.stages.mark.file_entries import is_file_entry
@@ -87,18 +88,17 @@ class EntryScan:
         expanding = Expanding.of(states)
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from self._match_group(self.groups[number], expanding) if number < len(self.groups) else self._match_direct(states)
+                if number < len(self.groups):
+                    yield from decode_each(self.files, self.groups[number], lambda content: self._match_part(content, expanding))
+                else:
+                    yield from self._match_direct(states)
 
-    def _match_group(self, paths: Sequence[str], expanding: Expanding) -> Iterator[pa.RecordBatch]:
-        contents, number = self.files.contents(paths), 0
-        while number < len(paths):
-            with read_errors(f"{self.files.root}/{paths[number]}"):
-                for entries in self._read_entries(next(contents)):
-                    selected, witness, must_exist = expanding.match(entries)
-                    if selected.num_rows:
-                        columns = {"witness": pa.array(witness), "must_exist": pa.array(must_exist)}
-                        yield from self._to_keyed(with_columns(selected, columns))
-            number += 1
+    def _match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
+        for entries in self._read_entries(content):
+            selected, witness, must_exist = expanding.match(entries)
+            if selected.num_rows:
+                columns = {"witness": pa.array(witness), "must_exist": pa.array(must_exist)}
+                yield from self._to_keyed(with_columns(selected, columns))
 
     def _match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
         rows = states.direct
@@ -187,13 +187,14 @@ class ToRows:
             yield pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ROWS.names], schema=ROUTED_ROWS)
 
 
-def task_numbers(pieces: int) -> Iterator[pa.RecordBatch]:
-    return iter([pa.RecordBatch.from_pydict({"id": pa.array(range(pieces), pa.int64())})])
+def run_scan(scan: EntryScan) -> Iterator[pa.RecordBatch]:
+    """Run a scan in this process."""
+    return scan(iter([task_numbers(len(scan.groups) + 1)]))
 
 
 def scan_frame(spark: SparkSession, scan: EntryScan) -> DataFrame:
-    pieces = len(scan.groups) + 1
-    return spark.range(0, pieces, 1, pieces).mapInArrow(scan, spark_schema(KEYED))
+    """Run a scan in executors."""
+    return map_tasks(spark, scan, len(scan.groups) + 1, spark_schema(KEYED))
 
 
 def group_rows(matched: pa.Table) -> pa.Table:

@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.core.errors import StateError
-from gc_assets.engine.state_scan import read_errors
+from gc_assets.core.sorted_hashes import is_in_sorted
+from gc_assets.engine.state_scan import decode_each
+from gc_assets.engine.tasks import task_numbers
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.stages.mark.container_states import NumberedStates, hash_keys, read_states
 from gc_assets.state.files import Files
@@ -97,30 +99,26 @@ class HashScan:
 
     def numbers(self) -> Iterator[pa.RecordBatch]:
         """Return all input numbers, for a call in this process."""
-        return iter([pa.RecordBatch.from_pydict({"id": pa.array(range(self.tasks), pa.int64())})])
+        return iter([task_numbers(self.tasks)])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         states = numbered_states(self.files, self.states)
         expanding = Expanding.of(states)
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from self._match_group(self.groups[number], expanding) if number < len(self.groups) else self._match_direct(states)
+                if number < len(self.groups):
+                    yield from decode_each(self.files, self.groups[number], lambda content: self._match_part(content, expanding))
+                else:
+                    yield from self._match_direct(states)
 
-    def _match_group(self, paths: Sequence[str], expanding: Expanding) -> Iterator[pa.RecordBatch]:
-        contents, number = self.files.contents(paths), 0
-        while number < len(paths):
-            with read_errors(f"{self.files.root}/{paths[number]}"):
-                source = open_part(next(contents), _TEXTS)
-                missing = missing_columns(source.schema_arrow, HASHES)
-                names = [name for name in HASHES.names if name not in missing]
-                for group in range(source.num_row_groups):
-                    if (rows := self._match_entries(source.read_row_group(group, names), expanding)).num_rows:
-                        yield rows
-            number += 1
-
-    def _match_entries(self, rows: pa.Table, expanding: Expanding) -> pa.RecordBatch:
-        rows, witness, must_exist = expanding.match(rows)
-        return self._to_matched(rows, witness, must_exist)
+    def _match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
+        source = open_part(content, _TEXTS)
+        missing = missing_columns(source.schema_arrow, HASHES)
+        names = [name for name in HASHES.names if name not in missing]
+        for group in range(source.num_row_groups):
+            rows, witness, must_exist = expanding.match(source.read_row_group(group, names))
+            if rows.num_rows:
+                yield self._to_matched(rows, witness, must_exist)
 
     def _match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
         rows = hash_keys(states.direct)
@@ -200,8 +198,7 @@ class SelectLive:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             is_live = (batch.column("strongest").to_numpy() < self.first_released) & (batch.column("storage").to_numpy() == self.position)
-            if len(self.released):
-                is_live &= ~np.isin(batch.column("key_hash").to_numpy(), self.released)
+            is_live &= ~is_in_sorted(batch.column("key_hash").to_numpy(), self.released)
             yield batch.select(["key_hash", "loose_hash"]).filter(pa.array(is_live))
 
 
@@ -218,7 +215,7 @@ class WitnessesOf:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [np.empty(0, np.int64)]
         for batch in self.scan(batches):
-            is_wanted = np.isin(batch.column("key_hash").to_numpy(), self.hashes)
+            is_wanted = is_in_sorted(batch.column("key_hash").to_numpy(), self.hashes)
             found.append(np.unique(batch.column("strongest").to_numpy()[is_wanted] // KIND_COUNT))
         yield pa.RecordBatch.from_pydict({"witness": np.unique(np.concatenate(found))})
 

@@ -21,9 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Amount
+from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine.sessions import is_local, is_small
 from gc_assets.engine.state_scan import group_by_size, read_errors
 from gc_assets.engine.tables import Task, collect_arrow, read_paths, spark_schema
+from gc_assets.engine.tasks import map_tasks
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.stages.mark.container_states import NumberedStates, route_of
 from gc_assets.stages.mark.hash_scan import (
@@ -138,8 +140,7 @@ class LiveHashes:
         return self._map_groups(self.scan, MATCHED)
 
     def _map_groups(self, task: Task, schema: pa.Schema) -> DataFrame:
-        tasks = self.scan.tasks
-        return self._session.range(0, tasks, 1, tasks).mapInArrow(task, spark_schema(schema))
+        return map_tasks(self._session, task, self.scan.tasks, spark_schema(schema))
 
     def grouped_frame(self) -> DataFrame:
         """Return one row per file as a frame (columns of `KeyGroup`, and storage and is_released)."""
@@ -185,7 +186,7 @@ class LiveHashes:
 
     def _count(self, position: int, group: KeyGroup) -> pa.Table:
         """Count keys by witness, kind and release (columns `_COUNTED`)."""
-        is_released = np.isin(group.key_hash, self._released_hashes.get(position, np.empty(0, np.int64)))
+        is_released = is_in_sorted(group.key_hash, self._released_hashes.get(position, np.empty(0, np.int64)))
         numbers, index = number_values(group.strongest * 2 + is_released)
         sums = {name: np.zeros(len(numbers), np.int64) for name in ("files", "bytes", "entries")}
         np.add.at(sums["files"], index, 1)

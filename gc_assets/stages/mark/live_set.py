@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import is_small, large_session
+from gc_assets.engine.sessions import is_local, is_small, large_session
 from gc_assets.engine.state_scan import group_by_size
 from gc_assets.engine.tables import ROUTE, collect_arrow, frame_from_arrow, map_arrow, read_table, write_frame, write_parts
 from gc_assets.stages.mark.container_states import route_of
@@ -31,8 +31,8 @@ from gc_assets.stages.mark.entry_scan import (
     ToRows,
     group_frame,
     group_rows,
+    run_scan,
     scan_frame,
-    task_numbers,
     with_columns,
 )
 from gc_assets.stages.mark.hash_scan import EXTERNAL, KIND_COUNT, numbered_states
@@ -60,6 +60,10 @@ from gc_assets.state.summaries import LiveFilesSummary, SegmentSummary
 
 # Rows of entries that this process reads itself: about 200 bytes each.
 MAX_IN_PROCESS_ENTRIES: Final = 200_000
+
+# A look-up in a local session reads more entries in this process, because the executors share this
+# machine. It keeps only the selected rows.
+LOCAL_FACTOR: Final = 50
 
 # Rows of entries that a process groups together if it lists all files.
 MAX_BUCKET_ENTRIES: Final = 2_000_000
@@ -145,11 +149,11 @@ class LiveSet:
             for path in self.table.paths(route or None):
                 yield from read_parts(self._files, [path], LIVE_FILES.schema, names).to_batches()
             return
-        if limit is not None and limit <= MAX_KEYS and not route and self.released is None and self._entry_rows > MAX_IN_PROCESS_ENTRIES:
+        if limit is not None and limit <= MAX_KEYS and not route and self.released is None and self.entries > MAX_IN_PROCESS_ENTRIES:
             rows = self.rows_of(None, self._first_live_keys(limit))
             yield from rows.filter(pc.equal(rows.column(ROUTE), route)).select(names).to_batches()
             return
-        buckets = -(-max(1, self._entry_rows) // MAX_BUCKET_ENTRIES)
+        buckets = -(-max(1, self.entries) // MAX_BUCKET_ENTRIES)
         for number in range(buckets):
             scan = self._scan((tuple(self._cache.paths()),))
             rows = self._in_process(replace(scan, bucket=(number, buckets)) if buckets > 1 else scan)
@@ -160,7 +164,7 @@ class LiveSet:
         scan = self._scan(tuple((path,) for path in self._cache.paths()))
         first_released = numbered_states(self._files, self._states).live * KIND_COUNT
         found = pa.array([], pa.string())
-        for batch in scan(task_numbers(len(scan.groups) + 1)):
+        for batch in run_scan(scan):
             is_live = pc.and_(pc.less(batch.column("strongest"), first_released), pc.not_equal(batch.column("storage"), EXTERNAL))
             found = pc.unique(pa.concat_arrays([found, batch.column("key").filter(is_live)]))
             if len(found) >= limit:
@@ -177,15 +181,10 @@ class LiveSet:
         """
         if not self.is_view:
             return self._old_rows_of(keys)
-        if self._entry_rows <= MAX_IN_PROCESS_ENTRIES:
-            return self._in_process(self._scan((tuple(self._cache.paths()),), keys=keys))
-        session = None if spark is None else large_session(spark)
-        containers = _containers_with(self.hashes(session), np.unique(xxhash64(keys)))
-        paths, entries = self._paths_with(containers)
-        if session is None or entries <= MAX_IN_PROCESS_ENTRIES:
-            return self._in_process(self._scan((tuple(paths),), keys=keys, containers=containers))
-        scan = self._scan(group_by_size(paths, self._files.sizes(paths)), keys=keys, containers=containers)
-        return self._to_rows(collect_arrow(scan_frame(session, scan), KEYED))
+        scan = self._scan((tuple(self._cache.paths()),), keys=keys)
+        if self.entries <= MAX_IN_PROCESS_ENTRIES:
+            return self._in_process(scan)
+        return self._look_up(spark, scan, np.unique(xxhash64(keys)))
 
     def rows_of_hashes(self, spark: SparkSession, hashes: NDArray[np.int64]) -> pa.Table:
         """Return the rows of keys with these hashes and their route (columns `ROUTED_ROWS`).
@@ -196,13 +195,17 @@ class LiveSet:
             spark: Used only if the entries do not fit in this process.
             hashes: Sorted hashes.
         """
-        session = large_session(spark)
+        return self._look_up(spark, replace(self._scan(()), hashes=hashes), hashes)
+
+    def _look_up(self, spark: SparkSession | None, scan: EntryScan, hashes: NDArray[np.int64]) -> pa.Table:
+        """Return the rows that a scan selects, from the segments that name keys with these hashes."""
+        session = None if spark is None else large_session(spark)
         containers = _containers_with(self.hashes(session), hashes)
         paths, entries = self._paths_with(containers)
-        if entries <= MAX_IN_PROCESS_ENTRIES:
-            return self._in_process(replace(self._scan((tuple(paths),), containers=containers), hashes=hashes))
-        scan = replace(self._scan(group_by_size(paths, self._files.sizes(paths)), containers=containers), hashes=hashes)
-        return self._to_rows(collect_arrow(scan_frame(session, scan), KEYED))
+        if session is None or entries <= MAX_IN_PROCESS_ENTRIES * (LOCAL_FACTOR if is_local(session) else 1):
+            return self._in_process(replace(scan, groups=(tuple(paths),) if paths else (), containers=containers))
+        groups = group_by_size(paths, self._files.sizes(paths))
+        return self._to_rows(collect_arrow(scan_frame(session, replace(scan, groups=groups, containers=containers)), KEYED))
 
     def direct_rows(self) -> pa.Table:
         """Return the containers and directly referenced files, with their route.
@@ -262,7 +265,7 @@ class LiveSet:
         return flagged.withColumn(ROUTE, route).select(*ROUTED_ROWS.names)
 
     def _in_process(self, scan: EntryScan) -> pa.Table:
-        return self._to_rows(pa.Table.from_batches(scan(task_numbers(len(scan.groups) + 1)), KEYED))
+        return self._to_rows(pa.Table.from_batches(run_scan(scan), KEYED))
 
     def _to_rows(self, matched: pa.Table) -> pa.Table:
         rows = pa.Table.from_batches(self._row_task(iter(group_rows(matched).to_batches())), ROUTED_ROWS)
@@ -293,10 +296,8 @@ class LiveSet:
                 found.append(rows.append_column(ROUTE, pa.array([route] * rows.num_rows, pa.string())))
         return pa.concat_tables(found)
 
-    def _scan(
-        self, groups: tuple[tuple[str, ...], ...], *, keys: pa.Array | None = None, containers: tuple[str, ...] | None = None
-    ) -> EntryScan:
-        return EntryScan(self._files, self._states, groups if any(groups) else (), self._storages, keys, containers)
+    def _scan(self, groups: tuple[tuple[str, ...], ...], *, keys: pa.Array | None = None) -> EntryScan:
+        return EntryScan(self._files, self._states, groups if any(groups) else (), self._storages, keys)
 
     def _grouped_paths(self) -> tuple[tuple[str, ...], ...]:
         paths = self._cache.paths()
@@ -318,8 +319,9 @@ class LiveSet:
         return ToRows(self._files, self._states, self._storages, self.lake)
 
     @property
-    def _entry_rows(self) -> int:
-        return sum(run.rows for run in self._cache.runs)
+    def entries(self) -> int:
+        """Number of rows that `read` reads."""
+        return sum(run.rows for run in self._cache.runs) if self.is_view else self.table.rows
 
     @cached_property
     def _cache(self) -> Segments:
@@ -399,7 +401,7 @@ def write_external(
     scan = EntryScan(files, states, tuple((path,) for path in paths), storages, external=True)
     to_rows = ToRows(files, states, storages, lake_name)
     if sum(segment.rows for segment in cache.runs) <= MAX_IN_PROCESS_ENTRIES:
-        matched = group_rows(pa.Table.from_batches(scan(task_numbers(len(scan.groups) + 1)), KEYED))
+        matched = group_rows(pa.Table.from_batches(run_scan(scan), KEYED))
         rows = pa.Table.from_batches(to_rows(iter(matched.to_batches())), ROUTED_ROWS)
         return tuple(write_parts(rows.select(LIVE_FILES.schema.names), run, files, EXTERNAL_SIDE))
     rows = map_arrow(group_frame(scan_frame(spark, scan)), to_rows, ROUTED_ROWS)

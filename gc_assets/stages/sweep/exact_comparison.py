@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.key_resolver import loosen_spelling
+from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import map_arrow
 from gc_assets.stages.mark.file_entries import loose_form
@@ -105,7 +106,7 @@ class _CountEqual:
         candidates = _loose_hashes(self.files, self.candidates)
         hits = 0
         for batch in batches:
-            hits += int(np.isin(batch.column("loose_hash").to_numpy(), candidates).sum())
+            hits += int(is_in_sorted(batch.column("loose_hash").to_numpy(), candidates).sum())
         yield pa.RecordBatch.from_pydict({"hits": [hits]})
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from gc_assets.core.errors import StateError
 from gc_assets.engine import tasks
@@ -63,7 +64,7 @@ class LiveKeys:
 
     def distinct_frame(self) -> DataFrame:
         """Return the distinct hashes of each lake as a frame (column key_hash)."""
-        frames = [self._frame(lake).select("key_hash").distinct() for lake in self.lakes]
+        frames = [self._map(lake, _pass, spark_schema(LIVE_KEYS)).select("key_hash").distinct() for lake in self.lakes]
         return reduce(DataFrame.unionAll, frames) if frames else self.spark.createDataFrame([], spark_schema(_DISTINCT))
 
     def run_task(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
@@ -79,20 +80,15 @@ class LiveKeys:
             return run_in_process(task, self._entries())
         found = list[Any]()
         for lake in self.lakes:
-            pieces = lake.scan.tasks
-            mapped = _MapLive(lake.scan, lake.live_keys(self.storage), task)
-            found += collect(self.spark.range(0, pieces, 1, pieces).mapInArrow(mapped, ddl))
+            found += collect(self._map(lake, task, ddl))
         return found
 
     def _entries(self) -> Iterator[pa.RecordBatch]:
         for lake in self.lakes:
             yield from lake.live_keys(self.storage)(lake.match())
 
-    def _frame(self, lake: LiveHashes) -> DataFrame:
-        pieces = lake.scan.tasks
-        return self.spark.range(0, pieces, 1, pieces).mapInArrow(
-            _MapLive(lake.scan, lake.live_keys(self.storage), _pass), spark_schema(LIVE_KEYS)
-        )
+    def _map(self, lake: LiveHashes, task: Task, schema: StructType | str) -> DataFrame:
+        return tasks.map_tasks(self.spark, _MapLive(lake.scan, lake.live_keys(self.storage), task), lake.scan.tasks, schema)
 
 
 @dataclass(frozen=True)

@@ -323,14 +323,16 @@ def _check_unlisted(
 ) -> MissingLiveFiles:
     """Find the live files that the inventory lacks.
 
-    Some live files may be absent by rule, and two lakes may need one file. So the files are compared
-    one by one if the counts differ.
+    Some live files may be absent by rule, and two lakes may need one file. So the hashes of the files
+    are compared if the counts differ, and the files themselves if they are too many.
     """
     context, storage_name, live = sweep.context, sweep.storage, sweep.live
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(storage_name, 0) for table in live)
     found = probed.totals.get((LIVE,), Totals()).rows - probed.summary.get("side_files", 0)
     found += optional - probed.summary.get("optional_found", 0)
     lacking = max(0, live_rows(live, storage_name) - found)
+    if newer is None and lacking:
+        newer = UnlistedFiles.find(spark, context, storage_name, live, sweep.inventory, sweep.lister)
     if not (lacking if newer is None else newer.rows.num_rows):
         return MissingLiveFiles(0)
     if newer is None:

@@ -1,8 +1,9 @@
-"""Find the live files that an earlier listing lacks: usually those written since.
+"""Find the live files that a listing lacks.
 
-After an own listing no such file exists, and counts prove it. An earlier listing always lacks some,
-so comparing all live files with all objects would take longer than listing the storage. Hashes of
-both are compared instead. A collision hides one file from the checks, which count missing files.
+After an own listing usually no such file exists, and counts prove it. An earlier listing always
+lacks those written since. Comparing all live files with all objects would take longer than listing
+the storage, so hashes of both are compared. A collision hides one file from the checks, which count
+missing files.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MAX_LOOKED_UP: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class UnlistedFiles:
-    """Live files of a storage whose keys are not in an earlier listing.
+    """Live files of a storage whose keys are not in a listing.
 
     Attributes:
         hashes: Sorted hashes of their keys.
