@@ -6,8 +6,6 @@ Only the state is read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from datetime import timedelta
 from typing import Final
 
 from gc_assets.config.models import StorageConfig
@@ -21,7 +19,7 @@ from gc_assets.engine.recorded_names import read_storage_id
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
+from gc_assets.stages.records.accepted_runs import AcceptedRun, newest_accepted_plan
 from gc_assets.stages.records.adoption import MAX_EXAMINED, find_unknown_files
 from gc_assets.stages.records.plans import list_damage, list_plans, load_plan, previous_plan, refuse_other_key, unfinished_plans
 from gc_assets.state.backend import VERIFICATION_MARKS
@@ -85,7 +83,7 @@ def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str
 
     Unreadable lakes are reported by another check.
     """
-    accepted = last_accepted_plan(replace(context, run_date=context.run_date + timedelta(days=1)), storage.name)
+    accepted = newest_accepted_plan(context, storage.name)
     if accepted is None:
         return
     present = [

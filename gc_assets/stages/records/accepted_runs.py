@@ -7,9 +7,9 @@ record that a lake is removed on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime
 from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
@@ -22,7 +22,8 @@ from gc_assets.core.plan import LiveCount, PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.state.journal import PublishedTable, State
-from gc_assets.state.summaries import DeletionPlanSummary
+from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary
 
 _COMPARES: Final = frozenset({"live_drop", "lakes_present"})
 
@@ -50,32 +51,49 @@ def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | N
 
 
 def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return `deletion_plan` of the last accepted run before this one, or None."""
-    return _last_accepted(context, storage_name, context.run_date - timedelta(days=1))
+    """Return `deletion_plan` of the last accepted run before this one, or None.
+
+    A run of the same date counts if it used an earlier freeze. A run of today freezes a lake again
+    only after a plan edited its history, or after an upgrade of its format.
+    """
+    return next(
+        (
+            published
+            for published in _accepted_runs(context, storage_name)
+            if published.receipt.run_date < context.run_date or _has_other_freeze(context, published)
+        ),
+        None,
+    )
 
 
 def newest_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
     """Return the plan of the last accepted run, which may be an earlier one of the same run date."""
-    return _header_of(_last_accepted(context, storage_name, context.run_date))
+    return _header_of(next(_accepted_runs(context, storage_name), None))
 
 
 def _header_of(published: PublishedTable | None) -> PlanHeader | None:
     return published.summary(DeletionPlanSummary).header if published is not None else None
 
 
-def _last_accepted(context: RunContext, storage_name: str, until: date) -> PublishedTable | None:
+def _accepted_runs(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
+    """Yield the accepted runs up to the run date, newest first."""
     accepted = [
         plan
         for plan in list_plans(context.config, storage_name, empty=True)
-        if plan.header.run_date <= until
+        if plan.header.run_date <= context.run_date
         and not plan.header.historical
         and (context.clock.is_rehearsal or not plan.header.rehearsal)
         and _is_accepted(plan)
     ]
-    if not accepted:
-        return None
-    last = max(accepted, key=lambda plan: (plan.run.run_date, plan.run.run_id))
-    return context.state.open(last.run)
+    for plan in sorted(accepted, key=lambda plan: (plan.run.run_date, plan.run.run_id), reverse=True):
+        yield context.state.open(plan.run)
+
+
+def _has_other_freeze(context: RunContext, published: PublishedTable) -> bool:
+    """Check if the run froze a lake, which it shares with this run, before the freeze of this run."""
+    digests = published.summary(DeletionPlanSummary).header.refs_digests
+    frozen = ((name, context.find(LAKE_REFS, name)) for name in digests.keys() & {lake.name for lake in context.config.lakes})
+    return any(refs is not None and refs.summary(LakeRefsSummary).refs_digest != digests[name] for name, refs in frozen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,36 @@ def test_first_expiry_passes_live_drop_and_shows_both_numbers(spark: SparkSessio
     assert outcomes(applied) == {"done"}
 
 
+def test_run_on_the_date_of_an_applied_expiry_is_compared_with_its_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """The apply removes the snapshots from the metadata, so a later run cannot find why they expired."""
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
+    house.lakes, house.now = [lake.config("sales", **keep_days(365))], days_ago(1)
+    house.plan()
+    house.lakes, house.now = [lake.config("sales", **keep_days(5))], days_ago(0)
+    expiry = house.plan()
+    assert outcomes(house.approve_and_apply(expiry)) == {"done"}
+    second = house.plan()
+    assert second.failed_gates == []
+    assert f"after {expiry.live_files:,} in the last accepted run: down 0.0%" in message_of(second)
+    assert house.plan().plan_id == second.plan_id, "the plan of a run is no baseline of its repetition"
+
+
+def test_table_dropped_on_the_date_of_an_applied_expiry_is_a_drop(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
+    build_table(lake, "db.dropped", 4)
+    house.lakes, house.now = [lake.config("sales", **keep_days(365))], days_ago(1)
+    house.plan()
+    house.lakes, house.now = [lake.config("sales", **keep_days(5))], days_ago(0)
+    expiry = house.plan()
+    house.approve_and_apply(expiry)
+    lake.catalog.drop_table("db.dropped")
+    refused = house.plan()
+    assert house.failed_gates(refused) == {"live_drop"}
+    assert f"after {expiry.live_files:,} in the last accepted run" in message_of(refused)
+
+
 def test_expiry_does_not_hide_a_dropped_table(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
