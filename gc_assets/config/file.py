@@ -9,11 +9,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gc_assets.config.error_messages import format_error
-from gc_assets.config.models import GRACE_FLOOR, Config, LakeConfig, StorageConfig
+from gc_assets.config.models import GRACE_FLOOR, STORE_SETTINGS, Config, LakeConfig, StorageConfig
 from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.text import read_config_text
 from gc_assets.core.errors import UsageError
-from gc_assets.core.paths import FILE, S3, Location, scheme_of
+from gc_assets.core.paths import FILE, Location, scheme_of
 from gc_assets.core.units import format_duration
 
 Unsupported = Callable[[StorageConfig], Iterable[tuple[str, str]]]
@@ -71,11 +71,12 @@ def load_config(
 
 def _check_state(config: Config, path: Path) -> None:
     """Raise `UsageError` if the state cannot be stored at its address."""
-    if scheme_of(config.state) not in {FILE, S3}:
+    if scheme_of(config.state) not in {FILE, *STORE_SETTINGS}:
         raise UsageError(f"{path}: state is {config.state!r}; write a path, such as ./state, or s3://bucket/prefix")
     try:
         Location.parse(config.state)
     except UsageError as error:
         raise UsageError(f"{path}: state: {error}") from None
-    if scheme_of(config.state) == S3 and config.state_s3().anonymous:
+    settings = config.state_settings()
+    if settings is not None and settings.is_read_only:
         raise UsageError(f"{path}: state is {config.state!r}, which `s3.anonymous` cannot write; configure a profile or a role instead")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -28,12 +27,13 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from gc_assets.config.connections import Connections, StoreSettings
 from gc_assets.config.dagster_names import DagsterNames
 from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, Databricks, EmrServerless
 from gc_assets.config.notify import Target
 from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.rules import describe_unused_rules
-from gc_assets.config.s3 import Connections, S3Config
+from gc_assets.config.s3 import S3Config
 from gc_assets.config.spark import LOCAL, Remote
 from gc_assets.config.values import (
     Age,
@@ -53,9 +53,12 @@ from gc_assets.config.values import (
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
-from gc_assets.core.paths import S3, Location, scheme_of
+from gc_assets.core.paths import Location, is_in_bucket, scheme_of
 from gc_assets.core.suggest import did_you_mean, join_names
 from gc_assets.core.urls import storage_urls
+
+# Settings of each kind of object store. `Config` and `StorageConfig` have a field for each.
+STORE_SETTINGS: Final[Mapping[str, type[StoreSettings]]] = {kind.SCHEME: kind for kind in (S3Config,)}
 
 DEFAULT_GRACE = timedelta(hours=72)
 # Shorter than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the
@@ -207,7 +210,7 @@ class StorageConfig(_RecordOwner):
         Keys added in 0.4 are only included if they differ from their default, so that older plan
         digests stay valid. `protect` is left out because an apply checks it for each file.
         """
-        left_out = {"mode", "rehearsals", "money", "s3", "inventory", "listing", "protect"} | (
+        left_out = {"mode", "rehearsals", "money", *(kind.KEY for kind in STORE_SETTINGS.values()), "inventory", "listing", "protect"} | (
             {"approvals_needed"} if self.approvals_needed == 1 else set()
         )
         found = self.model_dump(mode="json", exclude=left_out)
@@ -488,38 +491,45 @@ class Config(AssetMetadata):
         return (*own, *(path for lake in self.lakes for path in lake.own_files()))
 
     def connections(self) -> Connections:
-        """Return the S3 connections by location. Inventory reports share those of storages."""
-        own = [(place, storage.s3.over(self.s3)) for storage in self.storages if storage.s3 is not None for place in storage.locations()]
-        return Connections(
-            tuple((Location.parse(place), settings) for place, settings in own if scheme_of(place) == S3),
-            self.s3,
-            self.read_timeout.total_seconds(),
-        )
+        """Return the settings by location. Inventory reports share those of storages."""
+        defaults: dict[str, StoreSettings] = {scheme: getattr(self, kind.KEY) for scheme, kind in STORE_SETTINGS.items()}
+        own: list[tuple[Location, StoreSettings]] = []
+        for storage in self.storages:
+            for place in filter(is_in_bucket, storage.locations()):
+                location = Location.parse(place)
+                settings: StoreSettings | None = getattr(storage, STORE_SETTINGS[location.scheme].KEY)
+                own += [(location, settings.over(defaults[location.scheme]))] if settings is not None else []
+        return Connections(tuple(own), tuple(defaults.values()), self.read_timeout.total_seconds())
+
+    def settings_of(self, location: str) -> StoreSettings | None:
+        """Return the settings by which a location is reached, or None for a disk."""
+        kind = STORE_SETTINGS.get(scheme_of(location))
+        return None if kind is None else self.connections().settings_for(location, kind)
 
     def endpoint_of(self, location: str) -> str | None:
-        """Return the endpoint of a location on S3, or None for AWS.
+        """Return the server of a location in an object store.
 
-        Like the client, it may come from the environment.
+        None for the server of the provider, and for a disk. Like the client, it may come from the
+        environment.
         """
-        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-        environment = next((value for name in names if (value := os.environ.get(name))), None)
-        return self.connections().settings_for(location).endpoint or environment
+        settings = self.settings_of(location)
+        return None if settings is None else settings.server or settings.server_of_environment()
 
     def address_aliases(self) -> list[tuple[str, str]]:
         """Return other addresses of the storages as (name, address), including web addresses."""
         aliases = [(storage.name, alias) for storage in self.storages for alias in storage.aliases]
-        on_s3 = [storage for storage in self.storages if scheme_of(storage.location) == S3]
+        in_buckets = [storage for storage in self.storages if is_in_bucket(storage.location)]
         return aliases + [
-            (storage.name, url) for storage in on_s3 for url in storage_urls(storage.location, self.endpoint_of(storage.location))
+            (storage.name, url) for storage in in_buckets for url in storage_urls(storage.location, self.endpoint_of(storage.location))
         ]
 
     def plan_secret(self) -> bytes | None:
         """Return the HMAC key for plan ids, or None for plain digests."""
         return self.plan_key.get_secret_value().encode() if self.plan_key is not None else None
 
-    def state_s3(self) -> S3Config:
-        """Return the S3 connection of the state."""
-        return self.connections().settings_for(self.state) if scheme_of(self.state) == S3 else self.s3
+    def state_settings(self) -> StoreSettings | None:
+        """Return the settings of the object store of the state, or None for a state on a disk."""
+        return self.settings_of(self.state)
 
     def storage(self, name: str) -> StorageConfig:
         return _find_by_name(self.storages, name, "storage")
@@ -579,15 +589,15 @@ class Config(AssetMetadata):
 
         Secrets and Spark settings are excluded.
         """
-        places = self.connections()
-        on_s3 = [storage.location for storage in self.storages if scheme_of(storage.location) == S3]
+        in_buckets = [storage.location for storage in self.storages if is_in_bucket(storage.location)]
         policy: dict[str, Any] = {
             "storages": [storage.policy() for storage in self.storages],
             "lakes": [lake.policy() for lake in self.lakes],
             "catalogs": [place for lake in self.lakes if (place := lake.identity()) is not None],
         }
         # Buckets with the same name on different servers are different.
-        endpoints = {place: endpoint for place in on_s3 if (endpoint := places.settings_for(place).endpoint) is not None}
+        settings = {place: self.settings_of(place) for place in in_buckets}
+        endpoints = {place: found.server for place, found in settings.items() if found is not None and found.server is not None}
         policy |= {"endpoints": endpoints} if endpoints else {}
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
 

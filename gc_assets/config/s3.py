@@ -1,20 +1,16 @@
-"""Connections to S3 and compatible servers (`s3` in `lakes.yaml`).
-
-Connections do not contain secrets. Credentials come from the environment, a profile, the machine or
-a role.
-"""
+"""Settings of S3 and compatible servers (`s3` in `lakes.yaml`)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from gc_assets.config.values import Model, check_number
-from gc_assets.core.deadline import READ_SECONDS
-from gc_assets.core.paths import Location, bucket_and_key
+from gc_assets.config.connections import StoreSettings
+from gc_assets.config.values import check_number
+from gc_assets.core.paths import S3, Scheme
 from gc_assets.core.requests import Kind
 
 # USD per million requests for S3 Standard in us-east-1 (price list of November 2026).
@@ -23,8 +19,11 @@ AWS_PRICES: Final[Mapping[Kind, float]] = {"LIST": 5.0, "GET": 0.4, "HEAD": 0.4,
 _ROLE = r"^arn:[a-z0-9-]+:iam::\d*:role/.+$"
 
 
-class S3Config(Model):
+class S3Config(StoreSettings):
     """Connection to an S3 server, with separate roles for reading and changes."""
+
+    SCHEME: ClassVar[Scheme] = S3
+    KEY: ClassVar[str] = "s3"
 
     endpoint: str | None = Field(
         default=None, pattern=r"^https?://[^/@]+/?$", description="The server's address, such as https://s3.example.org. Default: AWS."
@@ -50,9 +49,6 @@ class S3Config(Model):
         description="USD per million requests of each kind. Default: the prices of AWS; none with `endpoint`.",
     )
 
-    def __hash__(self) -> int:
-        return hash(self.model_dump_json())
-
     @model_validator(mode="after")
     def _one_identity(self) -> S3Config:
         named = [name for name in ("profile", "role_arn", "apply_profile", "apply_role_arn") if getattr(self, name) is not None]
@@ -60,37 +56,24 @@ class S3Config(Model):
             raise ValueError(f"anonymous means no credentials, but {' and '.join(named)} name some; remove one of them")
         return self
 
+    @property
+    def server(self) -> str | None:
+        return self.endpoint
+
+    def server_of_environment(self) -> str | None:
+        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        return next((value for name in names if (value := os.environ.get(name))), None)
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.anonymous
+
+    @property
+    def requests_per_second(self) -> float | None:
+        return self.max_requests_per_second
+
     def usd_per_million(self, kind: Kind) -> float | None:
         """Return the price per million requests, or None if unknown."""
         if self.prices is not None:
             return self.prices.get(kind)
         return AWS_PRICES[kind] if self.endpoint is None else None
-
-    def over(self, other: S3Config) -> S3Config:
-        """Return these settings, using `other` for unset keys."""
-        own: Mapping[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
-        return S3Config.model_validate({**{name: getattr(other, name) for name in other.model_fields_set}, **own})
-
-
-@dataclass(frozen=True, slots=True)
-class Connections:
-    """Connections by address. Picklable and without secrets.
-
-    Attributes:
-        s3: S3 settings by location.
-        default: Settings for all other addresses.
-        read_seconds: Timeout for reading an object.
-    """
-
-    s3: tuple[tuple[Location, S3Config], ...] = ()
-    default: S3Config = field(default_factory=S3Config)
-    read_seconds: float = READ_SECONDS
-
-    def settings_for(self, address: str) -> S3Config:
-        """Return the settings for the innermost location containing the address."""
-        path = "/".join(bucket_and_key(address))
-        matches = [(len(location.root), settings) for location, settings in self.s3 if path.startswith(location.root)]
-        return max(matches, key=lambda item: item[0])[1] if matches else self.default
-
-
-DEFAULT_CONNECTIONS: Final = Connections()

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from gc_assets._version import __version__
 from gc_assets.core.byte_scan import find_rows, has_irregular_components
 from gc_assets.core.errors import FormatError, StoreError, UsageError
-from gc_assets.core.paths import FILE, S3, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
+from gc_assets.core.paths import BUCKET_FORMS, FILE, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
 from gc_assets.core.urls import is_aws, parse_alias, parse_url, web_host
 
 # Common spellings. All others take a slower path.
 _USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
     FILE: ("file://", "file:", "", "file://localhost"),
-    S3: ("s3://", "s3a://", "s3n://"),
+    **{scheme: tuple(f"{spelling}://" for spelling in form.spellings) for scheme, form in BUCKET_FORMS.items()},
 }
 _TO_THE_END: Final = 2**31 - 1
 # Lookups of directories at a time, which hides the latency of network mounts.

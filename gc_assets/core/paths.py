@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Literal, Self
@@ -21,7 +21,6 @@ Scheme = Literal["file", "s3"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ARN = re.compile("//arn:", re.IGNORECASE)
-_ALIASES: Final[dict[str, Scheme]] = {"file": FILE, "s3": S3, "s3a": S3, "s3n": S3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,15 @@ class Location:
         """Parse a location.
 
         Raises:
-            UsageError: If the location is neither an absolute local path nor on S3.
+            UsageError: If the location is neither an absolute local path nor in a supported bucket.
         """
         try:
             parsed = parse_address(text)
         except FormatError as error:
             raise UsageError(f"storage location {text!r}: {error}") from None
         if parsed is None:
-            raise UsageError(f"storage location {text!r} is not on a supported store; write file:///path/ or s3://bucket/prefix/")
+            examples = " or ".join(["file:///path/", *(form.example for form in BUCKET_FORMS.values())])
+            raise UsageError(f"storage location {text!r} is not on a supported store; write {examples}")
         scheme, path = parsed
         return cls(scheme, path if path.endswith("/") else path + "/")
 
@@ -82,16 +82,28 @@ def scheme_of(address: str) -> str:
     return FILE if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
 
 
-def bucket_and_key(address: str) -> tuple[str, str]:
-    """Split an S3 address into the exact bucket and key. The key of a bucket is empty.
+def is_in_bucket(address: str) -> bool:
+    """Return True for an address of a supported object store."""
+    return scheme_of(address) in BUCKET_FORMS
+
+
+def bucket_and_key(address: str, scheme: Scheme = S3) -> tuple[str, str]:
+    """Split an address into the exact bucket and key. The key of a bucket is empty.
+
+    Args:
+        address: An address in any spelling of the scheme.
+        scheme: The canonical scheme that is expected.
 
     Raises:
-        StoreError: If the address is not on S3.
+        StoreError: If the address has another scheme.
     """
-    match = _SCHEME.match(address)
-    if match is None or _ALIASES.get(match[1].lower()) != S3:
-        raise StoreError(f"{address!r} is not on S3; expected s3://bucket/key")
-    bucket, _, key = _bucket_and_key(address, address[match.end() :]).partition("/")
+    form, match = BUCKET_FORMS[scheme], _SCHEME.match(address)
+    if match is None or _ALIASES.get(match[1].lower()) != scheme:
+        raise StoreError(f"{address!r} is not on {form.store}; expected {form.example}")
+    path = form.parse(address, match[1].lower(), address[match.end() :])
+    if path is None:
+        raise StoreError(f"{address!r} is not on {form.store}; expected {form.example}")
+    bucket, _, key = path.partition("/")
     return bucket, key
 
 
@@ -131,7 +143,7 @@ class SymbolicLinks:
 def parse_address(address: str) -> tuple[Scheme, str] | None:
     """Return the scheme and the canonical path (`/a/b`, or `bucket/a/b`).
 
-    Returns None for unsupported schemes and S3 access points.
+    Returns None for addresses of no supported store, such as S3 access points.
 
     Raises:
         FormatError: If the address is relative, or contains a `..` component or a host.
@@ -150,7 +162,8 @@ def parse_address(address: str) -> tuple[Scheme, str] | None:
             return None  # an access point, whose bucket is unknown
     if ".." in rest.split("/"):
         raise FormatError(f"address {address!r} has a `..` component, which systems resolve differently; expected none")
-    return scheme, _local_path(address, rest) if scheme == FILE else _bucket_and_key(address, rest)
+    path = _local_path(address, rest) if match is None or scheme == FILE else BUCKET_FORMS[scheme].parse(address, match[1].lower(), rest)
+    return None if path is None else (scheme, path)
 
 
 def _local_path(address: str, rest: str) -> str:
@@ -165,11 +178,11 @@ def _local_path(address: str, rest: str) -> str:
     return collapse_path(path)
 
 
-def _bucket_and_key(address: str, rest: str) -> str:
+def _bucket_and_key(address: str, spelling: str, rest: str) -> str:
     bucket = rest[2:].partition("/")[0]
     if not rest.startswith("//") or not bucket or "@" in bucket or ":" in bucket:
         shown = address.replace(bucket.rpartition("@")[0], "***") if "@" in bucket else address
-        raise FormatError(f"address {shown!r} contains no plain bucket; expected s3://bucket/key, without user or port")
+        raise FormatError(f"address {shown!r} contains no plain bucket; expected {_ALIASES[spelling]}://bucket/key, without user or port")
     return rest[2:]
 
 
@@ -178,3 +191,32 @@ def collapse_path(path: str) -> str:
     parts = path.split("/")
     kept = [part for part in parts if part not in {"", "."}]
     return "/" + "/".join(kept) + ("/" if kept and parts[-1] in {"", "."} else "")
+
+
+@dataclass(frozen=True, slots=True)
+class BucketForm:
+    """Form of the addresses of an object store. The only place that lists their spellings.
+
+    Attributes:
+        store: The name of the store, for messages.
+        example: A location.
+        spellings: Schemes, the canonical one first. The text after each of them is the same.
+        parse: Returns `bucket/key` of an address (`spelling` is its scheme in lower case, `rest` the
+            text after the colon). Returns None if the object store of the address is unknown.
+        other_spellings: Schemes with another text after them, which `parse` converts.
+    """
+
+    store: str
+    example: str
+    spellings: tuple[str, ...]
+    parse: Callable[[str, str, str], str | None]
+    other_spellings: tuple[str, ...] = ()
+
+
+BUCKET_FORMS: Final[Mapping[Scheme, BucketForm]] = {
+    S3: BucketForm("S3", "s3://bucket/prefix/", ("s3", "s3a", "s3n"), _bucket_and_key),
+}
+_ALIASES: Final[Mapping[str, Scheme]] = {
+    "file": FILE,
+    **{spelling: scheme for scheme, form in BUCKET_FORMS.items() for spelling in (*form.spellings, *form.other_spellings)},
+}

@@ -14,7 +14,7 @@ from gc_assets.core.clock import Clock, start_of_day
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
 from gc_assets.core.objects import EditableObjects
-from gc_assets.core.paths import S3, Location, overlapping, scheme_of
+from gc_assets.core.paths import Location, is_in_bucket, overlapping
 from gc_assets.core.urls import overlapping_aliases
 from gc_assets.lakes.kind import LakeKind, TableRole
 from gc_assets.lakes.kinds import kind_of, open_lake, table_with
@@ -160,7 +160,7 @@ class RunContext:
 
         Addresses may be outside the configured storages.
         """
-        aliased = any(storage.aliases or scheme_of(storage.location) == S3 for storage in self.config.storages)
+        aliased = any(storage.aliases or is_in_bucket(storage.location) for storage in self.config.storages)
         return open_objects(self.config.connections(), self.resolver() if aliased else None)
 
     def longest_grace(self) -> timedelta:

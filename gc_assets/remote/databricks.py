@@ -17,8 +17,8 @@ from dagster_databricks import PipesDatabricksClient
 from databricks.sdk import WorkspaceClient
 from databricks.sdk.service.jobs import Run, RunLifeCycleState, RunState, SubmitTask
 
+from gc_assets.config.connections import Connections
 from gc_assets.config.jobs import Databricks
-from gc_assets.config.s3 import Connections
 from gc_assets.core.errors import UsageError
 from gc_assets.remote import exchange
 

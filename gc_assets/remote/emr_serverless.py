@@ -11,8 +11,8 @@ import dagster as dg
 from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesEMRServerlessClient
 
+from gc_assets.config.connections import Connections
 from gc_assets.config.jobs import EmrServerless
-from gc_assets.config.s3 import Connections
 from gc_assets.remote import exchange
 
 _FINAL_STATES: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"})

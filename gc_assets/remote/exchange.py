@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 
 from dagster_aws.pipes import PipesS3ContextInjector, PipesS3MessageReader
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import GcError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3.client import get_client
@@ -38,7 +39,7 @@ class Exchange:
 
     def __init__(self, address: str, places: Connections) -> None:
         bucket, prefix = bucket_and_key(f"{address.rstrip('/')}/")
-        s3 = get_client(places.settings_for(address), "read")
+        s3 = get_client(places.settings_for(address, S3Config), "read")
         self.injector = _ContextInjector(bucket=bucket, client=s3, key_prefix=prefix)
         self.reader = _MessageReader(s3, bucket, prefix)
 

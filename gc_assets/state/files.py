@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from gc_assets.config.s3 import DEFAULT_CONNECTIONS, S3Config
+from gc_assets.config.connections import StoreSettings
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.core.paths import S3, scheme_of
+from gc_assets.core.paths import FILE, S3, scheme_of
 from gc_assets.state.backend import ABSENT, Backend, FileStat, VersionedContent
 from gc_assets.state.local_files import LocalFiles
 
@@ -30,27 +30,39 @@ _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+def _open_s3(root: str, settings: StoreSettings | None) -> Backend:
+    from gc_assets.config.s3 import S3Config
+    from gc_assets.state.s3_files import s3_files  # imports slow modules that a local state does not need
+
+    return s3_files(root, settings if isinstance(settings, S3Config) else S3Config())
+
+
+# Opens the files under an address of each scheme.
+_BACKENDS: Final[Mapping[str, Callable[[str, StoreSettings | None], Backend]]] = {S3: _open_s3}
+
+
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files under a root: `file:///…`, a bare path, or `s3://…` (also `s3a://` and `s3n://`).
+    """Files under a root: `file:///…`, a bare path, or an address in an object store.
 
-    `s3` is the S3 connection. Picklable and free of secrets, because the connection opens on use.
+    `settings` are those of the object store, None for its defaults. Picklable and free of secrets,
+    because the connection opens on use.
     """
 
     root: str
-    s3: S3Config = DEFAULT_CONNECTIONS.default
+    settings: StoreSettings | None = None
 
     def _backend(self) -> Backend:
         if "://" not in self.root and not self.root.startswith("file:"):
             return LocalFiles(str(Path(self.root).absolute()))
         if self.root.startswith("file:"):
             return LocalFiles("/" + self.root.removeprefix("file:").lstrip("/").rstrip("/"))
-        if scheme_of(self.root) == S3:
-            from gc_assets.state.s3_files import s3_files  # imports slow modules that a local state does not need
-
-            return s3_files(self.root, self.s3)
+        open_files = _BACKENDS.get(scheme_of(self.root))
+        if open_files is not None:
+            return open_files(self.root, self.settings)
         scheme = self.root.partition("://")[0]
-        raise UsageError(f"state: {self.root!r} has the scheme {scheme!r}; expected file:// or s3://")
+        expected = " or ".join(f"{known}://" for known in (FILE, *_BACKENDS))
+        raise UsageError(f"state: {self.root!r} has the scheme {scheme!r}; expected {expected}")
 
     @property
     def are_local(self) -> bool:

@@ -114,7 +114,7 @@ class State:
     @classmethod
     def of(cls, config: Config) -> State:
         """Open the state of a configuration."""
-        return cls(Files(config.state, config.state_s3()))
+        return cls(Files(config.state, config.state_settings()))
 
     def start(self, group: str, asset: str, run_date: date, clock: Clock) -> TableRun:
         """Start a run in an unused directory. Run ids sort by time."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gc_assets.config.s3 import Connections
+    from gc_assets.config.connections import Connections
     from gc_assets.core.findings import Finding
     from gc_assets.core.objects import EditableObjects
     from gc_assets.stores.protocol import PathAlias, QuarantineMode, ReportFiles, SourceBucket, Store, SymbolicLink

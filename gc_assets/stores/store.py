@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from gc_assets.config.connections import DEFAULT_CONNECTIONS, Connections
 from gc_assets.config.models import InventoryConfig, StorageConfig
-from gc_assets.config.s3 import DEFAULT_CONNECTIONS, Connections
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.paths import FILE, Location, scheme_of
 from gc_assets.core.urls import parse_alias

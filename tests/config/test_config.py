@@ -112,7 +112,10 @@ def test_inventory_report_uses_connection_of_storage(load: Load, tmp_path: Path)
     found = config.storage("bucket").inventory
     assert found is not None
     assert found.max_inventory_age == timedelta(days=3)
-    ends = [config.connections().settings_for(f"s3://{place}/x").endpoint for place in ("reports/lake/daily", "reports/lake", "lake/a")]
+    ends = [
+        config.connections().settings_for(f"s3://{place}/x", S3Config).endpoint
+        for place in ("reports/lake/daily", "reports/lake", "lake/a")
+    ]
     assert ends == ["http://own:1", None, "http://own:1"]
     storage["inventory"] = {"kind": "plain", "location": "./reports", "max_inventory_age": "10d"}
     found = load(("storages", 0), storage).storage("bucket").inventory
@@ -470,10 +473,10 @@ def test_anonymous_state_is_rejected(load: Load) -> None:
 
 def test_state_in_storage_uses_its_connection(load: Load) -> None:
     text = EXAMPLE.replace("./state", "s3a://lake/own/state") + "s3: {endpoint: 'http://everywhere:1'}\n"
-    assert load(text).state_s3().endpoint == "http://everywhere:1"
+    assert load(text).state_settings().server == "http://everywhere:1"
     config = load(text)
     own = config.storages[0].model_copy(update={"location": "s3://lake/own/", "s3": S3Config(endpoint="http://own:1")})
-    assert config.model_copy(update={"storages": (own,)}).state_s3().endpoint == "http://own:1"
+    assert config.model_copy(update={"storages": (own,)}).state_settings().server == "http://own:1"
 
 
 def test_unknown_name_lists_configured_names(load: Load) -> None:

@@ -10,7 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from gc_assets.config.s3 import Connections, S3Config
+from gc_assets.config.connections import Connections
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.iceberg.catalog import CatalogClient, list_tables
 from gc_assets.lakes.lakefs.client import RepositoryClient, Server
@@ -49,7 +50,7 @@ def trickling() -> Iterator[str]:
 
 
 def an_object(server: str) -> object:
-    return S3Objects(Connections(default=S3Config(endpoint=server, region="us-east-1", anonymous=True), read_seconds=BOUND)).read(
+    return S3Objects(Connections.of(S3Config(endpoint=server, region="us-east-1", anonymous=True), read_seconds=BOUND)).read(
         "s3://b/manifest"
     )
 

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from gc_assets.config.models import Config, StorageConfig
+from gc_assets.config.s3 import S3Config
 from gc_assets.stores.protocol import RESERVED_PREFIX
 from tests.stages.lakehouse import STORAGE, Lakehouse
 from tests.stores.s3_bench import S3Bench
@@ -19,7 +20,7 @@ class BucketHouse(Lakehouse):
 
     @property
     def config(self) -> Config:
-        location = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.connections.default}
+        location = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.connections.default(S3Config)}
         storage = StorageConfig.model_validate(
             {**location, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0, **self.settings}
         )

@@ -20,8 +20,9 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from gc_assets.config.connections import Connections
 from gc_assets.config.models import LakeConfig
-from gc_assets.config.s3 import Connections, S3Config
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import GcError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine import tasks
@@ -58,7 +59,7 @@ class Scene:
     bare: Path
 
     def house(self, spark: SparkSession) -> BucketHouse:
-        connections = Connections(default=self.server.settings)
+        connections = Connections.of(self.server.settings)
         store = open_store(f"s3://{self.bucket}/{self.prefix}", connections)
         bench = S3Bench(self.server, self.server.client(), self.bucket, self.prefix, store, connections, "versioned")
         settings = {"quarantine": "versioned"}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stores.store import open_store
 from tests.cluster import CONF, Cluster
@@ -63,7 +63,7 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
     with ExitStack() as stack:
         direct = stack.enter_context(open_s3_bench("ceph", versioned=True, prefix="lakes/"))
         proxy = stack.enter_context(run_proxy(shared_server("ceph")))
-        connections = Connections(default=proxy.server.settings)
+        connections = Connections.of(proxy.server.settings)
         bench = replace(direct, connections=connections, store=open_store(direct.store.location, connections))
         state, s3 = stack.enter_context(unused_location())
         house = BucketHouse(spark, folder, [], {"quarantine": "versioned"}, now, state=f"{state}/in-process", s3=s3, bench=bench)

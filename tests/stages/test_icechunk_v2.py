@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.delete.expire import undo_expiry
@@ -110,7 +111,7 @@ def story(
     with open_s3_bench(SERVER, prefix="lakes/") as bench:
         copy_to_bucket(house.warehouse, bench, house.warehouse)
         location = f"{bench.store.location}weather/"
-        house = BucketHouse(spark, root, bench=bench, s3=bench.connections.default)
+        house = BucketHouse(spark, root, bench=bench, s3=bench.connections.default(S3Config))
         house.lakes = [IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, **POLICY})]
         yield WeatherStory(house, icechunk2, bucket_target(bench), files_of(house), lost, dangling, expected, house.plan())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.s3.proxy import lists, run_proxy
@@ -33,7 +33,7 @@ def test_receipt_counts_requests_of_executors(spark: SparkSession, tmp_path: Pat
     with open_s3_bench("ceph") as bench, run_proxy(shared_server("ceph")) as proxy:
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
-        proxied_bench = replace(bench, connections=Connections(default=proxy.server.settings))
+        proxied_bench = replace(bench, connections=Connections.of(proxy.server.settings))
         house = BucketHouse(spark, tmp_path, [lake_config(bench)], bench=proxied_bench)
         storage_inventory(spark, house.run_context(), STORAGE)
         summary = house.summary("storage_inventory")
@@ -61,7 +61,7 @@ def test_next_run_divides_a_flat_prefix(spark: SparkSession, tmp_path: Path, mon
 
 def test_run_between_listings_sends_no_list_request(spark: SparkSession, tmp_path: Path) -> None:
     with open_s3_bench("ceph") as bench, run_proxy(shared_server("ceph")) as proxy:
-        proxied_bench = replace(bench, connections=Connections(default=proxy.server.settings))
+        proxied_bench = replace(bench, connections=Connections.of(proxy.server.settings))
         house = BucketHouse(spark, tmp_path, settings={"grace": "1s", "listing": {"every": "7d"}}, bench=proxied_bench)
         table = Iceberg(house)
         house.lakes = [table.config]

@@ -60,7 +60,7 @@ class Dying(Files):
 
 def main(root: str, count: str, *die_at: str) -> None:
     files = files_at(root)
-    state = State(Dying(root, files.s3) if die_at else files)
+    state = State(Dying(root, files.settings) if die_at else files)
     for _ in range(int(count)):
         sys.stdout.write(publish_empty(state) + "\n")
 

@@ -222,7 +222,7 @@ def test_pickled_files_contain_no_secret(files: Files) -> None:
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
 def test_bucket_spellings_are_equivalent(files: Files, scheme: str) -> None:
-    same = Files(files.root.replace("s3://", f"{scheme}://") + "/", files.s3)
+    same = Files(files.root.replace("s3://", f"{scheme}://") + "/", files.settings)
     same.replace("a/b", b"1")
     assert files.read("a/b") == b"1"
     assert same.uri("a/b") == files.uri("a/b") == f"{files.root}/a/b"
@@ -248,7 +248,7 @@ def test_directory_marker_is_no_file(files: Files) -> None:
 
 
 def test_missing_bucket_raises(files: Files) -> None:
-    lost = State(Files("s3://no-such-bucket-of-tests/state", files.s3))
+    lost = State(Files("s3://no-such-bucket-of-tests/state", files.settings))
     for ask in (lambda: lost.files.list("a"), lambda: lost.files.read("a"), lambda: lost.history("sales", "live_files")):
         with pytest.raises(OSError, match=r"there is no such bucket; correct the location or `s3\.endpoint`"):
             ask()
@@ -265,10 +265,10 @@ def test_unknown_credentials_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_read_only_error_is_recognised(files: Files) -> None:
-    client = s3_files.get_client(files.s3, "change")
+    client = s3_files.get_client(files.settings, "change")
     statement = {"Effect": "Deny", "Principal": "*", "Action": ["s3:PutObject"], "Resource": [f"arn:aws:s3:::{BUCKET}/denied/*"]}
     client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
-    denied = Files(f"s3://{BUCKET}/denied", files.s3)
+    denied = Files(f"s3://{BUCKET}/denied", files.settings)
     try:
         with pytest.raises(PermissionError) as refused:
             denied.replace_if("a", b"", None)

@@ -21,8 +21,8 @@ from typing import Any, Protocol, get_args
 import pyarrow as pa
 import pytest
 
+from gc_assets.config.connections import DEFAULT_CONNECTIONS, Connections
 from gc_assets.config.models import StorageConfig
-from gc_assets.config.s3 import DEFAULT_CONNECTIONS, Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, ObjectChanged, StoreError, UsageError
 from gc_assets.core.phases import Action

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StoreError
 from gc_assets.core.objects import EditableObjects

@@ -12,7 +12,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.stores.protocol import QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from tests.depth import example_count
@@ -74,7 +74,7 @@ def open_s3_bench(kind: str, *, versioned: bool = False, prefix: str = PREFIX, o
     """
     server, storage_prefix = shared_server(kind), f"{prefix}{secrets.token_hex(4)}/"
     bucket = server.bucket(versioned) if own else _bucket(server, versioned=versioned)
-    connections = Connections(default=server.settings)
+    connections = Connections.of(server.settings)
     yield S3Bench(
         server,
         server.client(),

@@ -33,7 +33,7 @@ def external_addresses(context: RunContext) -> ExternalAddresses:
     """Return the classifier of addresses that are in no storage of the configuration."""
     config = context.config
     locations = [storage.location for storage in config.storages]
-    storages = [(location, config.endpoint_of(location) if scheme_of(location) == S3 else None) for location in locations]
+    storages = [(location, config.endpoint_of(location)) for location in locations]
     has_buckets = any(scheme_of(location) == S3 for location in locations)
     disks = tuple(Location.parse(location).root for location in locations if scheme_of(location) == FILE)
     return ExternalAddresses.of(storages, partial(describe_directory, has_buckets=has_buckets, disks=disks), local_file_exists)

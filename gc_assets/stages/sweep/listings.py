@@ -15,7 +15,6 @@ from typing import Self
 
 from gc_assets._version import __version__
 from gc_assets.core.errors import StateError
-from gc_assets.core.paths import S3, scheme_of
 from gc_assets.core.units import format_duration
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import PublishedTable
@@ -106,6 +105,6 @@ def _find_usable(context: RunContext, storage_name: str, every: timedelta) -> Pu
 def listing_settings(context: RunContext, storage_name: str) -> str:
     """Return a digest of everything in the configuration that the rows of a listing depend on."""
     storage = context.storage(storage_name)
-    endpoint = context.config.endpoint_of(storage.location) if scheme_of(storage.location) == S3 else None
+    endpoint = context.config.endpoint_of(storage.location)
     reports = storage.inventory.model_dump(mode="json") if storage.inventory is not None else None
     return hashlib.sha256(json.dumps([__version__, storage.location, endpoint, reports]).encode()).hexdigest()

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import FILE
 from gc_assets.stores.kind import StoreKind

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from typing import IO
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.core.regular_files import open_regular
 from gc_assets.stores.local.objects import LocalObjects, local_path
 

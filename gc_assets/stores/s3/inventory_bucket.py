@@ -7,7 +7,8 @@ from typing import Self
 
 import pyarrow as pa
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
+from gc_assets.config.s3 import S3Config
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import identities
 
@@ -20,7 +21,7 @@ class S3SourceBucket:
 
     @classmethod
     def at(cls, location: str, connections: Connections) -> Self:
-        return cls(Bucket.of(location, connections.settings_for(location)))
+        return cls(Bucket.of(location, connections.settings_for(location, S3Config)))
 
     @property
     def bucket(self) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.findings import Finding
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import S3 as SCHEME
@@ -56,7 +57,7 @@ def _examine_state(location: str, connections: Connections) -> Iterable[Finding]
     from gc_assets.stores.s3.bucket import Bucket
     from gc_assets.stores.s3.doctor_checks import examine_state
 
-    return examine_state(Bucket.of(location, connections.settings_for(location)))
+    return examine_state(Bucket.of(location, connections.settings_for(location, S3Config)))
 
 
 S3: Final = StoreKind(

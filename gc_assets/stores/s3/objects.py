@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
-from gc_assets.config.s3 import DEFAULT_CONNECTIONS, Connections, S3Config
+from gc_assets.config.connections import DEFAULT_CONNECTIONS, Connections
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import GcError, ObjectChanged, StoreError
 from gc_assets.core.paths import bucket_and_key
@@ -66,7 +67,7 @@ class S3Objects:
     @classmethod
     def of(cls, settings: S3Config) -> Self:
         """Return objects that are all accessed with the same settings."""
-        return cls(Connections(default=settings))
+        return cls(Connections.of(settings))
 
     def read(self, address: str) -> bytes:
         return self.read_identified(address)[0]
@@ -104,7 +105,7 @@ class S3Objects:
             raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")
         bucket, base = bucket_and_key(prefix)
         reserved, start = f"{base}{RESERVED_PREFIX}".encode(), len(base.encode())
-        for page in pages.list_objects(self.connections.settings_for(prefix), bucket, base):
+        for page in pages.list_objects(self.connections.settings_for(prefix, S3Config), bucket, base):
             for key, size, modified in zip(page.keys, page.sizes, page.modified, strict=True):
                 if not key.startswith(reserved) and len(key) > start:
                     yield prefix + _decode_key(key[start:], prefix), size, datetime.fromisoformat(modified)
@@ -168,7 +169,7 @@ class S3Objects:
             client, target = self._request_of(address, "change")
             self._require_etag(client, target, address, etag)
             try:
-                get_client(self.connections.settings_for(address), "change", attempts=1).delete_object(
+                get_client(self.connections.settings_for(address, S3Config), "change", attempts=1).delete_object(
                     **target, IfMatch=f'"{etag_of(etag)}"'
                 )
             except ClientError as error:
@@ -184,7 +185,7 @@ class S3Objects:
             raise ObjectChanged(f"{address!r}: expected {etag} as read before, found {found}; left alone")
 
     def _request_of(self, address: str, role: Role) -> tuple[Any, dict[str, Any]]:
-        settings = self.connections.settings_for(address)
+        settings = self.connections.settings_for(address, S3Config)
         bucket, key = bucket_and_key(address)
         return get_client(settings, role), {"Bucket": bucket, "Key": key, **payer_params(settings)}
 

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
+from gc_assets.config.connections import Connections
 from gc_assets.config.models import StorageConfig
-from gc_assets.config.s3 import Connections
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import S3 as SCHEME
@@ -48,7 +49,7 @@ class S3Store:
 
     @property
     def bucket(self) -> Bucket:
-        return Bucket.of(self.location, self.connections.settings_for(self.location))
+        return Bucket.of(self.location, self.connections.settings_for(self.location, S3Config))
 
     @property
     def scheme(self) -> str:

@@ -24,6 +24,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 from pyspark.sql import SparkSession
 
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
@@ -104,7 +105,7 @@ def test_file_behind_an_access_point_refuses_the_plan(spark: SparkSession, tmp_p
     `other.parquet` is also the name of another object, in another bucket of the server.
     """
     with open_s3_bench("ceph") as bench, open_s3_bench("ceph", own=True) as other:
-        house = BucketHouse(spark, tmp_path, s3=bench.connections.default, bench=bench)
+        house = BucketHouse(spark, tmp_path, s3=bench.connections.default(S3Config), bench=bench)
         writer = Writer(house, catalog_of(house))
         location = bench.store.location
         web = f"{bench.server.endpoint}/{quote(location.removeprefix('s3://'))}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.stores.store import open_objects
@@ -63,7 +63,7 @@ def test_expiry_killed_at_any_request_is_completed_by_another(tree: DocumentTree
             lake, children = lake_in(bench, bench.connections, tree), list[Any]()
             killing = call_after(lambda children=children: os.kill(children[0].pid, signal.SIGKILL))
             with run_proxy(shared_server("versity"), Rule(nth(step), killing)) as proxy:
-                proxied_lake = lake_in(bench, Connections(default=proxy.server.settings), tree)
+                proxied_lake = lake_in(bench, Connections.of(proxy.server.settings), tree)
                 children.append(PROCESSES.Process(target=expire, args=(proxied_lake, AS_OF, plan)))
                 children[0].start()
                 children[0].join(60)

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gc_assets.config.connections import Connections
 from gc_assets.config.models import InventoryConfig, StorageConfig
-from gc_assets.config.s3 import Connections
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.inventories.lister import ReportLister
 from gc_assets.stores.listing import INVENTORY_SCHEMA
@@ -396,7 +397,9 @@ def test_look_up_returns_sizes_and_names_a_refused_key() -> None:
     with open_s3_bench("ceph") as bench:
         bench.put("there", b"four")
         assert open_report_lister(bench, "/reports").look_up(["there", "not there", "the"]) == [4, None, None]
-        stranger = replace(bench, connections=Connections(default=bench.connections.default.model_copy(update={"profile": "stranger"})))
+        stranger = replace(
+            bench, connections=Connections.of(bench.connections.default(S3Config).model_copy(update={"profile": "stranger"}))
+        )
         with pytest.raises(StoreError, match="'there' is in no report and its size cannot be read: 403"):
             open_report_lister(stranger, "/reports").look_up(["there"])
 

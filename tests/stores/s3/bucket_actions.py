@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.core.phases import Action
 from gc_assets.stores.protocol import PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import open_store
@@ -35,7 +35,7 @@ every_mode = pytest.mark.parametrize("mode, versioned", MODES, ids=IDS)
 def open_through_proxy(bench: S3Bench, *rules: Rule, kind: str = "ceph") -> Iterator[tuple[Store, Proxy]]:
     """Open the same storage through a proxy."""
     with run_proxy(shared_server(kind), *rules) as proxy:
-        yield open_store(bench.store.location, Connections(default=proxy.server.settings)), proxy
+        yield open_store(bench.store.location, Connections.of(proxy.server.settings)), proxy
 
 
 def plan_rows(bench: S3Bench, *keys: str) -> list[PlannedAction]:

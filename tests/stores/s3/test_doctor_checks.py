@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from gc_assets.config.connections import Connections
 from gc_assets.config.models import StorageConfig
-from gc_assets.config.s3 import Connections, S3Config
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.findings import Finding
 from gc_assets.stores.store import open_store
 from tests.ports import free_port
@@ -36,7 +37,7 @@ def find_problems(settings: S3Config, bucket: str, **keys: Any) -> dict[str, Fin
     """Return the findings about the storage `s3://bucket/lake/` that are not ok, by check."""
     location = f"s3://{bucket}/lake/"
     storage = StorageConfig.model_validate({"name": "s", "location": location, "quarantine": "trash", **keys})
-    found = open_store(location, Connections(default=settings)).examine(storage, NOW)
+    found = open_store(location, Connections.of(settings)).examine(storage, NOW)
     return {finding.check: finding for finding in found if finding.verdict != "ok"}
 
 

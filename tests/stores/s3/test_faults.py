@@ -17,7 +17,7 @@ from typing import Any
 import botocore.auth
 import pytest
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.state.files import Files
@@ -158,7 +158,7 @@ def test_missing_location_is_not_an_empty_storage(monkeypatch: pytest.MonkeyPatc
         }
         for location, (settings, way_out) in wrong.items():
             with pytest.raises(StoreError) as raised:
-                open_store(location, Connections(default=settings)).plan_listing(2)
+                open_store(location, Connections.of(settings)).plan_listing(2)
             assert f"storage {location} cannot be listed" in str(raised.value)
             assert way_out in str(raised.value)
 
@@ -167,7 +167,7 @@ def test_wrong_region_is_reported() -> None:
     """versitygw is used, because Ceph 16 ignores the region."""
     with open_s3_bench("versity", prefix="lake/") as bench:
         bench.put("a", b"x")
-        other_region = Connections(default=shared_server("versity").settings.model_copy(update={"region": "eu-central-1"}))
+        other_region = Connections.of(shared_server("versity").settings.model_copy(update={"region": "eu-central-1"}))
         with pytest.raises(StoreError, match=r"cannot be listed: .*the bucket is in another region; set `s3.region`"):
             open_store(bench.store.location, other_region).plan_listing(2)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import Action
 from gc_assets.state.files import Files
@@ -441,7 +441,7 @@ def allow(bench: S3Bench, *denied: str, actions: Sequence[str] = ("s3:*",)) -> S
         keys = [f"arn:aws:s3:::{bench.bucket}/{bench.prefix}{key}" for key in denied]
         statements.append({"Effect": "Deny", **who, "Action": ["s3:DeleteObject", "s3:DeleteObjectVersion"], "Resource": keys})
     bench.client.put_bucket_policy(Bucket=bench.bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
-    return open_store(bench.store.location, Connections(default=shared_server("ceph").as_stranger().settings))
+    return open_store(bench.store.location, Connections.of(shared_server("ceph").as_stranger().settings))
 
 
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
@@ -464,7 +464,7 @@ def test_protected_key_is_denied_and_others_are_done(mode: QuarantineMode, versi
 )
 def test_purge_of_a_locked_version_is_denied(lock: dict[str, Any]) -> None:
     server, name = shared_server("ceph"), f"locked-{secrets.token_hex(4)}"
-    client, connections = server.client(), Connections(default=server.settings)
+    client, connections = server.client(), Connections.of(server.settings)
     client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
     bench = S3Bench(server, client, name, "lake/", open_store(f"s3://{name}/lake/", connections), connections, "versioned")
     client.put_object(Bucket=name, Key="lake/a", Body=b"locked", **lock)
@@ -482,7 +482,7 @@ def test_own_delete_marker_that_cannot_be_removed_is_reported() -> None:
         rows = plan_rows(bench, "a")
         allow(bench, actions=["s3:Get*", "s3:List*", "s3:PutObject", "s3:DeleteObject"])
         with run_proxy(shared_server("ceph").as_stranger(), Rule(is_batch_delete, call_before(partial(bench.put, "a", b"new")))) as proxy:
-            store = open_store(bench.store.location, Connections(default=proxy.server.settings))
+            store = open_store(bench.store.location, Connections.of(proxy.server.settings))
             (result,) = store.quarantine("versioned", PLAN).act(rows)
         assert result.verdict == "failed"
         assert "is hidden by our delete marker" in (result.error or "")
@@ -494,7 +494,7 @@ def test_head_without_permission_is_denied(mode: QuarantineMode, versioned: bool
         bench.put("a", b"x")
         rows = plan_rows(bench, "a")
         rows += [replace(rows[0], key="missing")]
-        stranger = open_store(bench.store.location, Connections(default=shared_server("ceph").as_stranger().settings))
+        stranger = open_store(bench.store.location, Connections.of(shared_server("ceph").as_stranger().settings))
         for action in ("quarantine", "restore", "purge"):
             assert act(stranger, mode, rows, action, resumed=True) == ["denied", "denied"]
         assert bench.get("a") == b"x"

@@ -15,7 +15,8 @@ from typing import Any
 import boto3
 import pytest
 
-from gc_assets.config.s3 import Connections, S3Config
+from gc_assets.config.connections import Connections
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.protocol import QuarantineMode, Store
 from gc_assets.stores.store import open_store
@@ -66,7 +67,7 @@ def sts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def as_roles(bench: S3Bench, **roles: str) -> Store:
     settings = shared_server("ceph").settings.model_copy(update=roles)
-    return open_store(bench.store.location, Connections(default=S3Config.model_validate(settings.model_dump())))
+    return open_store(bench.store.location, Connections.of(S3Config.model_validate(settings.model_dump())))
 
 
 @every_mode

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, Result, Store, Upload, UploadCounts
@@ -221,7 +221,7 @@ def test_documented_policies_suffice_for_uploads() -> None:
         actions = [("s3:ListBucketMultipartUploads", bucket), *((f"s3:{action}", objects) for action in on_objects)]
         statements = [{"Effect": "Allow", "Principal": "*", "Action": action, "Resource": resource} for action, resource in actions]
         bench.client.put_bucket_policy(Bucket=bench.bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
-        return open_store(bench.store.location, Connections(default=shared_server("ceph").as_stranger().settings))
+        return open_store(bench.store.location, Connections.of(shared_server("ceph").as_stranger().settings))
 
     with open_s3_bench("ceph", prefix="lake/", own=True) as bench:
         begin(bench, "a", b"x")

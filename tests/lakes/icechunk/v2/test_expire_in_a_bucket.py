@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gc_assets.config.s3 import Connections
+from gc_assets.config.connections import Connections
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
@@ -84,7 +84,7 @@ def test_commit_before_any_request_loses_nothing(icechunk2: Library, tree: Docum
             committed: list[str] = []
             writing = call_before(partial(commit, icechunk2, target, committed))
             with run_proxy(shared_server("versity"), Rule(nth(step), writing)) as proxy:
-                outcomes = expire(lake_in(bench, Connections(default=proxy.server.settings), tree), AS_OF, plan)
+                outcomes = expire(lake_in(bench, Connections.of(proxy.server.settings), tree), AS_OF, plan)
             assert verdicts(outcomes) == {"done"}
             info = repo_of(bench)
             assert not {action.snapshot_id for action in plan if action.action == "remove_snapshot"} & info.snapshots.keys()
@@ -112,7 +112,7 @@ def test_expiry_killed_at_any_request_is_completed_by_another(tree: DocumentTree
             lake, children = lake_in(bench, bench.connections, tree), list[Any]()
             killing: Callable[..., Any] = call_after(lambda children=children: os.kill(children[0].pid, signal.SIGKILL))
             with run_proxy(shared_server("versity"), Rule(nth(step), killing)) as proxy:
-                proxied = lake_in(bench, Connections(default=proxy.server.settings), tree)
+                proxied = lake_in(bench, Connections.of(proxy.server.settings), tree)
                 children.append(PROCESSES.Process(target=expire, args=(proxied, AS_OF, plan)))
                 children[0].start()
                 children[0].join(60)
