@@ -88,6 +88,7 @@ def run_partition(
     mode: Mode | None = None,
     observer: RunObserver,
     verbose: bool = False,
+    recorded: bool = True,
 ) -> tuple[PlanHeader, ...]:
     """Execute a run, and return the plans that it created, in the order of the storages.
 
@@ -96,6 +97,7 @@ def run_partition(
         mode: Replaces the mode of the storages. In mode `apply`, files that are live again are
             restored.
         observer: Receives the progress.
+        recorded: Whether the instance of `DAGSTER_HOME` records the run.
 
     Raises:
         GcError: The first error of the run. A plan that its gates refuse is returned instead.
@@ -112,7 +114,7 @@ def run_partition(
     if in_jobs:
         observer.set_activity("running a job")
     selected = [prefixed_key(platform.config, *key) for key in keys]
-    result = _execute(assets, run_date, selected, _logger(observer, verbose))
+    result = _execute(assets, run_date, selected, _logger(observer, verbose), _instance(recorded=recorded))
     plans = [
         header_of(run_context.state.require(storage.name, DELETION_PLAN.name, run_date))
         for storage in platform.config.storages
@@ -132,9 +134,15 @@ def _defined_assets(definitions: dg.Definitions, platform: Platform, selection: 
     return keys
 
 
-def _execute(assets: dg.Definitions, run_date: date, keys: Sequence[dg.AssetKey], logger: dg.LoggerDefinition) -> dg.ExecuteInProcessResult:
+def _execute(
+    assets: dg.Definitions,
+    run_date: date,
+    keys: Sequence[dg.AssetKey],
+    logger: dg.LoggerDefinition,
+    of_run: AbstractContextManager[dg.DagsterInstance],
+) -> dg.ExecuteInProcessResult:
     job = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: logger})).resolve_implicit_global_asset_job_def()
-    with _instance() as instance:
+    with of_run as instance:
         return job.execute_in_process(
             run_config={"loggers": {LOGGER: {"config": {}}}},
             instance=instance,
@@ -201,8 +209,8 @@ def _storage_assets(config: Config, storages: Sequence[StorageConfig], tables: S
                 yield storage.name, table.name
 
 
-def _instance() -> AbstractContextManager[dg.DagsterInstance]:
-    return dg.DagsterInstance.get() if has_instance() else dg.DagsterInstance.ephemeral()
+def _instance(*, recorded: bool) -> AbstractContextManager[dg.DagsterInstance]:
+    return dg.DagsterInstance.get() if recorded and has_instance() else dg.DagsterInstance.ephemeral()
 
 
 def _is_published(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> bool:

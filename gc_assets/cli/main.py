@@ -23,6 +23,7 @@ from gc_assets.core.errors import GcError
 # Module and description by command. Listing the commands imports none of them.
 COMMANDS: Final = {
     "init": ("init", "Find lakes in catalogs and repositories, and write lakes.yaml."),
+    "scan": ("scan", "Estimate what lives in a place and what looks unneeded. Needs no configuration."),
     "demo": ("demo", "Create sample lakes and run on them."),
     "run": ("run", "Find live files and garbage of a run date, and create the plans. Deletes nothing."),
     "show": ("show", "Print a table of a run date."),

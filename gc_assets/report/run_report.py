@@ -190,10 +190,28 @@ class TableRequests:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanTerms:
+    """What a scan assumes, and the configuration with which a run would repeat it.
+
+    Attributes:
+        places: The scanned places.
+        assumptions: One sentence each.
+        doubts: Why the estimate may be wrong, such as a gate that would refuse the plan.
+        lakes_yaml: The `lakes.yaml` that `gc-assets init` would write.
+    """
+
+    places: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    doubts: tuple[str, ...]
+    lakes_yaml: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunReport:
     """Report of one run date.
 
     Attributes:
+        scan: The terms of a scan, which has no plan and keeps nothing. None for a run.
         warnings: Warnings about all figures: a rehearsal, lowered limits, a past date.
         requests: Requests to object stores, if a lake, a storage or the state is in one.
     """
@@ -205,6 +223,7 @@ class RunReport:
     storages: Sequence[StoragePage]
     lakes: Sequence[LakePage]
     requests: Sequence[TableRequests] = ()
+    scan: ScanTerms | None = None
 
     @property
     def request_kinds(self) -> list[str]:

@@ -1,0 +1,179 @@
+"""`gc-assets scan`: estimate what lives in a place, without a configuration and without a state."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, fast_imports
+from gc_assets.cli.output import print_command, print_data, print_message, write_table
+from gc_assets.core.commands import command
+from gc_assets.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from gc_assets.core.paths import Location
+    from gc_assets.core.plan import Amount, PlanHeader
+    from gc_assets.engine.run_context import RunContext
+    from gc_assets.report.run_report import ScanTerms
+    from gc_assets.resources.platform import Platform
+    from gc_assets.stages.read.run_tables import RunTable
+
+# The state in the lakes.yaml that the scan prints, as `gc-assets init` writes it.
+_STATE: Final = "./state"
+_MAX_TABLES: Final = 20
+_TABLE_COLUMNS: Final = ("lake", "table", "needed", "expired history", "garbage", "snapshots kept", "expiring")
+
+
+@click.command("scan", short_help="Estimate what lives in a place and what looks unneeded.")
+@click.argument("places", nargs=-1, required=True, metavar="PLACE...")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="Also write the scan as one HTML page.")
+@common_options
+def scan_command(settings: Settings, places: tuple[str, ...], output: str | None) -> None:
+    """Find the lakes of each PLACE, and estimate what they need and what looks unneeded. Needs no
+    configuration, changes nothing and keeps nothing.
+
+    \b
+    A PLACE is the same as for `gc-assets init`:
+      a folder with Icechunk repositories or SQLite catalogs, up to three levels deep
+      s3://bucket/prefix/ of an Icechunk repository
+      a SQLite file that is an Iceberg catalog
+      http://host of a Nessie, lakeFS or Iceberg REST server
+      catalog:NAME, an Iceberg catalog in pyiceberg's configuration
+
+    The estimate uses the retention that `gc-assets init` writes, and a grace period of three days.
+    It assumes that only the lakes of these places use the files. The output ends with the lakes.yaml
+    to start from.
+
+    \b
+    Examples:
+      gc-assets scan /data/warehouse
+      gc-assets scan http://localhost:19120/api/v2 -o scan.html
+    """
+    from gc_assets.cli.new_config import build_document, discover_places, require_storages, to_text, warn_missing_libraries
+    from gc_assets.cli.progress import CommandProgress, show_progress
+
+    warn_missing_libraries()
+    with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
+        progress.set_activity("looking for lakes")
+        folders, found = discover_places(places)
+        storages = require_storages(found, folders)
+        with _temporary_platform(storages, lambda state: to_text(build_document(state, storages, found))) as platform:
+            progress.set_activity("loading Dagster")
+            with fast_imports():
+                from gc_assets.cli.dagster_run import run_partition
+            day = platform.clock.today()
+            headers = run_partition(platform, day, mode="plan", observer=progress, verbose=settings.verbose, recorded=False)
+            lakes_yaml = to_text(build_document(_STATE, storages, found))
+            notes = [f"Lake {lake.name}: {lake.note}." for lake in found if lake.note]
+            context = platform.run_context(day)
+            terms = _terms(context, places, headers, notes, lakes_yaml)
+            _print_scan(context, terms)
+            if output is not None:
+                _write_page(context, terms, output)
+    print_command("Write this lakes.yaml", command("init", *places))
+
+
+@contextmanager
+def _temporary_platform(storages: Sequence[Location], write: Any) -> Iterator[Platform]:
+    """Yield a platform with a state in a temporary directory, which is removed at the end.
+
+    Args:
+        storages: The storages, which must not contain the directory.
+        write: Returns the text of `lakes.yaml` for a state.
+
+    Raises:
+        UsageError: If the temporary directory is in a storage, which the scan would then change.
+    """
+    from gc_assets.cli.new_config import require_separate_state
+    from gc_assets.resources.platform import load_platform
+
+    with tempfile.TemporaryDirectory(prefix="gc-assets-scan-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        try:
+            require_separate_state(str(folder), storages)
+        except UsageError:
+            raise UsageError(f"the temporary directory {folder.parent} is in a scanned storage. Set TMPDIR to another directory.") from None
+        path = folder / "lakes.yaml"
+        path.write_text(write(str(folder / "state")), encoding="utf-8")
+        yield load_platform(os.environ, str(path))
+
+
+def _terms(context: RunContext, places: Sequence[str], headers: Sequence[PlanHeader], notes: Sequence[str], lakes_yaml: str) -> ScanTerms:
+    from gc_assets.core.units import format_duration
+    from gc_assets.lakes.kinds import KINDS
+    from gc_assets.report.run_report import ScanTerms
+
+    config = context.config
+    assumptions = [
+        "Only the lakes found here use these files. If another catalog uses some, they look unneeded although they are not.",
+        *(f"Lake {lake.name} ({lake.kind}) keeps {KINDS[lake.kind].describe_retention(lake, {})}." for lake in config.lakes),
+        f"Files younger than the grace period of {format_duration(context.longest_grace())} are needed.",
+    ]
+    doubts = [f"{header.storage}: {gate.message}" for header in headers for gate in header.failed_gates]
+    return ScanTerms(tuple(places), tuple(assumptions), (*notes, *doubts), lakes_yaml)
+
+
+def _print_scan(context: RunContext, terms: ScanTerms) -> None:
+    from gc_assets.core.units import count_of
+    from gc_assets.report.shares import breakdown_steps
+    from gc_assets.stages.read.run_tables import summarize_tables
+    from gc_assets.state.schemas import ORPHAN_FILES
+    from gc_assets.state.summaries import OrphanFilesSummary
+
+    storages = [storage.name for storage in context.config.storages]
+    rows: list[dict[str, Any]] = []
+    for name in storages:
+        steps = breakdown_steps(context.table(ORPHAN_FILES, name).summary(OrphanFilesSummary))
+        rows += [{"storage": name, "share": step.label, "files": step.files, "size": _size(step.size_bytes)} for step in steps]
+    print_data("STORAGES")
+    write_table(rows, ("storage", "share", "files", "size"))
+    tables = summarize_tables(context, [lake.name for lake in context.config.lakes], storages)
+    print_data("\nTABLES")
+    write_table([_table_row(item) for item in tables[:_MAX_TABLES]], _TABLE_COLUMNS)
+    if len(tables) > _MAX_TABLES:
+        print_data(f"{count_of(len(tables) - _MAX_TABLES, 'more table')} with less garbage")
+    print_data("\nThis is an estimate under these assumptions:")
+    for line in terms.assumptions:
+        print_data(f"- {line}")
+    for doubt in terms.doubts:
+        print_data(f"Doubt: {doubt}", "warn")
+    print_data(f"\n{terms.lakes_yaml}")
+
+
+def _table_row(item: RunTable) -> dict[str, Any]:
+    return {
+        **{"lake": item.lake, "table": item.table, "snapshots kept": item.kept, "expiring": item.expiring},
+        **{"needed": _amount(item.live), "expired history": _amount(item.expired), "garbage": _amount(item.garbage)},
+    }
+
+
+def _amount(amount: Amount | None) -> str:
+    return "" if amount is None else f"{amount.files:,} ({_size(amount.bytes)})"
+
+
+def _size(size_bytes: int) -> str:
+    from gc_assets.core.units import format_bytes
+
+    return format_bytes(size_bytes)
+
+
+def _write_page(context: RunContext, terms: ScanTerms, output: str) -> None:
+    from gc_assets.report.load import load_report
+    from gc_assets.report.page import render
+
+    report = load_report(context)
+    # The plan is discarded with the temporary state, so the page must not offer it.
+    pages = [replace(page, header=None, status=None, stored=(), plans=(), uploads=()) for page in report.storages]
+    page = render(replace(report, storages=pages, scan=terms))
+    try:
+        Path(output).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"Cannot write -o {output}: {error.strerror}") from None
+    print_message(f"{output}: {len(page.encode()):,} bytes")

@@ -1,0 +1,106 @@
+"""`gc-assets scan` on a lake without a configuration."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from gc_assets.cli.main import cli
+from tests.cli.lakes import SmallLake, small_lake
+
+pytestmark = pytest.mark.spark
+
+
+def scan(*arguments: str, **environment: str) -> Result:
+    return CliRunner(env=environment).invoke(cli, ["scan", *arguments])
+
+
+def contents(root: Path) -> dict[str, tuple[int, int]]:
+    """Return size and modification time of everything under a directory."""
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in root.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
+    lake = small_lake(tmp_path_factory.mktemp("scanned"))
+    lake.lakes_yaml.unlink()
+    return lake
+
+
+@pytest.fixture(scope="module")
+def scanned(spark: SparkSession, lake: SmallLake, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, str]:
+    """Scan the lake with a Dagster instance in the environment. Return the result and the page."""
+    folder = tmp_path_factory.mktemp("page")
+    before = contents(lake.root), set(Path(tempfile.gettempdir()).glob("gc-assets-scan-*"))
+    result = scan(str(lake.root), "-o", str(folder / "scan.html"), DAGSTER_HOME=str(folder / "home"))
+    assert result.exit_code == 0, result.stderr
+    assert (contents(lake.root), set(Path(tempfile.gettempdir()).glob("gc-assets-scan-*"))) == before
+    assert [path.name for path in folder.iterdir()] == ["scan.html"]
+    return result, (folder / "scan.html").read_text()
+
+
+def test_scan_changes_and_keeps_nothing(scanned: tuple[Result, str]) -> None:
+    result, page = scanned
+    assert "This is an estimate under these assumptions:" in result.stdout
+    assert "An estimate. Nothing was changed, and nothing is kept." in page
+
+
+def test_scan_counts_like_a_run(scanned: tuple[Result, str], lake: SmallLake) -> None:
+    shares = {
+        match[1]: int(match[2].replace(",", ""))
+        for line in scanned[0].stdout.splitlines()
+        if (match := re.match(r"shop +(.+?)  +([\d,]+)  ", line))
+    }
+    assert shares.pop("stored") == sum(key.startswith("shop/") for key in lake.keys()) == sum(shares.values())
+    assert shares["garbage"] == len(lake.leftovers) == 4
+    assert shares["within the grace period"] == 1
+    assert shares["expired history"] > 0
+
+
+def test_scan_ends_with_the_configuration_of_init(scanned: tuple[Result, str], lake: SmallLake, tmp_path: Path) -> None:
+    path = tmp_path / "lakes.yaml"
+    assert CliRunner().invoke(cli, ["init", str(lake.root), "-o", str(path)]).exit_code == 0
+    assert scanned[0].stdout.rstrip().endswith(path.read_text().rstrip())
+    assert yaml.safe_load(path.read_text())["lakes"][0]["kind"] == "iceberg"
+
+
+def test_page_offers_no_plan(scanned: tuple[Result, str]) -> None:
+    page = scanned[1]
+    assert "gc-assets approve" not in page
+    assert "gc-assets init" in page
+    assert "The plan</h3>" not in page
+
+
+def test_metadata_of_an_unconfigured_catalog_is_a_doubt(spark: SparkSession, tmp_path: Path) -> None:
+    lake = small_lake(tmp_path)
+    other = lake.builder.warehouse / "shop" / "orders" / "other" / "metadata"
+    other.mkdir(parents=True)
+    (metadata,) = sorted((lake.builder.warehouse / "shop" / "orders" / "metadata").glob("*.metadata.json"))[-1:]
+    text = re.sub(r'"table-uuid":\s*"[^"]+"', '"table-uuid":"11111111-2222-3333-4444-555555555555"', metadata.read_text())
+    (other / "00001-aaaa.metadata.json").write_text(text)
+    result = scan(str(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    assert "Doubt: shop: " in result.stdout
+    assert "11111111-2222-3333-4444-555555555555" in result.stdout.replace("\n", "")
+
+
+def test_temporary_directory_in_the_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = small_lake(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(lake.builder.warehouse / "shop"))
+    before = contents(tmp_path)
+    result = scan(str(tmp_path))
+    assert result.exit_code == 2
+    assert "Set TMPDIR to another directory" in " ".join(result.stderr.split())
+    assert contents(tmp_path).keys() == before.keys()
+
+
+def test_place_without_a_lake_is_refused(tmp_path: Path) -> None:
+    result = scan(str(tmp_path))
+    assert result.exit_code == 2
+    assert "no lake found" in result.stderr
