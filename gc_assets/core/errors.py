@@ -70,6 +70,18 @@ class UnresolvedAddresses(FormatError):
         self.addresses = tuple(addresses)
 
 
+class UndecodedTable(FormatError):
+    """Table metadata that cannot be decoded, with the locations that it names nevertheless.
+
+    Attributes:
+        locations: These locations.
+    """
+
+    def __init__(self, message: object = "", locations: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.locations = tuple(locations)
+
+
 class DecodingAborted(FormatError):
     """Metadata object whose decoder exceeded its limit of time or memory."""
 

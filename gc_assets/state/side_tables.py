@@ -144,6 +144,15 @@ UNRESOLVED: Final = schema_of(
     column("address", STRING, "Address as the container spells it."),
 )
 
+# Locations that table metadata names, although it could not be decoded.
+UNREAD_LOCATIONS_SIDE: Final = "_unread_locations"
+UNREAD_LOCATIONS: Final = schema_of(
+    column("container", STRING, "Address of the metadata."),
+    column("address", STRING, "The location, with a slash at its end."),
+    column("storage", STRING, "Storage of the location, null if it is in none."),
+    column("key", STRING, "Its key in the storage."),
+)
+
 # Scratch: pending containers of one level, one part per task.
 TASKS_SIDE: Final = "_tasks"
 TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])

@@ -14,9 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.errors import FormatError, LakeUnreadable, UndecodedTable
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
+from gc_assets.lakes.iceberg.unread_locations import absolute_locations, read_locations
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.commits import CONCURRENT_REQUESTS, read_commits
 from gc_assets.lakes.nessie.config import NessieLakeConfig
@@ -111,13 +112,20 @@ class NessieLake:
         """Return the children of a metadata file, manifest list or manifest.
 
         Raises:
-            FormatError: If the container is damaged. The message names it.
+            UndecodedTable: If a metadata file is damaged or of an unknown version.
+            FormatError: If another container is damaged. The message names it.
         """
-        if container.kind == Kind.METADATA_JSON:
-            return table_rows(container, raw, self._config.keep_listed_snapshots)
+        if container.kind in manifests.KINDS:
+            return manifests.decode(container, raw)
+        rows = decode_or_error(self._decode_metadata, container, raw)
+        if isinstance(rows, FormatError):
+            raise UndecodedTable(rows, absolute_locations(read_locations(raw))) from rows
+        return rows
+
+    def _decode_metadata(self, container: Container, raw: bytes) -> pa.RecordBatch:
         if container.kind == Kind.VIEW_METADATA:
             return view_rows(container, raw)
-        return manifests.decode(container, raw)
+        return table_rows(container, raw, self._config.keep_listed_snapshots)
 
     def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
         of_iceberg = [number for number, (container, _) in enumerate(containers) if container.kind in manifests.KINDS]

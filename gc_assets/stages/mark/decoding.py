@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from gc_assets.core.errors import DecodingAborted, FormatError, StoreError, UnresolvedAddresses
+from gc_assets.core.errors import DecodingAborted, FormatError, GcError, StoreError, UndecodedTable, UnresolvedAddresses
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
-from gc_assets.lakes.file_kinds import LOCATION_KINDS
+from gc_assets.lakes.file_kinds import LOCATION_KINDS, Kind
 from gc_assets.lakes.protocol import Container, Lake, decode_batch
 from gc_assets.stages.mark.file_entries import build_hashes
 from gc_assets.stages.mark.resolution import build_links
@@ -36,6 +36,8 @@ from gc_assets.state.side_tables import (
     LOCATIONS,
     LOCATIONS_SIDE,
     TASKS,
+    UNREAD_LOCATIONS,
+    UNREAD_LOCATIONS_SIDE,
     UNREADABLE_CONTAINERS,
     UNREADABLE_CONTAINERS_SIDE,
     UNRESOLVED,
@@ -109,7 +111,7 @@ class Decode:
     failed: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = _SegmentWriter(self.files, self.run)
+        writer = _SegmentWriter(self.files, self.run, self.resolver)
         aborted = self._read_aborted()
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
             for batch in batches:
@@ -126,7 +128,7 @@ class Decode:
                             self._write(pending, writer)
                             pending, rows = [], 0
                 self._write(pending, writer)
-        writer.add_links(self.resolver)
+        writer.add_links()
         yield writer.close()
 
     def _read(self, task: dict[str, Any]) -> _ReadResult:
@@ -175,7 +177,8 @@ class Decode:
                 writer.add(pending, self._build_entries(pending))
         except (FormatError, StoreError) as error:  # an address that cannot be resolved
             if len(pending) == 1:
-                writer.add_failure(pending[0].task, FormatError(f"{pending[0].task['address']}: {error}"))
+                undecoded = UndecodedTable(f"{pending[0].task['address']}: {error}", _locations_of(pending[0].rows))
+                writer.add_failure(pending[0].task, undecoded)
                 return
             for item in pending:
                 self._write([item], writer)
@@ -198,7 +201,7 @@ class Decode:
 class _SegmentWriter:
     """Writer for the output of one task: entries, containers, edges, locations and failures."""
 
-    def __init__(self, files: Files, run: TableRun) -> None:
+    def __init__(self, files: Files, run: TableRun, resolver: KeyResolver) -> None:
         # Separate parts, so that file readers skip the containers by part statistics.
         self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
         self._containers = PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE)
@@ -208,6 +211,8 @@ class _SegmentWriter:
         self._unreadable = PartWriter(files, run.path, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE)
         self._unresolved = PartWriter(files, run.path, UNRESOLVED, UNRESOLVED_SIDE)
         self._links = PartWriter(files, run.path, LINKS, LINKS_SIDE)
+        self._unread_locations = PartWriter(files, run.path, UNREAD_LOCATIONS, UNREAD_LOCATIONS_SIDE)
+        self._resolver = resolver
         self._digest = 0
         self._counts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0}
 
@@ -253,16 +258,20 @@ class _SegmentWriter:
             addresses = pa.array(error.addresses, pa.string())
             columns = [pa.repeat(pa.scalar(task["address"]), len(addresses)), addresses]
             self._unresolved.write(pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
+        if isinstance(error, UndecodedTable):
+            located = list(_locate_each(error.locations, self._resolver))
+            rows = [{"container": task["address"], "address": address, "storage": storage, "key": key} for address, storage, key in located]
+            self._unread_locations.write(pa.RecordBatch.from_pylist(rows, schema=UNREAD_LOCATIONS))
 
-    def add_links(self, resolver: KeyResolver) -> None:
+    def add_links(self) -> None:
         """Record the symbolic links that the keys of the entries depend on."""
-        for batch in build_links(resolver).to_batches():
+        for batch in build_links(self._resolver).to_batches():
             self._links.write(batch)
 
     def close(self) -> pa.RecordBatch:
         """Close the parts and return the task report for the driver."""
         writers = (self._entries, self._inner, self._hashes, self._containers, self._edges, self._locations)
-        writers += (self._unreadable, self._unresolved, self._links)
+        writers += (self._unreadable, self._unresolved, self._links, self._unread_locations)
         return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._counts)
 
 
@@ -275,6 +284,23 @@ def _find_aborted(reads: list[_Read], aborted: Mapping[tuple[str, str], str]) ->
         if task["address"] in addresses and not isinstance(result, OSError)
     }
     return {address: aborted[address, digest] for address, digest in digests.items() if (address, digest) in aborted}
+
+
+def _locations_of(rows: pa.RecordBatch) -> list[str]:
+    """Return the table locations in the entries of a container."""
+    selected: list[str] = rows.filter(pc.equal(rows.column("kind"), Kind.TABLE_LOCATION)).column("address").to_pylist()
+    return selected
+
+
+def _locate_each(addresses: Sequence[str], resolver: KeyResolver) -> Iterator[tuple[str, str, str]]:
+    """Yield each address in a storage, with the storage and its key."""
+    for address in addresses:
+        try:
+            found = resolver.resolve_one(address)
+        except GcError:
+            continue
+        if found is not None:
+            yield address, *found
 
 
 def _count_by_container(rows: pa.RecordBatch) -> dict[str, int]:

@@ -110,9 +110,13 @@ def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
     return claims.set_column(at, CLAIMS.field(at), pa.array(np.zeros(claims.num_rows, bool)))
 
 
-def shield_directories(containers: pa.Table) -> pa.Table:
-    """Return shields for the locations around containers (columns `CLAIMS`)."""
+def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
+    """Return shields for the locations around containers (columns `CLAIMS`), and for those they name.
+
+    `named` has the columns `UNREAD_LOCATIONS`.
+    """
     rows = [row for row in containers.select(["address", "storage", "key"]).to_pylist() if row["storage"] is not None]
+    others = named.filter(pc.is_in(named.column("container"), containers.column("address").combine_chunks())).to_pylist()
     shields = [
         {
             "address": find_table_location(row["address"]),
@@ -122,6 +126,10 @@ def shield_directories(containers: pa.Table) -> pa.Table:
             "collect": False,
         }
         for row in rows
+    ]
+    shields += [
+        {"address": row["address"], "storage": row["storage"], "key": row["key"], "table_name": row["container"], "collect": False}
+        for row in others
     ]
     return pa.Table.from_pylist(shields, CLAIMS)
 

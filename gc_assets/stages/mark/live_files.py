@@ -44,6 +44,7 @@ from gc_assets.state.side_tables import (
     LOCATIONS_SIDE,
     STATES_SIDE,
     TOTALS_SIDE,
+    UNREAD_LOCATIONS_SIDE,
     UNREADABLE_CONTAINERS_SIDE,
 )
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
@@ -187,6 +188,7 @@ class _Stage:
             containers=tuple(self.segments.paths(CONTAINERS_SIDE)),
             unreadable=tuple(self.inputs.entries.paths(UNREADABLE_CONTAINERS_SIDE)),
             locations=tuple(self.segments.paths(LOCATIONS_SIDE)),
+            unread_locations=tuple(self.inputs.entries.paths(UNREAD_LOCATIONS_SIDE)),
         )
 
 

@@ -47,6 +47,7 @@ from gc_assets.state.side_tables import (
     ROOTS,
     STATES_SIDE,
     UNKNOWN_SIDE,
+    UNREAD_LOCATIONS,
     UNREADABLE_CONTAINERS,
     UNREADABLE_ROOTS,
     UNREADABLE_ROOTS_SIDE,
@@ -60,13 +61,14 @@ _MAY_LACK_METADATA = (SPARED, HELD)
 class CachePaths:
     """Side table paths of all cache segments, relative to the state.
 
-    `unreadable` covers this run only.
+    `unreadable` and `unread_locations` cover this run only.
     """
 
     edges: tuple[str, ...]
     containers: tuple[str, ...]
     unreadable: tuple[str, ...]
     locations: tuple[str, ...]
+    unread_locations: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -190,7 +192,7 @@ class LiveWalk:
             errors = {row["address"]: row["error"] for row in self._read_failures().to_pylist()}
             if not self.is_last_known_read:
                 raise LakeUnreadable(_unreadable_message(self.lake_name, required, errors))
-            shields.append(shield_directories(required))
+            shields.append(shield_directories(required, read_parts(self.roots.files, list(self.cache.unread_locations), UNREAD_LOCATIONS)))
             for row in required.to_pylist():
                 key = row["table_uuid"] or WHOLE_LAKE
                 unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
