@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.key_resolver import loosen_spelling
-from gc_assets.core.paths import FILE, S3, scheme_of
+from gc_assets.core.paths import FILE, GCS, S3, Location, scheme_of
 from gc_assets.core.urls import is_aws, parse_url, provider_schemes
 
 _WEB: Final = "(?i)^https?:"
@@ -55,6 +55,7 @@ class ExternalAddresses:
             to one, or None if only its missing files may.
         file_exists: Returns True if this machine has a file at a local address. Called for each file
             in a directory without a reason.
+        google_buckets: Buckets of storages on Google Cloud, whose S3 interface serves them as `s3://`.
     """
 
     has_disks: bool
@@ -62,6 +63,7 @@ class ExternalAddresses:
     servers: tuple[str, ...]
     describe_directory: Callable[[str], str | None]
     file_exists: Callable[[str], bool]
+    google_buckets: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -79,7 +81,8 @@ class ExternalAddresses:
         """
         schemes = {scheme_of(location) for location, _ in storages}
         servers = {endpoint for _, endpoint in storages if endpoint is not None and not is_aws(endpoint) and not provider_schemes(endpoint)}
-        return cls(FILE in schemes, S3 in schemes, tuple(sorted(servers)), describe_directory, file_exists)
+        google = frozenset(Location.parse(location).root.partition("/")[0] for location, _ in storages if scheme_of(location) == GCS)
+        return cls(FILE in schemes, S3 in schemes, tuple(sorted(servers)), describe_directory, file_exists, google)
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
         """Return the reason why each address is unknown. A missing value means provably outside."""
@@ -107,6 +110,8 @@ class ExternalAddresses:
             return self.describe_directory(group if url is None else url.path)
         if url is None:
             return "a relative address"
+        if scheme == S3 and url.authority in self.google_buckets:
+            return "a bucket name that Google Cloud also serves by its S3 interface"
         if scheme == S3:
             return self._describe_bucket(url.authority) if self.has_buckets else None
         if scheme in {"http", "https"}:

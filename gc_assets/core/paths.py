@@ -17,7 +17,8 @@ from gc_assets.core.errors import FormatError, StoreError, UsageError
 
 FILE: Final = "file"
 S3: Final = "s3"
-Scheme = Literal["file", "s3"]
+GCS: Final = "gs"
+Scheme = Literal["file", "s3", "gs"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ARN = re.compile("//arn:", re.IGNORECASE)
@@ -215,6 +216,7 @@ class BucketForm:
 
 BUCKET_FORMS: Final[Mapping[Scheme, BucketForm]] = {
     S3: BucketForm("S3", "s3://bucket/prefix/", ("s3", "s3a", "s3n"), _bucket_and_key),
+    GCS: BucketForm("Google Cloud Storage", "gs://bucket/prefix/", ("gs", "gcs"), _bucket_and_key),
 }
 _ALIASES: Final[Mapping[str, Scheme]] = {
     "file": FILE,

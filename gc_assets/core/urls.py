@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from gc_assets.core.errors import FormatError, UsageError
-from gc_assets.core.paths import FILE, S3, Location, collapse_path, parse_address, scheme_of
+from gc_assets.core.paths import BUCKET_FORMS, FILE, GCS, S3, Location, collapse_path, parse_address, scheme_of
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _WEB: Final = ("http", "https")
@@ -28,9 +28,11 @@ _AWS_HOST: Final = re.compile(
     rf"(?:\.(?:dualstack|{_REGION}))*\.amazonaws\.com(?:\.cn)?"
 )
 _AWS_DOMAIN: Final = re.compile(r"(?:^|\.)amazonaws\.com(?:\.cn)?(?::\d+)?$")
+_GOOGLE_HOST: Final = "storage.googleapis.com"
 # Schemes of providers whose S3 interface has the same bucket names, by the end of its host.
 _PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
     "storage.googleapis.com": ("gs", "gcs"),
+    ".p.googleapis.com": ("gs", "gcs"),
     ".aliyuncs.com": ("oss",),
     ".myqcloud.com": ("cosn", "cos"),
     ".myhuaweicloud.com": ("obs",),
@@ -74,7 +76,7 @@ def parse_url(address: str) -> Url | None:
     known = scheme_of(address)
     if known == FILE:
         return Url(known, authority.lower(), collapse_path(path or "/"))
-    return Url(known, authority if known == S3 else authority.lower(), path if path.startswith("/") else f"/{path}")
+    return Url(known, authority if known in BUCKET_FORMS else authority.lower(), path if path.startswith("/") else f"/{path}")
 
 
 def _parse_web_address(rest: str) -> Url:
@@ -114,13 +116,15 @@ def provider_schemes(endpoint: str | None) -> tuple[str, ...]:
 
 
 def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
-    """Yield the URLs by which a server names a storage on S3, besides `s3://`.
+    """Yield the URLs by which a server names a storage in a bucket, besides those of its scheme.
 
     Args:
         location: Location of the storage.
-        endpoint: Endpoint of the server, or None for AWS.
+        endpoint: Endpoint of the server, or None for that of the provider.
     """
     parsed = Location.parse(location)
+    if parsed.scheme == GCS:
+        yield from _google_urls(parsed.root, endpoint)
     if parsed.scheme != S3:
         return
     bucket, _, prefix = parsed.root.partition("/")
@@ -134,6 +138,16 @@ def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
     yield f"https://{bucket}.{authority}/{path}"
     for scheme in provider_schemes(endpoint):
         yield f"{scheme}://{bucket}/{prefix}"
+
+
+def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
+    """Yield the web addresses of a location, by bucket as part of the path and of the host."""
+    bucket, _, prefix = root.partition("/")
+    host = _GOOGLE_HOST if endpoint is None else endpoint.partition("://")[2].rstrip("/")
+    yield f"https://{host}/{bucket}/{quote(prefix)}"
+    yield f"https://{bucket}.{host}/{quote(prefix)}"
+    if endpoint is None:
+        yield f"https://storage.cloud.google.com/{bucket}/{quote(prefix)}"
 
 
 def parse_alias(address: str) -> Location | Url:

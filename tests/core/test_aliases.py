@@ -87,6 +87,29 @@ def test_web_address_of_a_storage_is_percent_encoded() -> None:
         assert resolver.resolve_one(address) == ("odd", "t/ x")
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "gs://lake/w/ä b%2F/x",
+        "gcs://lake/w/ä b%2F/x",
+        "https://storage.googleapis.com/lake/w/%C3%A4%20b%252F/x",
+        "https://lake.storage.googleapis.com/w/%C3%A4%20b%252F/x?alt=media",
+        "https://storage.cloud.google.com/lake/w/%C3%A4%20b%252F/x",
+    ],
+)
+def test_addresses_of_google_cloud_are_one_place(address: str) -> None:
+    location = "gs://lake/w/ä b%2F/"
+    resolver = KeyResolver([("lake", location)], [("lake", url) for url in storage_urls(location, None)])
+    assert resolver.resolve_one(address) == ("lake", "x")
+
+
+def test_s3_address_of_a_bucket_on_google_cloud_is_unknown() -> None:
+    """Google serves its buckets by an interface of S3 too."""
+    classifier = ExternalAddresses.of([("gs://lake/w/", None)], lambda _: None, lambda _: True)
+    reasons = classifier.find_reasons(pa.array(["s3://lake/w/x", "s3://other/x", "gs://other/x"])).to_pylist()
+    assert reasons == ["a bucket name that Google Cloud also serves by its S3 interface", None, None]
+
+
 def test_batch_resolves_like_single_addresses() -> None:
     resolver = pickle.loads(pickle.dumps(resolver_of(*ALIASES)))  # noqa: S301  (bytes made on this line)
     addresses = [address for address, _, _ in RESOLVED] * 2 + ["https://other.example.org/x", "/srv/lake/x", "s3://lake/w/x"]

@@ -249,7 +249,19 @@ def test_location_has_canonical_spelling(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "data/warehouse", "file:", "file://", "file://host/data", "gs://bucket/", "/data/../warehouse", "s3://", "s3://bucket/.."]
+    "text",
+    [
+        "",
+        "data/warehouse",
+        "file:",
+        "file://",
+        "file://host/data",
+        "hdfs://bucket/",
+        "gs://",
+        "/data/../warehouse",
+        "s3://",
+        "s3://bucket/..",
+    ],
 )
 def test_invalid_location_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match=f"storage location {text!r}"):
