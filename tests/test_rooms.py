@@ -18,6 +18,7 @@ LAYERS = (
     {"_version"},
     {"core"},
     {"config"},
+    {"buckets"},
     {"s3"},
     {"state"},
     {"lakes", "stores"},
@@ -35,6 +36,7 @@ LAYER_OF = {package: number for number, packages in enumerate(LAYERS) for packag
 FORBIDDEN = {
     "core": {"pyspark", "dagster", "pydantic_settings"},
     "config": {"pyspark", "dagster"},
+    "buckets": {"pyspark", "dagster"},
     "s3": {"pyspark", "dagster"},
     "state": {"pyspark", "dagster"},
     "lakes": {"pyspark", "dagster"},

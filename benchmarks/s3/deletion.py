@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from benchmarks.s3.requests import AccessLog, count_by_kind
 from benchmarks.s3.upload import put_all
+from gc_assets.buckets.requests import MAX_CONCURRENT
 from gc_assets.core.phases import DENIED, DONE, PURGE, QUARANTINE
 from gc_assets.s3 import pages
 from gc_assets.stores.execution import BATCH_SIZE
 from gc_assets.stores.protocol import Action, PlannedAction, QuarantineMode
-from gc_assets.stores.s3.bucket import MAX_CONCURRENT, Bucket
+from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import identity
 from gc_assets.stores.s3.quarantine import open_quarantine
 from tests.s3.servers import S3Server

@@ -9,12 +9,10 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import random
 import threading
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import botocore.exceptions
 import botocore.loaders
@@ -24,14 +22,13 @@ from botocore.config import Config as BotoConfig
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 from botocore.hooks import HierarchicalEmitter
 
+from gc_assets.buckets.protocol import Role
+from gc_assets.buckets.requests import count_request, get_rate_limiter
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.causes import strip_paths
 from gc_assets.core.errors import UsageError
-from gc_assets.core.requests import Kind, Requests, record_requests
-from gc_assets.s3.rate_limiter import RateLimiter
+from gc_assets.core.requests import Kind
 
-# `read` serves runs and plans, `change` serves an apply.
-Role = Literal["read", "change"]
 BeforeParse = Callable[..., None]
 
 _REGION: Final = "us-east-1"
@@ -40,7 +37,7 @@ _ATTEMPTS: Final = 8
 # Answers that ask for fewer requests.
 SLOW_STATUS: Final = frozenset({429, 503})
 SLOW: Final = frozenset({"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "TooManyRequests", "Throttling", "503", "429"})
-# Concurrent threads share one client and one rate limiter instead of creating their own.
+# Concurrent threads share one client instead of creating their own.
 _CREATION: Final = threading.RLock()
 os.register_at_fork(before=_CREATION.acquire, after_in_parent=_CREATION.release, after_in_child=_CREATION.release)
 _CONNECTIONS: Final = 32
@@ -96,18 +93,6 @@ def get_client(settings: S3Config, role: Role, attempts: int = _ATTEMPTS, before
     with _CREATION:
         # Settings are frozen models, and so hashable.
         return create_process_client(settings, role, attempts, before_parse, os.getpid())  # pyright: ignore[reportArgumentType]
-
-
-def get_rate_limiter(settings: S3Config) -> RateLimiter:
-    """Return the rate limiter of all requests of this process with these settings."""
-    with _CREATION:
-        return _rate_limiter(settings, os.getpid())
-
-
-@functools.lru_cache(maxsize=64)
-def _rate_limiter(settings: S3Config, process: int) -> RateLimiter:
-    del process
-    return RateLimiter(settings.max_requests_per_second)
 
 
 @contextmanager
@@ -192,12 +177,6 @@ def create_process_client(settings: S3Config, role: Role, attempts: int, before_
     return client
 
 
-def count_request(settings: S3Config, kind: Kind) -> None:
-    """Count a request that is about to be sent."""
-    price = settings.usd_per_million(kind)
-    record_requests(Requests({kind: 1}, None if price is None else price / 1e6))
-
-
 def request_kind(operation: str) -> Kind:
     """Return the billing category of an S3 API operation."""
     if operation in {"CopyObject", "UploadPartCopy"}:
@@ -262,8 +241,3 @@ def _loader(data_path: str | None) -> Any:
 def payer_params(settings: S3Config) -> dict[str, str]:
     """Return the parameter that charges the requester, if the settings allow it."""
     return {"RequestPayer": "requester"} if settings.requester_pays else {}
-
-
-def pause_before_retry(attempt: int) -> None:
-    """Sleep before another attempt, longer with each. `attempt` counts from 0."""
-    time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)

@@ -20,16 +20,16 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (lxml has no types)
 
+from gc_assets.buckets.protocol import Page, Role
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
-from gc_assets.s3.client import Role, get_client, payer_params, to_os_error, translate_errors
+from gc_assets.s3.client import get_client, payer_params, to_os_error, translate_errors
 
 PAGE_KEYS: Final = 1000
 _ATTEMPTS: Final = 8
@@ -51,38 +51,6 @@ _NOT_XML: Final = re.compile(
     re.IGNORECASE,
 )
 _REPLACEMENT: Final = "\ufffd"
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Objects of one page, in order, as columns.
-
-    Attributes:
-        keys: Whole keys, as bytes.
-        sizes: In bytes. 0 for a delete marker.
-        modified: ISO 8601 text as the server wrote it.
-        etags: Without quotes. Empty for a delete marker.
-        classes: Storage classes, None if the server sends none.
-        common: The common prefixes up to the delimiter.
-        version_ids: Only in a listing of versions, as are the next two.
-        latest: True for the newest version of a key.
-        markers: True for a delete marker.
-    """
-
-    keys: list[bytes]
-    sizes: list[int]
-    modified: list[str]
-    etags: list[str]
-    classes: list[str | None]
-    common: list[bytes]
-    version_ids: list[str]
-    latest: list[bool]
-    markers: list[bool]
-
-    @property
-    def last(self) -> bytes | None:
-        """Return the last key or common prefix of the page, None if it is empty."""
-        return max([*self.keys[-1:], *self.common[-1:]], default=None)
 
 
 def list_objects(

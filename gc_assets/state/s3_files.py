@@ -14,11 +14,12 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
+from gc_assets.buckets.requests import pause_before_retry
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import NOT_FOUND, PRECONDITION, error_code, get_client, pause_before_retry, payer_params, translate_errors
+from gc_assets.s3.client import NOT_FOUND, PRECONDITION, error_code, get_client, payer_params, translate_errors
 from gc_assets.state import conditions
 from gc_assets.state.backend import FileStat
 

@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
 
+from gc_assets.buckets.requests import get_rate_limiter
 from gc_assets.config.s3 import S3Config
-from gc_assets.s3.client import get_client, get_rate_limiter
+from gc_assets.s3.client import get_client
 
 THREADS = 8
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from gc_assets.buckets.protocol import Page
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.s3 import pages
-from gc_assets.s3.pages import Page
 from tests.s3.proxy import (
     Answer,
     Exchange,

@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 
+from gc_assets.buckets.requests import get_rate_limiter
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.requests import Requests, count_requests
 from gc_assets.s3 import pages
-from gc_assets.s3.client import get_client, get_rate_limiter, request_kind
+from gc_assets.s3.client import get_client, request_kind
 from tests.s3.proxy import Proxy, Rule, always, answer_slow_down, lists, run_proxy
 from tests.s3.servers import S3Server
 

@@ -6,24 +6,23 @@ A missing object is returned as None and is no error.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from botocore.exceptions import ClientError
 
+from gc_assets.buckets.protocol import Role, Version, Versioning
+from gc_assets.buckets.requests import map_concurrently
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import Location, bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, Role, error_code, get_client, payer_params, translate_errors
+from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, error_code, get_client, payer_params, translate_errors
 from gc_assets.stores.s3.objects import identity_of
 
-# Concurrent requests of one batch.
-MAX_CONCURRENT: Final = 16
 # Keys per DeleteObjects request. A server accepts 1,000 and deletes them one by one, so several
 # smaller concurrent requests finish sooner.
 KEYS_PER_DELETE: Final = 125
@@ -31,8 +30,6 @@ KEYS_PER_DELETE: Final = 125
 _UNSAFE_IN_XML: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 # Error codes of servers without versioning.
 _NO_VERSIONS: Final = frozenset({"NotImplemented", "VersioningNotConfigured"})
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +39,6 @@ class Head:
     identity: str
     version_id: str | None
     answer: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A version of a key, or a delete marker."""
-
-    version_id: str
-    is_marker: bool
-    modified: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Versioning:
-    """Versioning of a bucket.
-
-    `status` is `Enabled`, `Suspended`, or None if versioning was never enabled.
-    """
-
-    status: str | None
-
-    @property
-    def is_on(self) -> bool:
-        """Return True if a delete keeps the version that it hides."""
-        return self.status == "Enabled"
-
-    @property
-    def has_versions(self) -> bool:
-        """Return True if objects may have versions, also after versioning was suspended."""
-        return bool(self.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,18 +200,6 @@ class Bucket:
         if not date:
             raise StoreError(f"s3://{self.name}: the answers of the server have no Date header, which the grace period requires")
         return parsedate_to_datetime(date)
-
-
-def map_concurrently(values: Iterable[_T], call: Callable[[_T], _R]) -> list[_R]:
-    """Call a function with all values, some at the same time.
-
-    Results are in the order of the values.
-    """
-    values = list(values)
-    if len(values) <= 1:
-        return [call(value) for value in values]
-    with ThreadPoolExecutor(min(MAX_CONCURRENT, len(values))) as pool:
-        return list(pool.map(call, values))
 
 
 def _to_forbidden(error: PermissionError) -> DeleteResult:

@@ -17,8 +17,9 @@ from urllib.parse import urlencode
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from gc_assets.buckets.requests import map_concurrently
 from gc_assets.s3.client import PRECONDITION, error_code, translate_errors
-from gc_assets.stores.s3.bucket import Bucket, Head, map_concurrently
+from gc_assets.stores.s3.bucket import Bucket, Head
 from gc_assets.stores.s3.objects import etag_of
 
 # Metadata entries of a copy: the identity of the object in the trash, and of the restored object.

@@ -24,11 +24,12 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
+from gc_assets.buckets.protocol import Role
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.s3 import pages
-from gc_assets.s3.client import PRECONDITION, Role, error_code, translate_errors
+from gc_assets.s3.client import PRECONDITION, error_code, translate_errors
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import S3Objects

@@ -17,9 +17,9 @@ from typing import Final, overload
 import numpy as np
 import pyarrow as pa
 
+from gc_assets.buckets.protocol import Page
 from gc_assets.core.errors import StoreError
 from gc_assets.s3 import pages
-from gc_assets.s3.pages import Page
 from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, ListingBatch, ListingTask, Problem
 from gc_assets.stores.s3.bucket import Bucket

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
+from gc_assets.buckets.protocol import Role
 from gc_assets.config.connections import DEFAULT_CONNECTIONS, Connections
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.deadline import run_with_deadline
@@ -25,7 +26,7 @@ from gc_assets.core.errors import GcError, ObjectChanged, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.s3 import pages
-from gc_assets.s3.client import PRECONDITION, Role, error_code, get_client, payer_params, translate_errors
+from gc_assets.s3.client import PRECONDITION, error_code, get_client, payer_params, translate_errors
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 

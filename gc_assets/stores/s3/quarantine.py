@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, TypeVar
 
+from gc_assets.buckets.protocol import Version
+from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.core.errors import StoreError, UsageError, is_permanent
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
-from gc_assets.s3.client import pause_before_retry
 from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine, QuarantineMode, Result
-from gc_assets.stores.s3.bucket import Bucket, DeleteResult, Head, Version, map_concurrently
+from gc_assets.stores.s3.bucket import Bucket, DeleteResult, Head
 from gc_assets.stores.s3.copying import CopyMetadata, copy_back, copy_to_trash
 from gc_assets.stores.s3.objects import etag_of
 

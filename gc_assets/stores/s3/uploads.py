@@ -17,10 +17,12 @@ from typing import Any, Final
 
 import xxhash
 
+from gc_assets.buckets.protocol import Role
+from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED
-from gc_assets.s3.client import Role, pause_before_retry, translate_errors
+from gc_assets.s3.client import translate_errors
 from gc_assets.stores.protocol import RESERVED_PREFIX, OldUploads, PlannedAction, Result, Upload, UploadCounts
-from gc_assets.stores.s3.bucket import Bucket, map_concurrently
+from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import identity, modified_us
 from gc_assets.stores.s3.quarantine import ATTEMPTS, run_guarded
 

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
+from gc_assets.buckets.rate_limiter import RateLimiter
+from gc_assets.buckets.requests import get_rate_limiter
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.requests import share_budget
-from gc_assets.s3.client import get_rate_limiter
-from gc_assets.s3.rate_limiter import RateLimiter
 
 
 def send_times(per_second: float | None, requested_at: list[float]) -> list[float]:

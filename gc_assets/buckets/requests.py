@@ -1,0 +1,59 @@
+"""Budgets, prices, pauses and concurrency of requests, for all clients of object stores."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from gc_assets.buckets.rate_limiter import RateLimiter
+from gc_assets.config.connections import StoreSettings
+from gc_assets.core.requests import Kind, Requests, record_requests
+
+# Concurrent requests of one batch.
+MAX_CONCURRENT: Final = 16
+# Concurrent threads share one rate limiter instead of creating their own.
+_CREATION: Final = threading.RLock()
+os.register_at_fork(before=_CREATION.acquire, after_in_parent=_CREATION.release, after_in_child=_CREATION.release)
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def get_rate_limiter(settings: StoreSettings) -> RateLimiter:
+    """Return the rate limiter of all requests of this process with these settings."""
+    with _CREATION:
+        return _rate_limiter(settings, os.getpid())  # pyright: ignore[reportArgumentType]  (frozen, and so hashable)
+
+
+@functools.lru_cache(maxsize=64)
+def _rate_limiter(settings: StoreSettings, process: int) -> RateLimiter:
+    del process
+    return RateLimiter(settings.requests_per_second)
+
+
+def count_request(settings: StoreSettings, kind: Kind) -> None:
+    """Count a request that is about to be sent."""
+    price = settings.usd_per_million(kind)
+    record_requests(Requests({kind: 1}, None if price is None else price / 1e6))
+
+
+def pause_before_retry(attempt: int) -> None:
+    """Sleep before another attempt, longer with each. `attempt` counts from 0."""
+    time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)
+
+
+def map_concurrently(values: Iterable[_T], call: Callable[[_T], _R]) -> list[_R]:
+    """Call a function with all values, some at the same time.
+
+    Results are in the order of the values.
+    """
+    values = list(values)
+    if len(values) <= 1:
+        return [call(value) for value in values]
+    with ThreadPoolExecutor(min(MAX_CONCURRENT, len(values))) as pool:
+        return list(pool.map(call, values))
