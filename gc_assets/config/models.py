@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from gc_assets.config.azure import AzureConfig
 from gc_assets.config.connections import Connections, StoreSettings
 from gc_assets.config.dagster_names import DagsterNames
 from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, Databricks, EmrServerless
@@ -55,10 +56,10 @@ from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import Location, is_in_bucket, scheme_of
 from gc_assets.core.suggest import did_you_mean, join_names
-from gc_assets.core.urls import storage_urls
+from gc_assets.core.urls import storage_urls, urls_without_account
 
 # Settings of each kind of object store. `Config` and `StorageConfig` have a field for each.
-STORE_SETTINGS: Final[Mapping[str, type[StoreSettings]]] = {kind.SCHEME: kind for kind in (S3Config,)}
+STORE_SETTINGS: Final[Mapping[str, type[StoreSettings]]] = {kind.SCHEME: kind for kind in (S3Config, AzureConfig)}
 
 DEFAULT_GRACE = timedelta(hours=72)
 # Shorter than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the
@@ -90,6 +91,10 @@ class Gates(Model):
     max_live_drop: Share = Field(default=0.2, description="Largest drop of the number of live files since the last accepted run.")
     max_unreadable: int = Field(default=10, ge=0, description="Largest number of unreadable tables with which a run still makes a plan.")
 
+    max_dropped_tables: int = Field(
+        default=10, ge=0, description="Largest number of dropped tables whose files a plan may delete, without replaced ones."
+    )
+
     max_sick = RenamedAttribute("max_unreadable")
 
 
@@ -111,6 +116,9 @@ class WrittenBy(Model):
     key: AssetPath = Field(description="Key of the asset, with `/` between its parts: `analytics/orders`.")
     table: str | None = Field(
         default=None, min_length=1, description="The table that it writes, as `namespace.table`. Default: the whole lake."
+    )
+    max_garbage_share: Share | None = Field(
+        default=None, description="Adds an asset check: the largest share of garbage in the bytes of the table. Default: that of the lake."
     )
 
 
@@ -177,6 +185,7 @@ class StorageConfig(_RecordOwner):
     abort_uploads: bool = Field(default=True, description="Whether plans abort unfinished multipart uploads.")
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="Connection of this storage. It overrides the global `s3`.")
+    azure: AzureConfig | None = Field(default=None, description="Connection of this storage. It overrides the global `azure`.")
     inventory: InventoryConfig | None = Field(default=None, description="Inventory reports that replace the listing of the storage.")
     listing: ListingConfig | None = Field(default=None, description="How often the storage is listed. Default: in every run.")
     protect: tuple[KeyPattern, ...] = Field(
@@ -218,6 +227,8 @@ class StorageConfig(_RecordOwner):
             del found["abort_uploads"]
         if not self.aliases:
             del found["aliases"]
+        if found["gates"]["max_dropped_tables"] == Gates().max_dropped_tables:
+            del found["gates"]["max_dropped_tables"]
         max_unreadable = found["gates"].pop("max_unreadable")
         if max_unreadable != Gates().max_unreadable:
             found["gates"]["max_sick"] = max_unreadable  # the name that the digests of 0.3 contain
@@ -238,6 +249,9 @@ class LakeConfig(_RecordOwner):
     kind: str
     assets: tuple[WrittenBy, ...] = Field(
         default=(), exclude=True, description="Assets of the user's own Dagster project that write to the lake, for its lineage."
+    )
+    max_garbage_share: Share | None = Field(
+        default=None, exclude=True, description="Adds an asset check to `assets`: the largest share of garbage in the bytes of a table."
     )
     _read_seconds: float = PrivateAttr(default=READ_SECONDS)
 
@@ -354,6 +368,16 @@ class LakeConfig(_RecordOwner):
         return None
 
     @property
+    def dropped_after(self) -> timedelta | None:
+        """Waiting time before the files of a dropped table are collected, or None to keep them."""
+        return None
+
+    def collects(self, table_name: str | None) -> bool:
+        """Check if the configuration selects a table of this name for collection."""
+        del table_name
+        return True
+
+    @property
     def has_lifecycle(self) -> bool:
         """True if path rules release files kept by commits (`lifecycle_objects`)."""
         return False
@@ -438,6 +462,7 @@ class Config(AssetMetadata):
         default=None, min_length=16, description="Secret with which plan ids are HMACs, as ${NAME}. Without it they are plain digests."
     )
     s3: S3Config = Field(default_factory=lambda: S3Config(), description="Connection to S3 for storages, lakes and the state.")
+    azure: AzureConfig = Field(default_factory=lambda: AzureConfig(), description="Connection to Azure for storages, lakes and the state.")
     page_may: frozenset[PageJob] = Field(
         default=frozenset(), description="Decisions about plans for which Dagster has a job. Default: none."
     )
@@ -519,6 +544,7 @@ class Config(AssetMetadata):
         """Return other addresses of the storages as (name, address), including web addresses."""
         aliases = [(storage.name, alias) for storage in self.storages for alias in storage.aliases]
         in_buckets = [storage for storage in self.storages if is_in_bucket(storage.location)]
+        aliases += urls_without_account([(storage.name, storage.location) for storage in in_buckets], self.azure.account)
         return aliases + [
             (storage.name, url) for storage in in_buckets for url in storage_urls(storage.location, self.endpoint_of(storage.location))
         ]

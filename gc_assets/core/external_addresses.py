@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.key_resolver import loosen_spelling
-from gc_assets.core.paths import FILE, GCS, S3, Location, scheme_of
+from gc_assets.core.paths import AZURE, FILE, GCS, S3, Location, parse_address, scheme_of
 from gc_assets.core.urls import is_aws, parse_url, provider_schemes
 
 _WEB: Final = "(?i)^https?:"
@@ -56,6 +56,7 @@ class ExternalAddresses:
         file_exists: Returns True if this machine has a file at a local address. Called for each file
             in a directory without a reason.
         google_buckets: Buckets of storages on Google Cloud, whose S3 interface serves them as `s3://`.
+        has_containers: True if a storage is on Azure.
     """
 
     has_disks: bool
@@ -64,6 +65,7 @@ class ExternalAddresses:
     describe_directory: Callable[[str], str | None]
     file_exists: Callable[[str], bool]
     google_buckets: frozenset[str] = frozenset()
+    has_containers: bool = False
 
     @classmethod
     def of(
@@ -82,7 +84,7 @@ class ExternalAddresses:
         schemes = {scheme_of(location) for location, _ in storages}
         servers = {endpoint for _, endpoint in storages if endpoint is not None and not is_aws(endpoint) and not provider_schemes(endpoint)}
         google = frozenset(Location.parse(location).root.partition("/")[0] for location, _ in storages if scheme_of(location) == GCS)
-        return cls(FILE in schemes, S3 in schemes, tuple(sorted(servers)), describe_directory, file_exists, google)
+        return cls(FILE in schemes, S3 in schemes, tuple(sorted(servers)), describe_directory, file_exists, google, AZURE in schemes)
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
         """Return the reason why each address is unknown. A missing value means provably outside."""
@@ -116,6 +118,8 @@ class ExternalAddresses:
             return self._describe_bucket(url.authority) if self.has_buckets else None
         if scheme in {"http", "https"}:
             return self._describe_host(url.authority, url.aws_bucket)
+        if scheme == AZURE and self.has_containers and parse_address(group) is None:
+            return "an address on Azure without a storage account, or on another host than that of an account"
         if scheme in _CLOUD_SCHEMES:
             return self._describe_server(f"the scheme {scheme}")
         if scheme in _HDFS and not self.has_disks:

@@ -18,10 +18,17 @@ from gc_assets.core.errors import FormatError, StoreError, UsageError
 FILE: Final = "file"
 S3: Final = "s3"
 GCS: Final = "gs"
-Scheme = Literal["file", "s3", "gs"]
+AZURE: Final = "abfss"
+Scheme = Literal["file", "s3", "gs", "abfss"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ARN = re.compile("//arn:", re.IGNORECASE)
+# Hosts of a storage account, such as `account.blob.core.windows.net`. The names of its replica, of
+# private links and of other routes are the same account.
+_AZURE_HOST = re.compile(
+    r"(?P<account>[a-z0-9]{3,24})(?:-[a-z0-9]+)?(?P<zone>\.z\d+)?(?:\.privatelink)?\.(?:blob|dfs)"
+    r"\.(?P<cloud>core\.(?:windows\.net|usgovcloudapi\.net|chinacloudapi\.cn|cloudapi\.de)|storage\.azure\.net)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +194,26 @@ def _bucket_and_key(address: str, spelling: str, rest: str) -> str:
     return rest[2:]
 
 
+def azure_host(host: str) -> str | None:
+    """Return the canonical host (`account.dfs.core.windows.net`) of a storage account's host.
+
+    Returns None for other hosts, such as `onelake.dfs.fabric.microsoft.com` and custom domains.
+    """
+    found = _AZURE_HOST.fullmatch(host.lower())
+    return None if found is None else f"{found['account']}{found['zone'] or ''}.dfs.{found['cloud']}"
+
+
+def _azure_container_and_key(address: str, spelling: str, rest: str) -> str | None:
+    """Return `container@account.dfs.core.windows.net/key`, or None without a known account."""
+    del address, spelling
+    authority, slash, key = rest[2:].partition("/")
+    container, _, host = authority.partition("@")
+    canonical = azure_host(host)
+    if not rest.startswith("//") or not container or ":" in container or canonical is None:
+        return None
+    return f"{container}@{canonical}{slash}{key}"
+
+
 def collapse_path(path: str) -> str:
     """Remove empty and `.` components from an absolute POSIX path, but keep a trailing slash."""
     parts = path.split("/")
@@ -217,6 +244,13 @@ class BucketForm:
 BUCKET_FORMS: Final[Mapping[Scheme, BucketForm]] = {
     S3: BucketForm("S3", "s3://bucket/prefix/", ("s3", "s3a", "s3n"), _bucket_and_key),
     GCS: BucketForm("Google Cloud Storage", "gs://bucket/prefix/", ("gs", "gcs"), _bucket_and_key),
+    AZURE: BucketForm(
+        "Azure",
+        "abfss://container@account.dfs.core.windows.net/prefix/",
+        ("abfss", "abfs"),
+        _azure_container_and_key,
+        ("wasbs", "wasb", "az", "azure"),
+    ),
 }
 _ALIASES: Final[Mapping[str, Scheme]] = {
     "file": FILE,

@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from gc_assets.core.errors import FormatError, UsageError
-from gc_assets.core.paths import BUCKET_FORMS, FILE, GCS, S3, Location, collapse_path, parse_address, scheme_of
+from gc_assets.core.paths import AZURE, BUCKET_FORMS, FILE, GCS, S3, Location, azure_host, collapse_path, parse_address, scheme_of
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _WEB: Final = ("http", "https")
@@ -44,7 +44,7 @@ class Url:
     """Parts of a URL: lowercase scheme, authority, and the path with a leading `/`.
 
     Web addresses have the scheme `https`, no query, and a decoded path. Addresses of AWS S3 have the
-    host `<bucket>.s3.amazonaws.com`.
+    host `<bucket>.s3.amazonaws.com`, and those of Azure `<account>.dfs.core.windows.net`.
     """
 
     scheme: str
@@ -87,6 +87,8 @@ def _parse_web_address(rest: str) -> Url:
         path = "/" + unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
         path = f"/{path}"  # no key has such a name
+    if (azure := azure_host(host)) is not None:
+        return Url("https", azure, path)
     aws = _AWS_HOST.fullmatch(host)
     if aws is None:
         return Url("https", host, path)
@@ -101,7 +103,8 @@ def web_host(address: str) -> str | None:
     """Return the host of a web address as in `Url.authority`, or None for other addresses."""
     if address[:5].lower() not in {"http:", "https"}:
         return None
-    return _DEFAULT_PORT.sub("", address.partition("://")[2].partition("/")[0].rpartition("@")[2].lower())
+    host = _DEFAULT_PORT.sub("", address.partition("://")[2].partition("/")[0].rpartition("@")[2].lower())
+    return azure_host(host) or host
 
 
 def is_aws(endpoint: str | None) -> bool:
@@ -125,6 +128,8 @@ def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
     parsed = Location.parse(location)
     if parsed.scheme == GCS:
         yield from _google_urls(parsed.root, endpoint)
+    if parsed.scheme == AZURE:
+        yield from _azure_urls(parsed.root, endpoint)
     if parsed.scheme != S3:
         return
     bucket, _, prefix = parsed.root.partition("/")
@@ -148,6 +153,33 @@ def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
     yield f"https://{bucket}.{host}/{quote(prefix)}"
     if endpoint is None:
         yield f"https://storage.cloud.google.com/{bucket}/{quote(prefix)}"
+
+
+def _azure_urls(root: str, endpoint: str | None) -> Iterator[str]:
+    """Yield the web addresses of a location by its account, and by its own endpoint."""
+    authority, _, prefix = root.partition("/")
+    container, _, host = authority.partition("@")
+    yield f"https://{host}/{container}/{quote(prefix)}"
+    if endpoint is not None:
+        yield f"https://{endpoint.partition('://')[2].rstrip('/')}/{container}/{quote(prefix)}"
+
+
+def urls_without_account(locations: Sequence[tuple[str, str]], account: str | None) -> list[tuple[str, str]]:
+    """Return (name, URL) pairs such as `az://container/prefix/` for the storages of one account.
+
+    Args:
+        locations: (name, location) pairs of storages in buckets.
+        account: The account of addresses without one. By default, that of the storages, if all on Azure
+            have the same.
+    """
+    parsed = [(name, Location.parse(location).root) for name, location in locations if scheme_of(location) == AZURE]
+    named = [(name, *root.partition("/")[0].split("@"), root.partition("/")[2]) for name, root in parsed]
+    hosts = {host for _, _, host, _ in named}
+    return [
+        (name, f"az://{container}/{prefix}")
+        for name, container, host, prefix in named
+        if (len(hosts) == 1 if account is None else host.partition(".")[0] == account)
+    ]
 
 
 def parse_alias(address: str) -> Location | Url:

@@ -1,0 +1,95 @@
+"""Settings of Azure Blob Storage (`azure` in `lakes.yaml`).
+
+They name environment variables and identities, and contain no secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from gc_assets.config.connections import StoreSettings
+from gc_assets.config.values import check_number
+from gc_assets.core.paths import AZURE, Scheme
+from gc_assets.core.requests import Kind
+
+# USD per million requests for block blobs in the hot tier with LRS in East US (price list of November
+# 2026).
+AZURE_PRICES: Final[Mapping[Kind, float]] = {"LIST": 5.0, "GET": 0.4, "HEAD": 0.4, "PUT": 5.0, "COPY": 5.0, "DELETE": 0.0}
+
+_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+_CLIENT_ID = r"^[0-9A-Fa-f-]{36}$"
+
+
+class AzureConfig(StoreSettings):
+    """Connection to Azure Blob Storage, with separate identities for reading and changes."""
+
+    SCHEME: ClassVar[Scheme] = AZURE
+    KEY: ClassVar[str] = "azure"
+
+    account: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9]{3,24}$",
+        description="Storage account of addresses without one (`az://container/…`). Default: that of the storages, if all have the same.",
+    )
+    endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/@?#]+(/[a-z0-9]{3,24})?/?$",
+        description="Blob endpoint of the account, for emulators and private endpoints: `http://127.0.0.1:10000/devstoreaccount1`.",
+    )
+    secret_variable: str | None = Field(
+        default=None,
+        pattern=_VARIABLE,
+        description="Environment variable with a connection string or a SAS token, for runs and plans. It only needs to read.",
+    )
+    client_id: str | None = Field(
+        default=None, pattern=_CLIENT_ID, description="Client id of the managed or workload identity of runs and plans."
+    )
+    apply_secret_variable: str | None = Field(
+        default=None, pattern=_VARIABLE, description="Environment variable for changing objects. Default: `secret_variable`."
+    )
+    apply_client_id: str | None = Field(
+        default=None, pattern=_CLIENT_ID, description="Client id of the identity for changing objects. Default: `client_id`."
+    )
+    anonymous: bool = Field(default=False, description="Whether to read without credentials. Then nothing can be applied.")
+    max_requests_per_second: Annotated[float, BeforeValidator(check_number)] | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Maximum number of requests a second, for all processes of a stage in total. Default: no limit.",
+    )
+    prices: Mapping[Kind, Annotated[float, BeforeValidator(check_number), Field(ge=0, allow_inf_nan=False)]] | None = Field(
+        default=None,
+        description="USD per million requests of each kind. Default: the prices of Azure; none with `endpoint`.",
+    )
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> AzureConfig:
+        names = ("secret_variable", "client_id", "apply_secret_variable", "apply_client_id")
+        named = [name for name in names if getattr(self, name) is not None]
+        if self.anonymous and named:
+            raise ValueError(f"anonymous means no credentials, but {' and '.join(named)} name some; remove one of them")
+        for prefix in ("", "apply_"):
+            if {f"{prefix}secret_variable", f"{prefix}client_id"} <= set(named):
+                raise ValueError(f"{prefix}secret_variable and {prefix}client_id are two identities; remove one of them")
+        return self
+
+    @property
+    def server(self) -> str | None:
+        return self.endpoint
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.anonymous
+
+    @property
+    def requests_per_second(self) -> float | None:
+        return self.max_requests_per_second
+
+    def usd_per_million(self, kind: Kind) -> float | None:
+        """Return the price per million requests, or None if unknown."""
+        if self.prices is not None:
+            return self.prices.get(kind)
+        return AZURE_PRICES[kind] if self.endpoint is None else None
