@@ -20,6 +20,7 @@ from gc_assets.assets.decisions import decisions
 from gc_assets.assets.lake_assets import expiry_log_specs, lake_assets
 from gc_assets.assets.names import asset_key
 from gc_assets.assets.notifications import notification_sensors
+from gc_assets.assets.observations import check_bindings, garbage_checks
 from gc_assets.assets.partitions import first_run_date, run_dates
 from gc_assets.assets.sensors import approved_plans
 from gc_assets.assets.sources import list_tables, source_assets
@@ -50,6 +51,7 @@ def build_definitions(
     first: date | None = None,
     *,
     runtime: SparkRuntime | None = None,
+    own: dg.Definitions | None = None,
 ) -> dg.Definitions:
     """Build all definitions of a configuration.
 
@@ -62,6 +64,8 @@ def build_definitions(
         first: The run date of the first partition. By default, the configuration or the state
             determines it.
         runtime: Run the stages with this Spark, whatever `spark.mode` is.
+        own: The definitions of your project, in which the assets that write tables of the lakes are
+            looked up for the check `garbage_share`. They are not part of the result.
 
     Raises:
         UsageError: If the configuration is invalid.
@@ -82,7 +86,11 @@ def build_definitions(
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
     # Without a plan id, and only in mode apply, deletion_log restores files that are needed again.
     restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
+    tables = {lake.name: list_tables(config, lake) for lake in config.lakes}
+    checks = garbage_checks(config, check_bindings(config, [(lake, table) for lake in tables for table in tables[lake]], own))
     selection = dg.AssetSelection.assets(*planning, *restoring)
+    if checks:
+        selection |= dg.AssetSelection.checks(*(key for check in checks for key in check.check_keys))
     run = dg.define_asset_job(RUN, selection, description=RUN_DESCRIPTION, executor_def=EXECUTOR)
     old_run = dg.define_asset_job(OLD_RUN, selection, description=OLD_RUN_DESCRIPTION, executor_def=EXECUTOR)
     apply_selection = dg.AssetSelection.assets(*deletions.values())
@@ -90,9 +98,10 @@ def build_definitions(
     nightly = dg.build_schedule_from_partitioned_job(run, name="nightly", hour_of_day=2, minute_of_hour=0, description=SCHEDULE_DESCRIPTION)
 
     specs = [spec for lake in config.lakes for spec in expiry_log_specs(config, lake, days)]
-    specs += [spec for lake in config.lakes for spec in source_assets(config, lake, list_tables(config, lake))]
+    specs += [spec for lake in config.lakes for spec in source_assets(config, lake, tables[lake.name])]
     return dg.Definitions(
         assets=dg.map_asset_specs(build_owner_mapper(config), [*assets, *specs]),
+        asset_checks=checks,
         jobs=[run, old_run, apply, *single],
         schedules=[nightly],
         sensors=[approved_plans(config, apply), *notification_sensors(config)],

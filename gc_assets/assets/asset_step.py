@@ -24,12 +24,16 @@ from gc_assets.stores.store import open_store
 
 SPARK_POOL: Final = "spark_driver"
 PRIORITY_TAG: Final = "dagster/priority"
+# The tag of all assets of gc-assets.
+SCOPE_TAG: Final = "gc/scope"
 
 Owner = LakeConfig | StorageConfig
 RunDates = dg.DailyPartitionsDefinition
 # Arguments: Spark (None for a step without Spark), the run context, the name of the lake or
 # storage.
 Stage = Callable[[Any, RunContext, str], object]
+# Reports further events of a step.
+Reporter = Callable[[dg.AssetExecutionContext, RunContext], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class AssetStep:
         reads_lake: Whether the stage reads the lake itself.
         freshness: When Dagster warns about old outputs, and when it reports a failure.
         priority: Of the steps that are ready, the one with the highest priority starts first.
+        reporter: Reports events about other assets after the outputs are published.
     """
 
     outputs: tuple[StepOutput, ...]
@@ -60,6 +65,7 @@ class AssetStep:
     reads_lake: bool = False
     freshness: dg.FreshnessPolicy | None = None
     priority: int = 0
+    reporter: Reporter | None = None
 
 
 def without_spark(stage: Callable[[RunContext, str], object]) -> Stage:
@@ -87,6 +93,8 @@ def build_asset(
             run_context = collector.run_context(context.partition_key)
             asset_step.stage(collector.spark() if asset_step.spark else None, run_context, owner.name)
             results = [build_result(run_context, owner.name, output, asset_step.checks) for output in outputs]
+            if asset_step.reporter is not None:
+                asset_step.reporter(context, run_context)
         yield from (result for result in results if result.asset_key in context.selected_asset_keys)
 
     return run
@@ -127,7 +135,7 @@ def build_spec(
         description=table.doc,
         group_name=group_name(config, owner.name),
         kinds={_kind(owner), "spark"} if spark else {_kind(owner)},
-        tags={"gc/scope": table.scope},
+        tags={SCOPE_TAG: table.scope},
         metadata={"dagster/column_schema": column_schema(table)},
         partitions_def=run_dates,
         freshness_policy=freshness,

@@ -13,6 +13,7 @@ from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CA
 from gc_assets.assets.deletion_log import deletion_log
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import breakdown_steps, escape_markdown, storage_breakdown_markdown
+from gc_assets.assets.observations import observe_tables
 from gc_assets.assets.plan_metadata import plan_metadata
 from gc_assets.assets.results import StepOutput
 from gc_assets.config.models import Config, StorageConfig
@@ -206,5 +207,6 @@ STORAGE_STEPS: Final = (
         checks=(RECEIPT, PLAN_INTACT, GATES),
         freshness=RUN_MISSED,
         priority=-1,
+        reporter=observe_tables,
     ),
 )

@@ -191,16 +191,16 @@ class TableRequests:
 
 @dataclass(frozen=True, slots=True)
 class ScanTerms:
-    """What a scan assumes, and the configuration with which a run would repeat it.
+    """Assumptions of a scan, and the configuration with which a run would repeat it.
 
     Attributes:
-        places: The scanned places.
+        addresses: The scanned places.
         assumptions: One sentence each.
         doubts: Why the estimate may be wrong, such as a gate that would refuse the plan.
         lakes_yaml: The `lakes.yaml` that `gc-assets init` would write.
     """
 
-    places: tuple[str, ...]
+    addresses: tuple[str, ...]
     assumptions: tuple[str, ...]
     doubts: tuple[str, ...]
     lakes_yaml: str

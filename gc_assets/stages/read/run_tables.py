@@ -42,6 +42,8 @@ class RunTable:
         live: Live files, that is those that remain after the expiry. None if they were not counted.
         expired: Files that only expired history needs.
         garbage: All other garbage, without foreign files.
+        reclaimable_usd: Price of the expired files and the garbage per month, or None without a
+            price.
     """
 
     lake: str
@@ -52,6 +54,7 @@ class RunTable:
     live: Amount | None = None
     expired: Amount = field(default_factory=Amount)
     garbage: Amount = field(default_factory=Amount)
+    reclaimable_usd: float | None = None
 
     @property
     def present(self) -> Amount | None:
@@ -76,14 +79,17 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
         usages.setdefault((usage.lake, usage.table if (usage.lake, usage.table) in usages else None), []).append(usage)
     found += [RunTable(lake, CURRENT_STATE, "", 0, 0) for lake in lakes if (lake, None) in usages and (lake, None) not in named]
     tables = [None if item.table == CURRENT_STATE and (item.lake, item.table) not in named else item.table for item in found]
-    rows = [_add_files(item, usages[item.lake, table]) if counted else item for item, table in zip(found, tables, strict=True)]
+    rows = [_add_files(context, item, usages[item.lake, table]) if counted else item for item, table in zip(found, tables, strict=True)]
     return sorted(rows, key=lambda item: (-item.expired.bytes - item.garbage.bytes, -item.expiring, item.lake, item.table or ""))
 
 
-def _add_files(item: RunTable, usages: Sequence[TableUsage]) -> RunTable:
+def _add_files(context: RunContext, item: RunTable, usages: Sequence[TableUsage]) -> RunTable:
     garbage = [(reason, amount) for usage in usages for reason, amount in usage.garbage.items()]
+    prices = [context.config.storage(usage.storage).usd_per_month(usage.all_garbage.bytes) for usage in usages]
+    known = [price for price in prices if price is not None]
     return replace(
         item,
+        reclaimable_usd=sum(known) if known else None,
         live=Amount.total(usage.live for usage in usages),
         expired=Amount.total(amount for reason, amount in garbage if reason == _EXPIRED),
         garbage=Amount.total(amount for reason, amount in garbage if reason != _EXPIRED),

@@ -1,0 +1,177 @@
+"""Report the figures of tables on the user's own assets: observations, and an optional check.
+
+Each run ends with the plans of the storages. Their steps report the tables whose storages all have
+been swept.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import Any, Final
+
+import dagster as dg
+import pyarrow as pa
+
+from gc_assets.assets.failures import translate_errors
+from gc_assets.assets.names import asset_key
+from gc_assets.assets.user_assets import Binding, configured_bindings, find_bindings, max_garbage_share, written_tables
+from gc_assets.config.models import Config
+from gc_assets.core.errors import GcError
+from gc_assets.core.units import format_bytes
+from gc_assets.engine.run_context import RunContext
+from gc_assets.resources.collector import Collector
+from gc_assets.stages.read.table_figures import TableFigures, table_figures
+from gc_assets.state.journal import State
+from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS
+from gc_assets.state.summaries import LakeRefsSummary
+
+CHECK: Final = "garbage_share"
+CHECK_DESCRIPTION: Final = "Reports garbage and expired history above the share that lakes.yaml allows (`max_garbage_share`)."
+_STEP: Final = "garbage_checks"
+
+
+def observe_tables(context: dg.AssetExecutionContext, run_context: RunContext) -> None:
+    """Report an observation on each asset of the user that is bound to a table.
+
+    A failure is logged and does not fail the step, because the plan exists.
+    """
+    if any(freeze.historical for freeze in _freezes(run_context)):
+        return  # an analysis of a past date is not a figure of today
+    try:
+        for event in observations(run_context, _project_assets(context)):
+            context.log_event(event)
+    except (GcError, OSError, pa.ArrowException) as error:
+        context.log.warning(f"Cannot report the figures of tables on the assets that write them: {error}")
+
+
+def _freezes(context: RunContext) -> Iterator[LakeRefsSummary]:
+    tables = (context.find(LAKE_REFS, lake.name) for lake in context.config.lakes)
+    return (table.summary(LakeRefsSummary) for table in tables if table is not None)
+
+
+def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition]) -> Iterator[dg.AssetObservation]:
+    """Yield an observation for each bound asset.
+
+    Args:
+        context: The run context.
+        assets: Assets of the code location, in which those that write tables are looked up.
+    """
+    written = written_tables(assets)
+    lakes = [lake.name for lake in context.config.lakes if written or lake.assets]
+    if not lakes:
+        return
+    figures = {(item.lake, item.table): item for item in table_figures(context, lakes)}
+    for binding in find_bindings(context.config, [(lake, table) for lake, table in figures if table is not None], written):
+        if (found := figures.get((binding.lake, binding.table))) is not None:
+            yield dg.AssetObservation(binding.key, metadata=_metadata(context, found))
+
+
+def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.AssetChecksDefinition]:
+    """Return the checks of the bindings that have a limit, as one step after the plans."""
+    limits = {
+        binding.key: (binding, limit)
+        for binding in bindings
+        if (limit := max_garbage_share(config.lake(binding.lake), binding)) is not None
+    }
+    if not limits:
+        return []
+    plans = [asset_key(config, storage.name, DELETION_PLAN) for storage in config.storages]
+
+    @dg.multi_asset_check(
+        name=_STEP,
+        specs=[dg.AssetCheckSpec(CHECK, asset=key, description=CHECK_DESCRIPTION, additional_deps=plans) for key in limits],
+        can_subset=True,
+    )
+    def run(context: dg.AssetCheckExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.AssetCheckResult]:
+        with translate_errors():
+            run_context = _run_context(context, collector)
+            figures = {
+                (item.lake, item.table): item for item in table_figures(run_context, {binding.lake for binding, _ in limits.values()})
+            }
+        for key in sorted(selected.asset_key for selected in context.selected_asset_check_keys):
+            binding, limit = limits[key]
+            yield _evaluate(run_context, key, figures.get((binding.lake, binding.table)), limit)
+
+    return [run]
+
+
+def check_bindings(config: Config, tables: Sequence[tuple[str, str]], own: dg.Definitions | None) -> list[Binding]:
+    """Return the bindings that are known when the code location is loaded.
+
+    Args:
+        config: The configuration.
+        tables: Pairs of lake and table, as of the newest run.
+        own: The definitions of the project in which assets are looked up.
+    """
+    if own is None:
+        return configured_bindings(config)
+    return find_bindings(config, tables, written_tables(list(own.get_repository_def().assets_defs_by_key.values())))
+
+
+def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefinition]:
+    """Return the assets of the code location, or none in a run without one, such as of a test."""
+    try:
+        repository = context.repository_def
+    except dg.DagsterError:
+        return ()
+    except Exception:  # noqa: BLE001  (Dagster raises an internal error without a repository)
+        return ()
+    return list(repository.assets_defs_by_key.values())
+
+
+def _run_context(context: dg.AssetCheckExecutionContext, collector: Collector) -> RunContext:
+    """Return the context of the partition, or of the newest run if the check runs alone."""
+    op = context.op_execution_context
+    if op.has_partition_key:
+        return collector.run_context(op.partition_key)
+    return collector.run_context(newest_run(collector.platform.config).isoformat())
+
+
+def newest_run(config: Config) -> date:
+    """Return the newest run date with a plan of every storage.
+
+    Raises:
+        GcError: If no run date has all plans.
+    """
+    state = State.of(config)
+    common = set.intersection(*(set(state.dates(storage.name, DELETION_PLAN.name)) for storage in config.storages))
+    if not common:
+        raise GcError("no run has planned all storages yet. Run gc-assets run.")
+    return max(common)
+
+
+def _evaluate(context: RunContext, key: dg.AssetKey, found: TableFigures | None, limit: float) -> dg.AssetCheckResult:
+    def result(passed: bool, description: str, metadata: dict[str, Any]) -> dg.AssetCheckResult:
+        warn = dg.AssetCheckSeverity.WARN
+        return dg.AssetCheckResult(
+            passed=passed, asset_key=key, check_name=CHECK, severity=warn, description=description, metadata=metadata
+        )
+
+    if found is None:
+        return result(False, f"the run of {context.run_date} has no figures of the table. See gc-assets blame.", {})
+    metadata = {**_metadata(context, found), "max_garbage_share": limit}
+    if found.unreadable is not None:
+        return result(False, f"the table is unreadable: {found.unreadable}. Run gc-assets doctor.", metadata)
+    unneeded = format_bytes(found.garbage.bytes + found.expired.bytes)
+    text = f"{found.garbage_share:.1%} of the bytes are garbage or expired history ({unneeded}); at most {limit:.1%} are allowed"
+    return result(found.garbage_share <= limit, text, metadata)
+
+
+def _metadata(context: RunContext, found: TableFigures) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "live_bytes": found.live.bytes,
+        "live_files": found.live.files,
+        "garbage_bytes": found.garbage.bytes,
+        "garbage_files": found.garbage.files,
+        "expired_bytes": found.expired.bytes,
+        "expired_files": found.expired.files,
+        "garbage_share": round(found.garbage_share, 6),
+        "snapshots": found.snapshots,
+        "expiring_snapshots": found.expiring,
+    }
+    if found.reclaimable_usd is not None:
+        metadata["reclaimable_usd"] = found.reclaimable_usd
+    if found.small_files is not None:
+        metadata["small_files"] = found.small_files
+    if found.unreadable is not None:
+        metadata["unreadable"] = found.unreadable
+    return {**metadata, "gc_lake": found.lake, "gc_table": found.table or "", "gc_run_date": context.run_date.isoformat()}

@@ -1,0 +1,142 @@
+"""Figures of a run for each table of the lakes, for the assets that write the tables.
+
+Tables are read with Arrow, part by part, and only the sums are kept in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow.compute as pc
+
+from gc_assets.core.plan import Amount
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.stages.mark.live_set import LiveSet
+from gc_assets.stages.read.run_tables import CURRENT_STATE, MAX_COUNTED_FILES, summarize_tables
+from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.summaries import LiveFilesSummary
+
+# A live data file under this size is small.
+SMALL_FILE_BYTES: Final = 32 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class TableFigures:
+    """Figures of one table, or of a whole lake.
+
+    Attributes:
+        table: The name of the table. None for a whole lake.
+        expired: Files that only expired history needs.
+        garbage: All other garbage, without foreign files.
+        reclaimable_usd: Price of expired files and garbage per month, or None without a price.
+        snapshots: Number of snapshots or commits, retained or not.
+        expiring: Number of those that the policy does not keep.
+        small_files: Number of live data files under `SMALL_FILE_BYTES`, or None if not counted.
+        unreadable: Why the table could not be read, or None. Its figures are then incomplete.
+    """
+
+    lake: str
+    table: str | None
+    live: Amount
+    expired: Amount
+    garbage: Amount
+    reclaimable_usd: float | None
+    snapshots: int
+    expiring: int
+    small_files: int | None
+    unreadable: str | None = None
+
+    @property
+    def garbage_share(self) -> float:
+        """Share of expired files and garbage in the bytes of the table. 0 for an empty table."""
+        unneeded = self.expired.bytes + self.garbage.bytes
+        return unneeded / (unneeded + self.live.bytes) if unneeded else 0.0
+
+
+def table_figures(context: RunContext, lakes: Collection[str]) -> list[TableFigures]:
+    """Return the figures of these lakes and their tables.
+
+    A lake with live files in a storage that this run date has not swept has no figures, because its
+    garbage is not known.
+    """
+    swept = [storage.name for storage in context.config.storages if context.find(ORPHAN_FILES, storage.name) is not None]
+    marked = [lake.name for lake in context.config.lakes if context.find(LIVE_FILES, lake.name) is not None]
+    if len(marked) < len(context.config.lakes):
+        return []  # a sweep needs the live sets of all lakes
+    known = [lake for lake in marked if lake in lakes and _storages_of(context, lake) <= set(swept)]
+    found = _tables(context, known, swept) if known else []
+    return [*(_sum(lake, [item for item in found if item.lake == lake]) for lake in known), *(item for item in found if item.table)]
+
+
+def _storages_of(context: RunContext, lake: str) -> set[str | None]:
+    totals = LiveSet(context, context.table(LIVE_FILES, lake)).totals
+    return {storage for (storage,), amount in totals.by_all("storage").items() if amount.files and storage}
+
+
+def _tables(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> list[TableFigures]:
+    """Return the figures of the tables, and those of files that belong to no table."""
+    unreadable = {
+        (lake, item.table_name): item.why for lake in lakes for item in context.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable
+    }
+    small = {lake: _count_small_files(context, lake) for lake in lakes}
+    rows = summarize_tables(context, list(lakes), list(storages))
+    found = list[TableFigures]()
+    for row in rows:
+        if row.live is None:
+            continue  # too many files to count by table
+        table = None if row.table == CURRENT_STATE else row.table
+        counts = small[row.lake]
+        found.append(
+            TableFigures(
+                row.lake,
+                table,
+                row.live,
+                row.expired,
+                row.garbage,
+                row.reclaimable_usd,
+                row.kept + row.expiring,
+                row.expiring,
+                None if counts is None else counts[table],
+                unreadable.get((row.lake, table)),
+            )
+        )
+    return found
+
+
+def _sum(lake: str, tables: Iterable[TableFigures]) -> TableFigures:
+    items = list(tables)
+    prices = [item.reclaimable_usd for item in items if item.reclaimable_usd is not None]
+    counts = [item.small_files for item in items if item.small_files is not None]
+    return TableFigures(
+        lake,
+        None,
+        Amount.total(item.live for item in items),
+        Amount.total(item.expired for item in items),
+        Amount.total(item.garbage for item in items),
+        sum(prices) if prices else None,
+        sum(item.snapshots for item in items),
+        sum(item.expiring for item in items),
+        sum(counts) if len(counts) == len(items) else None,
+        next((item.unreadable for item in items if item.unreadable), None),
+    )
+
+
+def _count_small_files(context: RunContext, lake: str) -> Counter[str | None] | None:
+    """Return the number of small live data files by table, or None for a large lake."""
+    table = context.table(LIVE_FILES, lake)
+    if table.summary(LiveFilesSummary).files > MAX_COUNTED_FILES:
+        return None
+    from gc_assets.stages.read.usage import table_names
+
+    names, found = table_names(context), Counter[str | None]()
+    for batch in LiveSet(context, table).batches(columns=["table_uuid", "kind", "size_bytes"]):
+        kinds = batch.column("kind")
+        is_data = pc.or_(pc.equal(kinds, Kind.DATA), pc.equal(kinds, Kind.OBJECT))
+        small = pc.and_(is_data, pc.less(batch.column("size_bytes"), SMALL_FILE_BYTES))
+        for row in batch.filter(small).column("table_uuid").value_counts().to_pylist():
+            found[names.get((lake, row["values"]))] += row["counts"]
+    return found

@@ -1,0 +1,204 @@
+"""Figures of tables on the assets that write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.assets.observations import CHECK, observations
+from gc_assets.assets.user_assets import Binding, find_bindings, written_tables
+from gc_assets.core.clock import Clock
+from gc_assets.definitions import build_definitions
+from gc_assets.lakes.kinds import config_of
+from gc_assets.resources.platform import Platform
+from tests.assets.platforms import platform
+from tests.cli.lakes import SmallLake, small_lake
+
+NOW = datetime.now(UTC)
+TODAY = NOW.date().isoformat()
+
+
+class TableManager(dg.ConfigurableIOManagerFactory):
+    """Has the fields that the IO managers of dagster-iceberg have."""
+
+    name: str = "default"
+    namespace: str | None = None
+
+    def create_io_manager(self, context: dg.InitResourceContext) -> dg.IOManager:
+        raise NotImplementedError
+
+
+def iceberg_manager(namespace: str | None = None) -> dg.ConfigurableIOManagerFactory:
+    made = type("PyArrowIcebergIOManager", (TableManager,), {"__module__": "dagster_iceberg.io_manager.arrow"})
+    return made(namespace=namespace)
+
+
+def asset(key: Sequence[str], **options: Any) -> dg.AssetsDefinition:
+    @dg.asset(key=dg.AssetKey(list(key)), **options)
+    def write() -> None: ...
+
+    return write
+
+
+def read_names(*assets: dg.AssetsDefinition, **resources: Any) -> dict[str, str]:
+    repository = dg.Definitions(assets=assets, resources=resources).get_repository_def()
+    found = written_tables(list(repository.assets_defs_by_key.values()))
+    return {key.to_user_string(): ".".join(parts) for key, parts in found.items()}
+
+
+def project(lake: SmallLake, **settings: Any) -> Platform:
+    document = {
+        "state": f"{lake.root}/state",
+        "storages": [{"name": "warehouse", "location": f"file://{lake.builder.warehouse}/", "money": {"usd_per_gb_month": 23}}],
+        "lakes": [{"name": "sales", "kind": "iceberg", "catalog": lake.builder.properties, **settings}],
+    }
+    return Platform(config_of(document), Clock(NOW), (), lake.lakes_yaml)
+
+
+def test_namespace_of_an_iceberg_manager_precedes_the_key() -> None:
+    found = read_names(
+        asset(["orders"]),
+        asset(["crm", "people"]),
+        asset(["crm", "calls"], metadata={"schema": "archive"}),
+        asset(["crm", "visits"], io_manager_key="plain"),
+        asset(["lost"], io_manager_key="plain"),
+        asset(["other"], io_manager_key="unrelated"),
+        io_manager=iceberg_manager("shop"),
+        plain=iceberg_manager(),
+        unrelated=TableManager(namespace="shop"),
+    )
+    assert found == {
+        "orders": "shop.orders",
+        "crm/people": "shop.people",
+        "crm/calls": "archive.calls",
+        "crm/visits": "crm.visits",
+        "lost": "public.lost",
+    }
+
+
+def test_namespace_can_be_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESPACE_OF_TEST", "shop")
+    manager = type(iceberg_manager())(namespace=dg.EnvVar("NAMESPACE_OF_TEST"))
+    assert read_names(asset(["orders"]), io_manager=manager) == {"orders": "shop.orders"}
+
+
+def test_table_name_of_a_dbt_model_counts_if_its_engine_writes_iceberg() -> None:
+    name = {"dagster/table_name": "lake.shop.orders"}
+    found = read_names(
+        asset(["marts", "orders"], metadata=name, kinds={"dbt", "trino"}),
+        asset(["dwh", "orders"], metadata=name, kinds={"dbt", "snowflake"}),
+    )
+    assert found == {"marts/orders": "lake.shop.orders"}
+
+
+def test_own_assets_of_gc_assets_are_not_bound(tmp_path: Path) -> None:
+    ours = build_definitions(platform(tmp_path)).get_repository_def().assets_defs_by_key.values()
+    assert written_tables(list(ours)) == {}
+
+
+def test_asset_that_fits_tables_of_two_lakes_is_not_bound(tmp_path: Path) -> None:
+    config = config_of(
+        {
+            "state": f"{tmp_path}/state",
+            "storages": [{"name": "warehouse", "location": f"file://{tmp_path}/warehouse/"}],
+            "lakes": [
+                {"name": name, "kind": "iceberg", "catalog": {"type": "sql", "uri": f"sqlite:///{tmp_path}/{name}.db"}}
+                for name in ("a", "b")
+            ],
+        }
+    )
+    key = dg.AssetKey(["orders"])
+    both = [("a", "shop.orders"), ("b", "shop.orders"), ("b", "shop.visits")]
+    assert find_bindings(config, both, {key: ("shop", "orders")}) == []
+    assert find_bindings(config, both, {key: ("shop", "visits")}) == [Binding(key, "b", "shop.visits")]
+
+
+ASSETS = [
+    {"key": "marts/orders", "table": "shop.orders", "max_garbage_share": 0.01},
+    {"key": "marts/visits", "table": "shop.visits"},
+    {"key": "ingest", "max_garbage_share": 1.0},
+]
+
+
+@pytest.fixture(scope="module")
+def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallLake, Platform, dg.ExecuteInProcessResult]:
+    """Execute the job `run` with bound assets."""
+    lake = small_lake(tmp_path_factory.mktemp("observed"))
+    at = project(lake, assets=ASSETS, max_garbage_share=0.9)
+    definitions = dg.Definitions.merge(build_definitions(at), dg.Definitions(assets=[asset(["marts", "orders"])]))
+    result = definitions.resolve_job_def("run").execute_in_process(partition_key=TODAY, instance=dg.DagsterInstance.ephemeral())
+    assert result.success
+    return lake, at, result
+
+
+def read_metadata(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+    events = [event.asset_observation_data.asset_observation for event in result.all_events if event.is_asset_observation]
+    return {event.asset_key.to_user_string(): {name: value.value for name, value in event.metadata.items()} for event in events}
+
+
+@pytest.mark.spark
+def test_each_bound_asset_gets_the_figures_of_its_table(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+    lake, _, result = planned
+    found = read_metadata(result)
+    assert found.keys() == {"marts/orders", "marts/visits", "ingest"}
+    orders = found["marts/orders"]
+    assert orders["garbage_files"] == len(lake.leftovers)
+    assert orders["garbage_bytes"] == sum(path.stat().st_size for path in lake.leftovers)
+    assert (orders["snapshots"], orders["expiring_snapshots"], orders["small_files"]) == (3, 2, 1)
+    assert orders["reclaimable_usd"] == pytest.approx((orders["garbage_bytes"] + orders["expired_bytes"]) / 1e9 * 23)
+    assert (orders["gc_lake"], orders["gc_table"], orders["gc_run_date"]) == ("sales", "shop.orders", TODAY)
+    ingest = found["ingest"]
+    for name in ("garbage_bytes", "expired_files", "snapshots", "small_files"):
+        assert ingest[name] == orders[name] + found["marts/visits"][name]
+    assert ingest["live_bytes"] > orders["live_bytes"] + found["marts/visits"]["live_bytes"]  # and the current metadata
+
+
+@pytest.mark.spark
+def test_check_compares_the_share_with_the_limit_of_its_asset(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+    checks = {item.asset_key.to_user_string(): item for item in planned[2].get_asset_check_evaluations() if item.check_name == CHECK}
+    assert {key: (item.passed, item.metadata["max_garbage_share"].value) for key, item in checks.items()} == {
+        "marts/orders": (False, 0.01),
+        "marts/visits": (True, 0.9),
+        "ingest": (True, 1.0),
+    }
+    assert checks["marts/orders"].severity == dg.AssetCheckSeverity.WARN
+    assert "at most 1.0% are allowed" in str(checks["marts/orders"].description)
+
+
+@pytest.mark.spark
+def test_check_runs_alone_on_the_newest_run(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+    _, at, result = planned
+    key = dg.AssetCheckKey(dg.AssetKey(["ingest"]), CHECK)
+    alone = dg.define_asset_job("alone", dg.AssetSelection.checks(key))
+    definitions = dg.Definitions.merge(build_definitions(at), dg.Definitions(jobs=[alone]))
+    (found,) = (
+        definitions.resolve_job_def("alone").execute_in_process(instance=dg.DagsterInstance.ephemeral()).get_asset_check_evaluations()
+    )
+    assert found.metadata["garbage_bytes"].value == read_metadata(result)["ingest"]["garbage_bytes"]
+
+
+@pytest.mark.spark
+def test_assets_of_the_same_project_are_found(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+    lake, _, result = planned
+    own = dg.Definitions(assets=[asset(["orders"]), asset(["visits_2"])], resources={"io_manager": iceberg_manager("shop")})
+    at = project(lake, max_garbage_share=0.9)
+    (event,) = observations(at.run_context(NOW.date()), list(own.get_repository_def().assets_defs_by_key.values()))
+    assert event.asset_key == dg.AssetKey("orders")
+    assert event.metadata["live_bytes"].value == read_metadata(result)["marts/orders"]["live_bytes"]
+    with_checks = build_definitions(at, own=own).get_repository_def().asset_graph.asset_check_keys
+    assert {key.asset_key.to_user_string() for key in with_checks if key.name == CHECK} == {"orders"}
+
+
+@pytest.mark.spark
+def test_lake_with_an_unswept_storage_has_no_figures(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+    at = planned[1]
+    storages = (at.config.storages[0].model_copy(update={"name": "unswept"}),)
+    context = replace(at, config=at.config.model_copy(update={"storages": storages})).run_context(NOW.date())
+    assert list(observations(context, [])) == []
