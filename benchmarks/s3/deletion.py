@@ -17,14 +17,16 @@ from typing import Any, Final
 
 from benchmarks.s3.requests import AccessLog, count_by_kind
 from benchmarks.s3.upload import put_all
+from gc_assets.buckets.identity import build_identity
+from gc_assets.buckets.protocol import Deletion
 from gc_assets.buckets.requests import MAX_CONCURRENT
+from gc_assets.config.connections import Connections
 from gc_assets.core.phases import DENIED, DONE, PURGE, QUARANTINE
 from gc_assets.s3 import pages
+from gc_assets.s3.bucket import S3Bucket
 from gc_assets.stores.execution import BATCH_SIZE
 from gc_assets.stores.protocol import Action, PlannedAction, QuarantineMode
-from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.objects import identity
-from gc_assets.stores.s3.quarantine import open_quarantine
+from gc_assets.stores.store import open_store
 from tests.s3.servers import S3Server
 
 BOTO3: Final = "boto3, HEAD of each, delete_objects"
@@ -34,7 +36,7 @@ _REFUSED_EVERY: Final = 100
 # its first character does not occur earlier.
 _REFUSED: Final = "~"
 # Returns the refused keys of a batch. All others are deleted.
-_Delete = Callable[[Bucket, Any, Sequence[PlannedAction]], Collection[str]]
+_Delete = Callable[[S3Bucket, Any, Sequence[PlannedAction]], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Side:
     factor: int = 1
 
 
-def delete_with_boto3(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
+def delete_with_boto3(bucket: S3Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
     """Call `delete_objects` of boto3, with version ids if the rows are of a purge."""
     named: list[dict[str, str]] = []
     for row in batch:
@@ -76,35 +78,35 @@ def delete_with_boto3(bucket: Bucket, client: Any, batch: Sequence[PlannedAction
     return refused
 
 
-def check_and_delete_with_boto3(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
+def check_and_delete_with_boto3(bucket: S3Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
     """Send a HEAD for each object, with our concurrency, then call `delete_objects`."""
 
     def is_same(row: PlannedAction) -> bool:
         answer = client.head_object(Bucket=bucket.name, Key=f"{bucket.prefix}{row.key}")
-        return identity(answer["ETag"], answer["ContentLength"], answer["LastModified"]) == row.etag
+        return build_identity(answer["ETag"], answer["ContentLength"], answer["LastModified"]) == row.etag
 
     with ThreadPoolExecutor(MAX_CONCURRENT) as pool:
         same = list(pool.map(is_same, batch))
     return delete_with_boto3(bucket, client, [row for row, goes in zip(batch, same, strict=True) if goes])
 
 
-def delete_with_gc_assets(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
+def delete_with_gc_assets(bucket: S3Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
     """Send only our request, which has an answer for each key."""
     del client
-    answers = bucket.delete([(row.key, row.version_id if row.action == PURGE else None) for row in batch])
-    wrong = [answer.error for answer in answers if answer.error is not None and not answer.is_denied]
+    answers = bucket.delete([Deletion(row.key, row.version_id if row.action == PURGE else None) for row in batch])
+    wrong = [answer.error for answer in answers if answer.verdict not in {"done", "denied"}]
     if wrong:
         raise RuntimeError(f"{bucket.location}: {wrong[0]}")
-    return {row.key for row, answer in zip(batch, answers, strict=True) if answer.is_denied}
+    return {row.key for row, answer in zip(batch, answers, strict=True) if answer.verdict == "denied"}
 
 
 def build_apply(mode: QuarantineMode, action: Action) -> _Delete:
     """Return a function that acts as an apply does: check, act, check the result."""
 
-    def act(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
+    def act(bucket: S3Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
         del client
         rows = [replace(row, action=action, source_plan_id=PLAN if action == PURGE else None) for row in batch]
-        results = open_quarantine(mode, bucket, PLAN).act(rows)
+        results = open_store(bucket.location, Connections.of(bucket.settings)).quarantine(mode, PLAN).act(rows)
         wrong = [result for result in results if result.verdict not in {DONE, DENIED}]
         if wrong:
             raise RuntimeError(f"{bucket.location}: {wrong[0].error}")
@@ -144,14 +146,14 @@ def measure_deletions(server: S3Server, log: AccessLog, sides: Sequence[Side], k
     """
     name = server.bucket(versioned=sides is WITH_VERSIONS)
     return [
-        _run(server, log, side, Bucket.of(f"s3://{name}/{turn}-{number}/", server.settings), side.factor * keys)
+        _run(server, log, side, S3Bucket.of(f"s3://{name}/{turn}-{number}/", server.settings), side.factor * keys)
         for turn in range(rounds)
         # Alternate the order, because a server becomes slower after many deletions.
         for number, side in list(enumerate(sides))[:: -1 if turn % 2 else 1]
     ]
 
 
-def _run(server: S3Server, log: AccessLog, side: Side, bucket: Bucket, keys: int) -> Run:
+def _run(server: S3Server, log: AccessLog, side: Side, bucket: S3Bucket, keys: int) -> Run:
     client = server.client()
     for ours in (bucket.client("change"), bucket.get_single_attempt_client()):
         ours.head_bucket(Bucket=bucket.name)  # creates and connects the clients, like `client`
@@ -176,13 +178,13 @@ def _run(server: S3Server, log: AccessLog, side: Side, bucket: Bucket, keys: int
     return Run(side.tool, keys, wall, cpu, requests)
 
 
-def plan_all(bucket: Bucket) -> list[PlannedAction]:
+def plan_all(bucket: S3Bucket) -> list[PlannedAction]:
     """Return a plan row for each object of a storage."""
     rows: list[PlannedAction] = []
     versioned = bucket.versioning("read").has_versions
     for page in (pages.list_versions if versioned else pages.list_objects)(bucket.settings, bucket.name, bucket.prefix):
         for number, key in enumerate(page.keys):
-            etag = identity(page.etags[number], page.sizes[number], datetime.fromisoformat(page.modified[number]))
+            etag = build_identity(page.etags[number], page.sizes[number], datetime.fromisoformat(page.modified[number]))
             version_id = page.version_ids[number] if versioned else None
             rows.append(PlannedAction(key.decode().removeprefix(bucket.prefix), PURGE, page.sizes[number], etag, version_id))
     return rows

@@ -12,8 +12,8 @@ from typing import Final
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.s3 import pages
-from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.listing import plan_listing
+from gc_assets.s3.bucket import S3Bucket
+from gc_assets.stores.conditional.listing import plan_listing
 from tests.s3.servers import S3Server
 
 BOTO3: Final = "boto3, paginator"
@@ -80,7 +80,7 @@ def build_row_listing(server: S3Server, bucket: str, prefix: str) -> _Listing:
     """Return the listing of an executor for `storage_inventory`: planned ranges, listed into Arrow
     batches.
     """
-    root = Bucket.of(f"s3://{bucket}/{prefix}", server.settings)
+    root = S3Bucket.of(f"s3://{bucket}/{prefix}", server.settings)
 
     def ask() -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""What the clients of all object stores share: their protocol, request budgets and retries.
+"""Shared parts of the clients of object stores: their protocol, request budgets and retries.
 
 One package per client is above this one: `s3`, and those of further object stores.
 """

@@ -22,12 +22,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 from gc_assets.config.connections import StoreSettings
 
 # `read` serves runs and plans, `change` serves an apply.
 Role = Literal["read", "change"]
+
+# Metadata entries of a copy: the identity of the object in the trash, and of the restored object.
+QUARANTINED: Final = "gc-assets-quarantined"
+RESTORED: Final = "gc-assets-restored"
+COPY_ENTRIES: Final = frozenset({QUARANTINED, RESTORED})
 
 # done: executed. absent: the key has no object. changed: the condition was false, so nothing was
 # changed. denied: refused, and a retry does not help. unsupported: the store does not evaluate this
@@ -58,7 +63,7 @@ class Change:
 
     @property
     def reason(self) -> str:
-        """Return the message of the error, empty if there is none."""
+        """Return the message of the error, empty without one."""
         return "" if self.error is None else self.error.strerror or str(self.error)
 
     def require(self) -> Self:
@@ -199,6 +204,11 @@ class ConditionalBucket(Protocol):
         ...
 
     @property
+    def null_version(self) -> str | None:
+        """Return the version id of an object that a bucket with versions names without one."""
+        ...
+
+    @property
     def unknown_token(self) -> str:
         """Return a valid token that no object has."""
         ...
@@ -231,13 +241,31 @@ class ConditionalBucket(Protocol):
         ...
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
-        """Return versions and delete markers of one key, the newest first."""
+        """Return versions and delete markers of one key, the newest first.
+
+        In a bucket without versions, the current object is a version too. Its id is one that `head`,
+        `read` and `delete` accept for the current object.
+        """
         ...
 
     def versioning(self, role: Role) -> Versioning: ...
 
+    def read_blocks(self, key: str, role: Role = "read") -> Iterator[bytes]:
+        """Yield the bytes of an object of any size, in blocks."""
+        ...
+
+    def reach(self, attempts: int) -> datetime | None:
+        """List one key of the storage, with at most these attempts.
+
+        Returns the server's time from the answer, or None if it does not contain it.
+        """
+        ...
+
     def now(self) -> datetime:
-        """Return the server's time, which dates its objects (UTC)."""
+        """Return the server's time, which dates its objects (UTC).
+
+        Raises `StoreError` if the server does not send it.
+        """
         ...
 
     # Changes.
@@ -258,7 +286,7 @@ class ConditionalBucket(Protocol):
         """Copy the object that `source` describes to a key that only the collector uses.
 
         The copy keeps metadata, tags, storage class and encryption, and has one more metadata entry
-        (name, value), which replaces other entries of the collector. A copy that the server makes in
+        (name, value), which replaces those of `COPY_ENTRIES`. A copy that the server makes in
         the background is awaited. If the source has another token, nothing is copied: `changed`.
         """
         ...

@@ -44,7 +44,7 @@ def test_receipt_counts_requests_of_executors(spark: SparkSession, tmp_path: Pat
 
 
 def test_next_run_divides_a_flat_prefix(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc_assets.stores.s3.listing.SPLIT_KEY_EVERY", 10)
+    monkeypatch.setattr("gc_assets.stores.conditional.listing.SPLIT_KEY_EVERY", 10)
     with open_s3_bench("ceph") as bench:
         names = {f"k{number:02d}" for number in range(40)}
         for name in names:

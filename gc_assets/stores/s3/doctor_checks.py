@@ -1,7 +1,7 @@
-"""Checks that `doctor` makes for a bucket.
+"""Checks that `doctor` makes for a bucket of S3.
 
-Can it be reached, listed and read, does the quarantine mode suit it, what else deletes or retains
-its objects, and is the lease held.
+In addition to those of every bucket: what else deletes or retains its objects, and can unfinished
+uploads be aborted.
 """
 
 from __future__ import annotations
@@ -9,29 +9,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
 from gc_assets.config.models import StorageConfig
-from gc_assets.core.causes import cause_of
-from gc_assets.core.clock import MAX_SKEW
-from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
-from gc_assets.core.units import format_duration
-from gc_assets.s3 import pages
-from gc_assets.s3.client import error_code, get_client, payer_params, translate_errors
-from gc_assets.stores.doctor_checks import check_lease
+from gc_assets.core.findings import FAIL, OK, WARN, Finding
+from gc_assets.s3.bucket import S3Bucket
+from gc_assets.s3.client import error_code, translate_errors
+from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
 from gc_assets.stores.protocol import RESERVED_PREFIX
-from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.lease import read_holder
-from gc_assets.stores.s3.probe import probe
 
-# The first request: it should not take minutes to find that a server does not exist.
-_ATTEMPTS: Final = 2
-# Top-level prefixes that are listed one by one, because a policy may refuse a single one.
-_PREFIXES: Final = 50
 # Error codes for a missing or unsupported setting.
 _UNSET: Final = frozenset(
     {"NoSuchLifecycleConfiguration", "ObjectLockConfigurationNotFoundError", "ObjectLockConfigurationNotFound", "NotImplemented"}
@@ -44,126 +34,26 @@ _COSTS: Final = {
 }
 
 
-def examine(bucket: Bucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Yield the findings of `Store.examine`.
-
-    Canaries are written only in a storage of mode `apply`.
-    """
-    for look in (_check_reachable, _check_listable):
-        findings = list(run_check(storage.name, "listable", lambda look=look: look(bucket, storage)))
-        yield from findings
-        if any(finding.verdict == FAIL for finding in findings):
-            return
-    yield from run_check(storage.name, "quarantine", lambda: _check_quarantine(bucket, storage))
-    yield from run_check(storage.name, "lifecycle", lambda: _check_lifecycle(bucket, storage))
-    yield from run_check(storage.name, "lock", lambda: _check_lock(bucket, storage))
-    if storage.mode == "apply":
-        yield from run_check(storage.name, "traits", lambda: _check_traits(bucket, storage))
-        yield from run_check(storage.name, "deletable", lambda: _check_deletable(bucket, storage))
-    if storage.abort_uploads:
-        yield from run_check(storage.name, "uploads", lambda: _check_uploads(bucket, storage))
-    yield from run_check(storage.name, "lease", lambda: check_lease(storage.name, lambda: read_holder(bucket), now))
+def examine(bucket: S3Bucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+    """Yield the findings of `Store.examine`."""
+    uploads = [("uploads", partial(_check_uploads, bucket))] if storage.abort_uploads else []
+    settings = [("lifecycle", partial(_check_lifecycle, bucket)), ("lock", partial(_check_lock, bucket))]
+    return examine_bucket(bucket, storage, now, _TERMS, settings, uploads)
 
 
-def _check_reachable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """List one key, and compare the time of the answer with this machine's."""
-    try:
-        with translate_errors(f"s3://{bucket.name}/{bucket.prefix}"):
-            params = {"Bucket": bucket.name, "Prefix": bucket.prefix, "MaxKeys": 1, **payer_params(bucket.settings)}
-            answer = get_client(bucket.settings, "read", _ATTEMPTS).list_objects_v2(**params)
-    except OSError as error:
-        code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
-        if code.isdigit():  # an HTTP status without an S3 error code
-            found = f"{storage.location} cannot be listed: the answer has HTTP status {code} and no S3 error, expected a list of keys"
-            yield Finding(storage.name, "listable", FAIL, found, "Check `s3.endpoint`: it may be another kind of server.")
-        else:
-            yield _refusal(storage, f"{storage.location} cannot be listed", error)
-        return
-    server_date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    if not server_date:
-        found = f"the answers of the server for {storage.location} have no Date header, so its clock cannot be compared"
-        yield Finding(storage.name, "clock", WARN, found, "Make sure that its clock is correct: the grace period uses its times.")
-        return
-    skew = parsedate_to_datetime(server_date) - datetime.now(UTC).replace(microsecond=0)
-    found = f"the server's clock differs by {abs(skew.total_seconds()):.0f} s"
-    if abs(skew) <= MAX_SKEW:
-        yield Finding(storage.name, "clock", OK, found)
-    else:
-        found += f" ({'ahead of' if skew.total_seconds() > 0 else 'behind'} this machine's), expected at most {format_duration(MAX_SKEW)}"
-        yield Finding(storage.name, "clock", WARN, found, "Set the clocks: the difference shortens the grace period.")
+def _find_wrong_server(storage: StorageConfig, error: OSError) -> Finding | None:
+    """Return a finding for an HTTP status without an S3 error code."""
+    code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
+    if not code.isdigit():
+        return None
+    found = f"{storage.location} cannot be listed: the answer has HTTP status {code} and no S3 error, expected a list of keys"
+    return Finding(storage.name, "listable", FAIL, found, "Check `s3.endpoint`: it may be another kind of server.")
 
 
-def _refusal(storage: StorageConfig, problem: str, error: OSError, check: str = "listable") -> Finding:
-    found = f"{problem}: {error.strerror or error}"
-    return Finding(storage.name, check, FAIL, found, "Fix the reported cause, then run doctor again.", cause_of(error))
+_TERMS: Final = StoreTerms(_COSTS, "the changing role (`s3.apply_profile`, `s3.apply_role_arn`)", _find_wrong_server)
 
 
-def _check_listable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """List the storage and its first prefixes, and read an object of each.
-
-    A policy may refuse any one of them.
-    """
-    try:
-        page = next(pages.list_objects(bucket.settings, bucket.name, bucket.prefix))
-    except OSError as error:
-        yield _refusal(storage, f"{storage.location} cannot be listed", error)
-        return
-    more = "at least " if len(page.keys) == pages.PAGE_KEYS else ""
-    found = f"{storage.location} has {more}{len(page.keys):,} objects"
-    try:
-        prefixes = next(pages.list_objects(bucket.settings, bucket.name, bucket.prefix, delimiter="/")).common
-        first = [_find_first_key(bucket, prefix.decode()) for prefix in prefixes[:_PREFIXES]]
-    except UnicodeDecodeError:  # the listing of a run reports such a key
-        first = []
-    except OSError as error:
-        yield _refusal(storage, f"{storage.location} can be listed, but {error.filename} cannot", error)
-        return
-    for key in [*(key for key in first if key is not None), *(_decode_keys(page.keys[:1]))]:
-        try:
-            bucket.head(key.removeprefix(bucket.prefix), role="read")
-        except OSError as error:
-            yield _refusal(storage, f"{storage.location} can be listed, but s3://{bucket.name}/{key} cannot be read", error, "readable")
-            return
-    yield Finding(storage.name, "listable", OK, found)
-
-
-def _find_first_key(bucket: Bucket, prefix: str) -> str | None:
-    keys = next(pages.list_objects(bucket.settings, bucket.name, prefix)).keys
-    return next(_decode_keys(keys[:1]), None)
-
-
-def _decode_keys(keys: list[bytes]) -> Iterator[str]:
-    for key in keys:
-        try:
-            yield key.decode()
-        except UnicodeDecodeError:
-            return
-
-
-def _check_quarantine(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Yield whether the mode suits the bucket, what it costs, and which other mode would suit."""
-    status, days = bucket.versioning("read").status, f"{storage.quarantine_days} days"
-    refusal = FAIL if storage.mode == "apply" else WARN
-    if storage.quarantine == "versioned" and status != "Enabled":
-        reason = "has versioning suspended" if status else "keeps no versions"
-        found = f"bucket {bucket.name} {reason}, so a delete is permanent; `versioned` needs versioning enabled"
-        yield Finding(storage.name, "quarantine", refusal, found, f"Enable versioning, or use `quarantine: trash`: {_COSTS['trash']}.")
-    elif storage.quarantine == "trash" and status == "Enabled":
-        found = f"bucket {bucket.name} keeps versions, so a copy in the trash frees nothing"
-        yield Finding(storage.name, "quarantine", refusal, found, f"Use `quarantine: versioned`: {_COSTS['versioned']}.")
-    elif status == "Suspended":
-        found = f"bucket {bucket.name} has versioning suspended: older versions still incur costs, and no purge deletes them"
-        yield Finding(
-            storage.name, "quarantine", WARN, found, "Enable it and use `versioned`, or delete the old versions with a lifecycle rule."
-        )
-    else:
-        other = {"deferred": "versioned" if status else "trash"}.get(storage.quarantine, "deferred")
-        found = f"{storage.quarantine}: {_COSTS[storage.quarantine]}; purged after {days}; mode {storage.mode}. "
-        found += f"It suits this bucket, which keeps {'' if status else 'no '}versions. The alternative is {other}: {_COSTS[other]}"
-        yield Finding(storage.name, "quarantine", OK, found)
-
-
-def _read_setting(bucket: Bucket, subject: str, check: str, operation: str, unset: str) -> Iterator[Finding | dict[str, Any]]:
+def _read_setting(bucket: S3Bucket, subject: str, check: str, operation: str, unset: str) -> Iterator[Finding | dict[str, Any]]:
     """Yield one setting of a bucket, or a finding that it is missing or cannot be read."""
     try:
         with translate_errors(f"s3://{bucket.name}"):
@@ -177,7 +67,7 @@ def _read_setting(bucket: Bucket, subject: str, check: str, operation: str, unse
             yield Finding(subject, check, WARN, found, "Allow it for the reading role, or check the bucket manually.")
 
 
-def _check_lifecycle(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
+def _check_lifecycle(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Warn of lifecycle rules of the bucket that may delete quarantined objects.
 
     A rule that does so before a purge is due is a failure in a storage of mode `apply`.
@@ -198,7 +88,7 @@ def _check_lifecycle(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding
             yield Finding(storage.name, "lifecycle", OK, "no lifecycle rule of the bucket deletes objects of the storage")
 
 
-def examine_state(bucket: Bucket) -> Iterator[Finding]:
+def examine_state(bucket: S3Bucket) -> Iterator[Finding]:
     """Yield the findings of `StoreKind.examine_state`.
 
     The state contains plans, approvals and the record of the quarantine.
@@ -214,7 +104,7 @@ def examine_state(bucket: Bucket) -> Iterator[Finding]:
             yield Finding("state", "lifecycle", OK, "no lifecycle rule of its bucket deletes objects of the state")
 
 
-def _find_deleting_rules(bucket: Bucket, answer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+def _find_deleting_rules(bucket: S3Bucket, answer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the enabled rules that delete objects of the storage, each with a description."""
     for rule in answer.get("Rules", []):
         prefix = _rule_prefix(rule)
@@ -241,7 +131,7 @@ def _read_days(rule: dict[str, Any], name: str) -> int | None:
     return setting.get("Days", setting.get("NoncurrentDays"))
 
 
-def _check_lock(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
+def _check_lock(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Warn of Object Lock: locked objects cannot be purged."""
     for answer in _read_setting(bucket, storage.name, "lock", "get_object_lock_configuration", "the bucket has no Object Lock"):
         if isinstance(answer, Finding):
@@ -259,23 +149,7 @@ def _check_lock(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
         yield Finding(storage.name, "lock", WARN, found, action)
 
 
-def _check_deletable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Delete a key that does not exist.
-
-    Without versions this changes nothing and needs the permission.
-    """
-    if bucket.versioning("change").has_versions:
-        return
-    try:
-        bucket.remove(f"gc-assets-canary-{secrets.token_hex(8)}")
-    except OSError as error:
-        problem = f"the changing role (`s3.apply_profile`, `s3.apply_role_arn`) cannot delete under {storage.location}"
-        yield _refusal(storage, problem, error, "deletable")
-        return
-    yield Finding(storage.name, "deletable", OK, f"the changing role may delete under {storage.location}")
-
-
-def _check_uploads(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
+def _check_uploads(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Warn if unfinished uploads cannot be listed, or the changing role cannot abort them.
 
     Aborts an upload that does not exist.
@@ -297,29 +171,3 @@ def _check_uploads(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
         return
     actions = "listed and aborted" if storage.mode == "apply" else "listed"
     yield Finding(storage.name, "uploads", OK, f"unfinished uploads can be {actions}")
-
-
-def _check_traits(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Test the server with canary objects."""
-    try:
-        traits = probe(bucket)
-    except OSError as error:
-        role = "the changing role (`s3.apply_profile`, `s3.apply_role_arn`)"
-        yield _refusal(storage, f"{role} cannot write and remove canaries under {bucket.address(RESERVED_PREFIX)}", error, "traits")
-        return
-    compares = {"none": "ignores etags in deletes", "one": "compares the etag in single deletes", "batch": "compares etags in all deletes"}
-    if not traits.create_if_absent and traits.versions:
-        # The lease uses versions to detect a second writer.
-        found = f"this server ignores If-None-Match in bucket {bucket.name}; its versions show which of two plans was first"
-        yield Finding(
-            storage.name, "traits", WARN, found, "Plans can be applied, but the history of Icechunk repositories in it cannot be edited."
-        )
-    elif not traits.create_if_absent:
-        found = "two writers can create the same object: this server ignores If-None-Match"
-        yield Finding(storage.name, "traits", FAIL, found, "Plans cannot be applied: without a lease, two plans could run concurrently.")
-    elif not traits.replace_if_match:
-        found = "an object cannot be replaced conditionally: this server ignores If-Match"
-        yield Finding(storage.name, "traits", WARN, found, "The history of Icechunk repositories in it cannot be edited.")
-    else:
-        found = f"canary objects were created once and replaced conditionally; the server {compares[traits.delete_if_match]}"
-        yield Finding(storage.name, "traits", OK, found)

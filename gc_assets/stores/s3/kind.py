@@ -35,9 +35,10 @@ def _anywhere(connections: Connections) -> EditableObjects:
 
 
 def _report_files(connections: Connections) -> ReportFiles:
-    from gc_assets.stores.s3.report_files import S3ReportFiles
+    from gc_assets.stores.conditional.report_files import BucketReportFiles
+    from gc_assets.stores.s3.objects import S3Objects
 
-    return S3ReportFiles(connections)
+    return BucketReportFiles(S3Objects(connections))
 
 
 def _read_identity(address: str, location: str, connections: Connections) -> str | None:
@@ -48,16 +49,17 @@ def _read_identity(address: str, location: str, connections: Connections) -> str
 
 
 def _source_bucket(location: str, connections: Connections) -> SourceBucket:
-    from gc_assets.stores.s3.inventory_bucket import S3SourceBucket
+    from gc_assets.s3.bucket import S3Bucket
+    from gc_assets.stores.conditional.inventory_bucket import InventoryBucket
 
-    return S3SourceBucket.at(location, connections)
+    return InventoryBucket(S3Bucket.of(location, connections.settings_for(location, S3Config)))
 
 
 def _examine_state(location: str, connections: Connections) -> Iterable[Finding]:
-    from gc_assets.stores.s3.bucket import Bucket
+    from gc_assets.s3.bucket import S3Bucket
     from gc_assets.stores.s3.doctor_checks import examine_state
 
-    return examine_state(Bucket.of(location, connections.settings_for(location, S3Config)))
+    return examine_state(S3Bucket.of(location, connections.settings_for(location, S3Config)))
 
 
 S3: Final = StoreKind(

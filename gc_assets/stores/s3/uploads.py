@@ -17,20 +17,20 @@ from typing import Any, Final
 
 import xxhash
 
+from gc_assets.buckets.identity import build_identity, modified_us
 from gc_assets.buckets.protocol import Role
 from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED
+from gc_assets.s3.bucket import S3Bucket
 from gc_assets.s3.client import translate_errors
+from gc_assets.stores.conditional.batches import ATTEMPTS, run_guarded
 from gc_assets.stores.protocol import RESERVED_PREFIX, OldUploads, PlannedAction, Result, Upload, UploadCounts
-from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.objects import identity, modified_us
-from gc_assets.stores.s3.quarantine import ATTEMPTS, run_guarded
 
 # Parts are listed upload by upload, so only for this number of uploads, the oldest of each page.
 MAX_SIZED_UPLOADS: Final = 1_000
 
 
-def count_unfinished_uploads(bucket: Bucket, before: datetime) -> UploadCounts:
+def count_unfinished_uploads(bucket: S3Bucket, before: datetime) -> UploadCounts:
     """Return the counts of `Store.count_unfinished_uploads`, and the error of a refused request."""
     uploads = old = size_bytes = sized = 0
     try:
@@ -48,7 +48,7 @@ def count_unfinished_uploads(bucket: Bucket, before: datetime) -> UploadCounts:
     return UploadCounts(uploads, old, size_bytes, sized)
 
 
-def find_old_uploads(bucket: Bucket, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
+def find_old_uploads(bucket: S3Bucket, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
     """Return what `Store.find_old_uploads` specifies."""
     old_count = 0
 
@@ -85,7 +85,7 @@ class S3UploadAborter:
     fails with NoSuchUpload, so the writer notices.
     """
 
-    bucket: Bucket
+    bucket: S3Bucket
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Act as `UploadAborter.act` specifies."""
@@ -133,14 +133,14 @@ class S3UploadAborter:
     def _may_be_completed(self, planned: PlannedAction) -> bool:
         """Return True if the object at the key was written after the upload's last part."""
         current, last_us = self.bucket.head(planned.key), modified_us(planned.etag or "")
-        return current is not None and current.answer["LastModified"].timestamp() * 1e6 >= (last_us or 0)
+        return current is not None and current.modified.timestamp() * 1e6 >= (last_us or 0)
 
     def _request_abort(self, planned: PlannedAction) -> None:
         with translate_errors(self.bucket.address(planned.key)):
             self.bucket.get_single_attempt_client().abort_multipart_upload(**self.bucket.target(planned.key), UploadId=planned.version_id)
 
 
-def _list_uploads(bucket: Bucket, key: str, role: Role = "read") -> Iterator[list[dict[str, Any]]]:
+def _list_uploads(bucket: S3Bucket, key: str, role: Role = "read") -> Iterator[list[dict[str, Any]]]:
     """Yield the uploads under a prefix of the storage, page by page."""
     with translate_errors(bucket.address(key)):
         paginator = bucket.client(role).get_paginator("list_multipart_uploads")
@@ -148,7 +148,7 @@ def _list_uploads(bucket: Bucket, key: str, role: Role = "read") -> Iterator[lis
             yield page.get("Uploads", [])
 
 
-def _examine_upload(bucket: Bucket, upload: dict[str, Any], role: Role = "read") -> _ExaminedUpload | None:
+def _examine_upload(bucket: S3Bucket, upload: dict[str, Any], role: Role = "read") -> _ExaminedUpload | None:
     """Return an upload with its parts, or None if it has ended since it was listed."""
     key, started = _key(bucket, upload), upload["Initiated"]
     try:
@@ -160,10 +160,10 @@ def _examine_upload(bucket: Bucket, upload: dict[str, Any], role: Role = "read")
     size_bytes, last = sum(part["Size"] for part in parts), max([started, *(part["LastModified"] for part in parts)])
     part_metadata = [(part["PartNumber"], part["ETag"], part["Size"], int(part["LastModified"].timestamp())) for part in parts]
     etag = xxhash.xxh64_hexdigest(repr((int(started.timestamp()), sorted(part_metadata))).encode())
-    return _ExaminedUpload(Upload(key, upload["UploadId"], started, size_bytes, identity(etag, size_bytes, last)), last)
+    return _ExaminedUpload(Upload(key, upload["UploadId"], started, size_bytes, build_identity(etag, size_bytes, last)), last)
 
 
-def _key(bucket: Bucket, upload: dict[str, Any]) -> str:
+def _key(bucket: S3Bucket, upload: dict[str, Any]) -> str:
     return upload["Key"].removeprefix(bucket.prefix)
 
 

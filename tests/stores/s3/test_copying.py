@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gc_assets.stores.s3 import copying
+from gc_assets.s3 import copying
 from tests.s3.proxy import Request, Rule, call_before, error_answer
 from tests.stores.builders import PLAN
 from tests.stores.s3.bucket_actions import act, open_through_proxy, plan_rows

@@ -173,7 +173,7 @@ def test_wrong_region_is_reported() -> None:
 
 
 def test_forbidden_delete_request_denies_its_own_keys_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc_assets.stores.s3.bucket.KEYS_PER_DELETE", 2)
+    monkeypatch.setattr("gc_assets.s3.bucket.KEYS_PER_DELETE", 2)
     keys = [f"t/{number}" for number in range(5)]
     no = error_answer(403, "AccessDenied")
     forbidden = Rule(lambda request: "/t/3" in str(request.keys), lambda exchange: exchange.reply(no), times=10**9)
@@ -186,7 +186,8 @@ def test_forbidden_delete_request_denies_its_own_keys_only(monkeypatch: pytest.M
             results = store.quarantine("versioned", PLAN).act(rows)
         assert [result.verdict for result in results] == ["done", "done", "denied", "denied", "done"]
         assert "quarantine 't/3': AccessDenied" in str(results[3].error)
-        assert sorted(len(request.keys) for request in proxy.requests if request.keys) == [1, 2, 2, 2]
+        # The rows of the lost answer are checked again and are done. No other row is requested twice.
+        assert sorted(len(request.keys) for request in proxy.requests if request.keys) == [1, 2, 2]
         assert [bench.get(key) for key in keys] == [None, None, b"t/2", b"t/3", None]
 
 

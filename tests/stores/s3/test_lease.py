@@ -12,8 +12,8 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.stores.conditional import lease as leases
 from gc_assets.stores.protocol import LEASE_DURATION, Store
-from gc_assets.stores.s3 import lease as leases
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import Request, Rule, drop_answer
 from tests.stores.builders import CLOCK, NOW, PLAN

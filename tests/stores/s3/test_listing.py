@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gc_assets.core.errors import StoreError
+from gc_assets.stores.conditional.listing import Range, common_prefix
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingTask, Problem, Store
-from gc_assets.stores.s3.listing import Range, common_prefix
 from tests.s3.proxy import Rule, error_answer, lists
 from tests.stores.contract import inventory
 from tests.stores.s3.bucket_actions import open_through_proxy
@@ -92,7 +92,7 @@ def test_any_split_keys_list_each_key_once(odd_bucket: tuple[S3Bench, list[str]]
 
 
 def test_split_keys_divide_a_flat_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc_assets.stores.s3.listing.SPLIT_KEY_EVERY", 10)
+    monkeypatch.setattr("gc_assets.stores.conditional.listing.SPLIT_KEY_EVERY", 10)
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 10)
     with open_s3_bench("ceph") as bench:
         names = [f"k{number:03d}" for number in range(95)]

@@ -17,13 +17,11 @@ from typing import Final, overload
 import numpy as np
 import pyarrow as pa
 
-from gc_assets.buckets.protocol import Page
+from gc_assets.buckets.identity import build_identities
+from gc_assets.buckets.protocol import ConditionalBucket, Page
 from gc_assets.core.errors import StoreError
-from gc_assets.s3 import pages
 from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, ListingBatch, ListingTask, Problem
-from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.objects import identities
 
 TASKS_PER_WORKER: Final = 4
 # The maximum number of requests that look for directories.
@@ -54,13 +52,13 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class S3ListingTask:
+class BucketListingTask:
     """Ranges of a storage's keys.
 
     `parallelism` bounds the parts into which the rest of a range is divided.
     """
 
-    bucket: Bucket
+    bucket: ConditionalBucket
     ranges: tuple[Range, ...]
     parallelism: int
     versions: bool
@@ -70,7 +68,7 @@ class S3ListingTask:
 
         A range that cannot be read is a problem of kind `unreadable`.
         """
-        rows = _RowBuffer()
+        rows = RowBuffer()
         pending, leftover, listed = list(self.ranges), list[Range](), 0
         while pending and (listed == 0 or listed < budget):
             key_range = pending.pop()
@@ -126,7 +124,7 @@ class S3ListingTask:
         return rest.split(_pick_evenly(sorted(set(split_keys)), self.parallelism))
 
 
-def plan_listing(bucket: Bucket, parallelism: int, split_keys: Sequence[str] | None = None) -> Sequence[ListingTask]:
+def plan_listing(bucket: ConditionalBucket, parallelism: int, split_keys: Sequence[str] | None = None) -> Sequence[ListingTask]:
     """Return tasks that together list the storage once, as `Store.plan_listing` specifies.
 
     A storage that was small is one task.
@@ -138,11 +136,11 @@ def plan_listing(bucket: Bucket, parallelism: int, split_keys: Sequence[str] | N
         raise StoreError(f"storage {bucket.location} cannot be listed: {error.strerror or error}") from error
     split_at = _pick_evenly(keys, TASKS_PER_WORKER * parallelism)
     ranges = [*Range(end=_RESERVED).split(split_at), *Range(after=_AFTER_RESERVED).split(split_at)]
-    task = S3ListingTask(bucket, (), parallelism, versions)
+    task = BucketListingTask(bucket, (), parallelism, versions)
     return _distribute(task, ranges, len(ranges) if len(keys) > (0 if split_keys is None else 1) else 1)
 
 
-def _find_directories(bucket: Bucket, parallelism: int) -> list[bytes]:
+def _find_directories(bucket: ConditionalBucket, parallelism: int) -> list[bytes]:
     """Return directories of the storage, in order.
 
     These are the top-level directories, and those of further levels until there are enough for
@@ -169,24 +167,18 @@ def _pick_evenly(keys: Sequence[bytes], limit: int) -> list[bytes]:
     return [keys[number] for number in np.linspace(0, len(keys) - 1, limit).astype(int)]
 
 
-def _list_directories(bucket: Bucket, directory: bytes, after: bytes) -> Iterator[Page]:
-    prefix = bucket.prefix.encode()
-    return pages.list_objects(
-        bucket.settings, bucket.name, (prefix + directory).decode(), after=prefix + after if after else b"", delimiter="/"
-    )
+def _list_directories(bucket: ConditionalBucket, directory: bytes, after: bytes) -> Iterator[Page]:
+    return bucket.list_pages(directory.decode(), after, delimiter="/")
 
 
-def _list_pages(bucket: Bucket, key_range: Range, versions: bool) -> Iterator[Page]:
+def _list_pages(bucket: ConditionalBucket, key_range: Range, versions: bool) -> Iterator[Page]:
     """Yield the pages of a range.
 
     The common prefix of the range's keys is requested as prefix, so that fewer keys after its end
     are listed.
     """
-    prefix = bucket.prefix.encode()
-    after = prefix + key_range.after if key_range.after else b""
     common = common_prefix(key_range.after, key_range.end) if key_range.end is not None else ""
-    list_pages = pages.list_versions if versions else pages.list_objects
-    return list_pages(bucket.settings, bucket.name, bucket.prefix + common, after=after)
+    return bucket.list_pages(common, key_range.after, versions=versions)
 
 
 def common_prefix(one: bytes, other: bytes) -> str:
@@ -198,7 +190,7 @@ def common_prefix(one: bytes, other: bytes) -> str:
         return one[: error.start].decode()
 
 
-def _distribute(task: S3ListingTask, ranges: Sequence[Range], tasks: int) -> tuple[S3ListingTask, ...]:
+def _distribute(task: BucketListingTask, ranges: Sequence[Range], tasks: int) -> tuple[BucketListingTask, ...]:
     parts = [tuple(ranges[start :: max(tasks, 1)]) for start in range(min(len(ranges), max(tasks, 1)))]
     return tuple(replace(task, ranges=part) for part in parts)
 
@@ -220,7 +212,7 @@ def _to_printable(key: bytes) -> str:
 
 
 @dataclass(slots=True)
-class _RowBuffer:
+class RowBuffer:
     """Objects and problems since the last `take`."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
@@ -287,7 +279,7 @@ def _build_batch(page: Page, relative: Sequence[bytes], own: Sequence[int]) -> p
         "key": pa.array([relative[number] for number in own], pa.binary()).cast(pa.string()),
         "size_bytes": sizes,
         "last_modified": modified,
-        "etag": identities(pa.array([page.etags[number] for number in own], pa.string()), sizes, modified),
+        "etag": build_identities(pa.array([page.etags[number] for number in own], pa.string()), sizes, modified),
         "source": pa.repeat(LISTING_SOURCE, len(own)),
         "storage_class": pa.array([page.classes[number] for number in own], pa.string()),
     }

@@ -22,30 +22,27 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, Final
 
-from botocore.exceptions import ClientError
-
-from gc_assets.buckets.protocol import Role
+from gc_assets.buckets.protocol import ConditionalBucket, Deletion, Role
 from gc_assets.core.clock import Clock
+from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.core.untrusted_input import parse_json
-from gc_assets.s3 import pages
-from gc_assets.s3.client import PRECONDITION, error_code, translate_errors
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
-from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.objects import S3Objects
 
 _LEASE_PREFIX: Final = f"{RESERVED_PREFIX}lease/"
 _DIGITS: Final = 12
+# More versions of a lease than its writers create.
+_MAX_VERSIONS: Final = 1000
 # Attempts of a process that competes with others.
 _MAX_ATTEMPTS: Final = 8
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class S3Lease:
+class BucketLease:
     """An acquired lease, identified by its fencing token."""
 
-    bucket: Bucket
+    bucket: ConditionalBucket
     token: int
     nonce: str
     duration: timedelta
@@ -84,7 +81,9 @@ class S3Lease:
         )
 
 
-def acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> S3Lease:
+def acquire(
+    bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0
+) -> BucketLease:
     """Acquire the lease of the storage as `Store.acquire` specifies."""
     try:
         for _ in range(_MAX_ATTEMPTS):
@@ -101,7 +100,7 @@ def acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: ti
     )
 
 
-def _try_acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timedelta, after: int) -> S3Lease | None:
+def _try_acquire(bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clock, duration: timedelta, after: int) -> BucketLease | None:
     """Return the lease, or None if another process tried to acquire it at the same time."""
     latest = read_latest(bucket, "change")
     now = _read_time(bucket, clock)
@@ -121,10 +120,10 @@ def _try_acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duratio
     if latest is None or (latest[0], latest[1]["nonce"]) != (token, nonce):
         _withdraw(bucket, _lease_key(token), content)
         return None
-    return S3Lease(bucket, token, nonce, duration, clock)
+    return BucketLease(bucket, token, nonce, duration, clock)
 
 
-def read_holder(bucket: Bucket) -> Holder | None:
+def read_holder(bucket: ConditionalBucket) -> Holder | None:
     """Return the holder of the lease, live or expired, or None without a lease.
 
     Raises:
@@ -138,7 +137,7 @@ def read_holder(bucket: Bucket) -> Holder | None:
     return None if latest is None or latest[1]["released"] else _to_holder(*latest)
 
 
-def _read_time(bucket: Bucket, clock: Clock) -> datetime:
+def _read_time(bucket: ConditionalBucket, clock: Clock) -> datetime:
     """Return the server's time.
 
     The clocks of two machines differ, and the faster one would take over a live lease.
@@ -150,10 +149,10 @@ def _lease_key(token: int) -> str:
     return f"{_LEASE_PREFIX}{token:0{_DIGITS}d}.json"
 
 
-def _list_tokens(bucket: Bucket, role: Role) -> list[int]:
+def _list_tokens(bucket: ConditionalBucket, role: Role) -> list[int]:
     found: list[int] = []
     prefix = f"{bucket.prefix}{_LEASE_PREFIX}"
-    for page in pages.list_objects(bucket.settings, bucket.name, prefix, role=role):
+    for page in bucket.list_pages(_LEASE_PREFIX, role=role):
         for key in page.keys:
             name = key.decode("utf-8", "backslashreplace").removeprefix(prefix)
             token = name.removesuffix(".json")
@@ -163,21 +162,22 @@ def _list_tokens(bucket: Bucket, role: Role) -> list[int]:
     return sorted(found)
 
 
-def read_latest(bucket: Bucket, role: Role) -> tuple[int, dict[str, Any]] | None:
+def read_latest(bucket: ConditionalBucket, role: Role) -> tuple[int, dict[str, Any]] | None:
     """Return token and record of the current lease."""
-    objects, tokens = S3Objects.of(bucket.settings), list[int]()
+    tokens = list[int]()
     for _ in range(_MAX_ATTEMPTS):
         tokens = _list_tokens(bucket, role)
         if not tokens:
             return None
+        key = _lease_key(tokens[-1])
         with suppress(FileNotFoundError):  # removed by the holder of a newer lease
-            content, _ = objects.read_with_etag(bucket.address(_lease_key(tokens[-1])), role)
+            content, _ = run_with_deadline(READ_SECONDS, bucket.address(key), lambda key=key: bucket.read(key, role))
             return tokens[-1], _read_record(bucket, tokens[-1], content)
     found = bucket.address(_lease_key(tokens[-1]))
     raise StoreError(f"{found} is listed but does not exist; retry when fewer processes use the storage")
 
 
-def _read_record(bucket: Bucket, token: int, content: bytes) -> dict[str, Any]:
+def _read_record(bucket: ConditionalBucket, token: int, content: bytes) -> dict[str, Any]:
     try:
         return _parse_record(token, content)
     except (ValueError, TypeError, AttributeError) as error:
@@ -202,27 +202,24 @@ def _to_holder(token: int, record: dict[str, Any]) -> Holder:
     return Holder(token=token, **fields)
 
 
-def _create(bucket: Bucket, key: str, content: bytes) -> bool:
+def _create(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
     """Create a lease. Returns False if another process created it first or at the same time.
 
     Raises:
         StoreError: If the server lets two processes create the same object.
     """
-    with translate_errors(bucket.address(key)):
-        try:
-            version_id = bucket.client("change").put_object(**bucket.target(key), Body=content, IfNoneMatch="*").get("VersionId")
-        except ClientError as error:
-            if error_code(error) not in PRECONDITION:
-                raise
-            # The lease is ours if the answer to our own request was lost.
-            return _read_content(bucket, key) == content
+    created = bucket.put_if_absent(key, content)
+    if created.verdict == "changed":
+        # The lease is ours if the answer to our own request was lost.
+        return _read_content(bucket, key) == content
+    version_id = created.require().version_id
     if version_id is None or version_id == "null":
         _require_create_if_absent(bucket, key)
         return True
     return _is_only_version(bucket, key, content)
 
 
-def _is_only_version(bucket: Bucket, key: str, content: bytes) -> bool:
+def _is_only_version(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
     """Return True if no other process created the same lease in a bucket with versions.
 
     If another one did, our version is withdrawn. Some servers ignore the condition in such a bucket
@@ -231,47 +228,48 @@ def _is_only_version(bucket: Bucket, key: str, content: bytes) -> bool:
     its own if an answer was lost and it retried. Versions under a delete marker were removed
     manually.
     """
-    versions = takewhile(lambda version: not version.is_marker, bucket.newest_versions(key, pages.PAGE_KEYS))
+    versions = takewhile(lambda version: not version.is_marker, bucket.newest_versions(key, _MAX_VERSIONS))
     if all(_read_content(bucket, key, version.version_id) == content for version in versions):
         return True
     _withdraw(bucket, key, content)
     return False
 
 
-def _withdraw(bucket: Bucket, key: str, content: bytes) -> None:
+def _withdraw(bucket: ConditionalBucket, key: str, content: bytes) -> None:
     """Remove our versions in a bucket with versions. In other buckets only we have written the key."""
-    versions = [version.version_id for version in bucket.newest_versions(key, pages.PAGE_KEYS) if not version.is_marker]
-    bucket.delete([(key, version_id) for version_id in versions if _read_content(bucket, key, version_id) == content])
+    versions = [version.version_id for version in bucket.newest_versions(key, _MAX_VERSIONS) if not version.is_marker]
+    own = [Deletion(key, version_id) for version_id in versions if _read_content(bucket, key, version_id) == content]
+    for deleted in bucket.delete(own):
+        if deleted.verdict == "unknown":
+            deleted.require()
 
 
-def _read_content(bucket: Bucket, key: str, version_id: str | None = None) -> bytes | None:
+def _read_content(bucket: ConditionalBucket, key: str, version_id: str | None = None) -> bytes | None:
     """Return the bytes of a version, or None if its writer has removed it."""
     try:
-        with translate_errors(bucket.address(key)):
-            return bucket.client("change").get_object(**bucket.target(key, version_id))["Body"].read()
+        return bucket.read(key, version_id=version_id)[0]
     except FileNotFoundError:
         return None
 
 
-def _require_create_if_absent(bucket: Bucket, key: str) -> None:
+def _require_create_if_absent(bucket: ConditionalBucket, key: str) -> None:
     """Raise `StoreError` if the server would let another process create the same lease."""
-    try:
-        S3Objects.of(bucket.settings).create(bucket.address(key), b"{}")
-    except FileExistsError:
+    second = bucket.put_if_absent(key, b"{}")
+    if second.verdict == "changed":
         return
-    bucket.remove(key)
+    second.require()
+    bucket.delete_if_match(key, None).require()
     raise StoreError(
         f"storage {bucket.location}: the server created {bucket.address(key)} although it existed (it ignores If-None-Match), so two "
         "plans could change the storage concurrently. Plans cannot be applied; run gc-assets doctor to see what the server supports"
     )
 
 
-def _write_record(bucket: Bucket, token: int, record: dict[str, Any]) -> None:
-    with translate_errors(bucket.address(_lease_key(token))):
-        bucket.client("change").put_object(**bucket.target(_lease_key(token)), Body=json.dumps(record, indent=1).encode())
+def _write_record(bucket: ConditionalBucket, token: int, record: dict[str, Any]) -> None:
+    bucket.put(_lease_key(token), json.dumps(record, indent=1).encode()).require()
 
 
-def _remove_old_leases(bucket: Bucket, current: int) -> None:
+def _remove_old_leases(bucket: ConditionalBucket, current: int) -> None:
     """Remove the leases before the previous one, with all their versions.
 
     A lease that cannot be removed does no harm and is logged.
@@ -279,9 +277,9 @@ def _remove_old_leases(bucket: Bucket, current: int) -> None:
     for token in _list_tokens(bucket, "change"):
         if token < current - 1:
             try:
-                versions = bucket.newest_versions(_lease_key(token), pages.PAGE_KEYS)
-                answers = bucket.delete([(_lease_key(token), version.version_id) for version in versions])
-                refusal = next((answer.error for answer in answers if answer.error is not None), None)
+                versions = bucket.newest_versions(_lease_key(token), _MAX_VERSIONS)
+                changes = bucket.delete([Deletion(_lease_key(token), version.version_id) for version in versions])
+                refusal = next((change.reason for change in changes if not change.is_done), None)
             except OSError as error:
                 refusal = error.strerror or str(error)
             if refusal is not None:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import pyarrow as pa
 
-from gc_assets.config.connections import Connections
-from gc_assets.config.s3 import S3Config
-from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.objects import identities
+from gc_assets.buckets.identity import build_identities
+from gc_assets.buckets.protocol import ConditionalBucket
 
 
 @dataclass(frozen=True, slots=True)
-class S3SourceBucket:
+class InventoryBucket:
     """`SourceBucket` of a storage."""
 
-    storage: Bucket
-
-    @classmethod
-    def at(cls, location: str, connections: Connections) -> Self:
-        return cls(Bucket.of(location, connections.settings_for(location, S3Config)))
+    storage: ConditionalBucket
 
     @property
     def bucket(self) -> str:
@@ -35,8 +28,8 @@ class S3SourceBucket:
         return self.storage.versioning("read").has_versions
 
     def identities(self, etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
-        return identities(etags, sizes, modified)
+        return build_identities(etags, sizes, modified)
 
     def size_of(self, key: str) -> int | None:
-        head = self.storage.head(key, "read")
-        return None if head is None else head.answer["ContentLength"]
+        found = self.storage.head(key, "read")
+        return None if found is None else found.size_bytes

@@ -1,30 +1,26 @@
 """Copies of objects within a bucket: into the trash, and back to their keys.
 
-A copy keeps metadata, tags, storage class and encryption. One more metadata entry contains the
-identity of the original object, because etag and time of the copy differ from it. Copies above 5 GB
-are made in parts (Amazon S3 API Reference, CopyObject and UploadPartCopy).
+A copy keeps metadata, tags, storage class and encryption. Copies above 5 GB are made in parts
+(Amazon S3 API Reference, CopyObject and UploadPartCopy).
 """
 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol
 from urllib.parse import urlencode
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from gc_assets.buckets.identity import token_of
+from gc_assets.buckets.protocol import COPY_ENTRIES, ObjectInfo, Role
 from gc_assets.buckets.requests import map_concurrently
-from gc_assets.s3.client import PRECONDITION, error_code, translate_errors
-from gc_assets.stores.s3.bucket import Bucket, Head
-from gc_assets.stores.s3.objects import etag_of
-
-# Metadata entries of a copy: the identity of the object in the trash, and of the restored object.
-QUARANTINED: Final = "gc-assets-quarantined"
-RESTORED: Final = "gc-assets-restored"
+from gc_assets.s3.client import translate_errors
 
 # The limit of one copy request.
 MAX_SINGLE_COPY_BYTES: Final = 5 * 10**9
@@ -46,24 +42,23 @@ _PRESERVED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CopyMetadata:
-    """Identities in a copy's metadata: of the quarantined and of the restored object."""
+class RequestTarget(Protocol):
+    """Subset of `S3Bucket` that a copy needs."""
 
-    quarantined: str | None
-    restored: str | None
-    size_bytes: int
+    @property
+    def name(self) -> str: ...
+    @property
+    def prefix(self) -> str: ...
+    def client(self, role: Role) -> Any: ...
+    def address(self, key: str) -> str: ...
+    def target(self, key: str, version_id: str | None = None) -> dict[str, str]: ...
+    def head(self, key: str, role: Role = "change", version_id: str | None = None) -> ObjectInfo | None: ...
 
-    @classmethod
-    def of(cls, head: Head) -> Self:
-        metadata: Mapping[str, str] = head.answer.get("Metadata", {})
-        return cls(metadata.get(QUARANTINED), metadata.get(RESTORED), head.answer["ContentLength"])
 
-
-def copy_to_trash(bucket: Bucket, key: str, to: str, source: Head) -> None:
+def copy_object(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, entry: tuple[str, str]) -> None:
     """Copy the object that `source` describes. Raises `OSError` if the key has another object."""
-    attributes = _build_attributes(source, QUARANTINED, source.identity)
-    if source.answer["ContentLength"] > MAX_SINGLE_COPY_BYTES:
+    attributes = _build_attributes(source, entry)
+    if source.size_bytes > MAX_SINGLE_COPY_BYTES:
         _abort_unfinished(bucket, to)
         _copy_in_parts(bucket, key, to, source, attributes | _read_tags(bucket, key))
         _copy_tags(bucket, key, to, source, attributes)
@@ -72,7 +67,7 @@ def copy_to_trash(bucket: Bucket, key: str, to: str, source: Head) -> None:
         bucket.client("change").copy_object(
             **bucket.target(to),
             CopySource=_source(bucket, key),
-            CopySourceIfMatch=etag_of(source.identity),
+            CopySourceIfMatch=token_of(source.identity),
             MetadataDirective="REPLACE",
             TaggingDirective="COPY",
             **attributes,
@@ -80,7 +75,7 @@ def copy_to_trash(bucket: Bucket, key: str, to: str, source: Head) -> None:
     _copy_tags(bucket, key, to, source, attributes)
 
 
-def _copy_tags(bucket: Bucket, key: str, to: str, source: Head, attributes: Mapping[str, Any]) -> None:
+def _copy_tags(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, attributes: Mapping[str, Any]) -> None:
     """Set the tags of a copy if the server dropped or damaged them (Ceph 16)."""
     if not source.answer.get("TagCount"):
         return
@@ -92,37 +87,32 @@ def _copy_tags(bucket: Bucket, key: str, to: str, source: Head, attributes: Mapp
             client.put_object_tagging(**bucket.target(to), Tagging={"TagSet": found})
 
 
-def copy_back(bucket: Bucket, trashed: Head, key: str, to: str) -> bool:
-    """Copy an object from the trash to its original key. Returns False if that key has an object.
+def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, entry: tuple[str, str]) -> None:
+    """Copy an object to a key without an object.
 
     Args:
         bucket: The storage.
-        held: The object in the trash.
-        key: The key in the trash.
-        to: The original key.
+        key: The key of the object.
+        to: The key of the copy.
+        source: The object.
+        entry: The name and value of an additional metadata entry.
+
+    Raises:
+        FileExistsError: If the key has an object.
+        OSError: For other failures, and if the server rejects a condition.
     """
-    quarantined = CopyMetadata.of(trashed).quarantined or ""
-    attributes = _build_attributes(trashed, RESTORED, quarantined) | _read_tags(bucket, key)
-    try:
-        if trashed.answer["ContentLength"] > MAX_PUT_BYTES:
-            is_made = _copy_in_parts(bucket, key, to, trashed, attributes, only_if_absent=True)
-            if is_made:
-                _copy_tags(bucket, key, to, trashed, attributes)
-            return is_made
-        with translate_errors(bucket.address(key)):
-            client = bucket.client("change")
-            content = client.get_object(**bucket.target(key), IfMatch=f'"{etag_of(trashed.identity)}"')["Body"].read()
-            client.put_object(**bucket.target(to), Body=content, ContentMD5=_md5(content), IfNoneMatch="*", **attributes)
-    except OSError as error:
-        if isinstance(error.__cause__, ClientError) and error_code(error.__cause__) in PRECONDITION:
-            # If the answer to our own request was lost, the object is ours.
-            current = bucket.head(to)
-            return current is not None and CopyMetadata.of(current).restored == quarantined
-        raise
-    return True
+    attributes = _build_attributes(source, entry) | _read_tags(bucket, key)
+    if source.size_bytes > MAX_PUT_BYTES:
+        _copy_in_parts(bucket, key, to, source, attributes, only_if_absent=True)
+        _copy_tags(bucket, key, to, source, attributes)
+        return
+    with translate_errors(bucket.address(key)):
+        client = bucket.client("change")
+        content = client.get_object(**bucket.target(key), IfMatch=f'"{token_of(source.identity)}"')["Body"].read()
+        client.put_object(**bucket.target(to), Body=content, ContentMD5=_md5(content), IfNoneMatch="*", **attributes)
 
 
-def _abort_unfinished(bucket: Bucket, to: str) -> None:
+def _abort_unfinished(bucket: RequestTarget, to: str) -> None:
     """Abort uploads of a killed copy to a key that no other writer uses."""
     target = bucket.target(to)
     with translate_errors(bucket.address(to)):
@@ -133,8 +123,10 @@ def _abort_unfinished(bucket: Bucket, to: str) -> None:
                     client.abort_multipart_upload(**target, UploadId=upload["UploadId"])
 
 
-def _copy_in_parts(bucket: Bucket, key: str, to: str, source: Head, attributes: dict[str, Any], only_if_absent: bool = False) -> bool:
-    """Copy an object in parts. Returns False if the target key has an object.
+def _copy_in_parts(
+    bucket: RequestTarget, key: str, to: str, source: ObjectInfo, attributes: dict[str, Any], only_if_absent: bool = False
+) -> None:
+    """Copy an object in parts. Raises `FileExistsError` if the target key has an object.
 
     Not every server applies a condition when it completes an upload, so the key is checked again
     immediately before. A killed copy leaves an unfinished upload.
@@ -152,22 +144,25 @@ def _copy_in_parts(bucket: Bucket, key: str, to: str, source: Head, attributes: 
                     UploadId=upload,
                     PartNumber=number,
                     CopySource=_source(bucket, key),
-                    CopySourceIfMatch=etag_of(source.identity),
+                    CopySourceIfMatch=token_of(source.identity),
                     CopySourceRange=byte_range,
                 )
             return {"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]}
 
         try:
-            parts = map_concurrently(_ranges(source.answer["ContentLength"]), part)
-            if only_if_absent and bucket.head(to) is not None:
-                client.abort_multipart_upload(**target, UploadId=upload)
-                return False
+            parts = map_concurrently(_ranges(source.size_bytes), part)
+            if only_if_absent:
+                _require_absent(bucket, to)
             client.complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts}, **condition)
         except BaseException:
             with suppress(ClientError, BotoCoreError):  # the first failure is the one to report
                 client.abort_multipart_upload(**target, UploadId=upload)
             raise
-    return True
+
+
+def _require_absent(bucket: RequestTarget, key: str) -> None:
+    if bucket.head(key) is not None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), bucket.address(key))
 
 
 def _md5(content: bytes) -> str:
@@ -180,19 +175,19 @@ def _ranges(size_bytes: int) -> Iterator[tuple[int, str]]:
         yield number, f"bytes={start}-{min(start + PART_BYTES, size_bytes) - 1}"
 
 
-def _source(bucket: Bucket, key: str) -> dict[str, str]:
+def _source(bucket: RequestTarget, key: str) -> dict[str, str]:
     return {"Bucket": bucket.name, "Key": f"{bucket.prefix}{key}"}
 
 
-def _build_attributes(head: Head, entry: str, identity: str) -> dict[str, Any]:
+def _build_attributes(head: ObjectInfo, entry: tuple[str, str]) -> dict[str, Any]:
     """Return the attributes that make a copy equal to this object, with one more metadata entry."""
-    metadata = {name: value for name, value in head.answer.get("Metadata", {}).items() if name not in {QUARANTINED, RESTORED}}
+    metadata = {name: value for name, value in head.answer.get("Metadata", {}).items() if name not in COPY_ENTRIES}
     preserved = {name: head.answer[name] for name in _PRESERVED if head.answer.get(name) is not None}
     expires = head.answer.get("ExpiresString")
-    return preserved | ({"Expires": expires} if expires else {}) | {"Metadata": {**metadata, entry: identity}}
+    return preserved | ({"Expires": expires} if expires else {}) | {"Metadata": {**metadata, entry[0]: entry[1]}}
 
 
-def _read_tags(bucket: Bucket, key: str) -> dict[str, str]:
+def _read_tags(bucket: RequestTarget, key: str) -> dict[str, str]:
     with translate_errors(bucket.address(key)):
         tags = bucket.client("change").get_object_tagging(**bucket.target(key)).get("TagSet", [])
     return {"Tagging": urlencode([(tag["Key"], tag["Value"]) for tag in tags])} if tags else {}

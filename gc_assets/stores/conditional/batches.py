@@ -1,0 +1,136 @@
+"""Batches of planned rows: prepare each row, delete in few requests, settle each row.
+
+An answer may be lost, or a condition may fail in one of several requests. Only the rows that this
+concerns are prepared again, and their preparation compares everything once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion
+from gc_assets.buckets.requests import map_concurrently, pause_before_retry
+from gc_assets.core.errors import StoreError, is_permanent
+from gc_assets.core.phases import DENIED, DONE, FAILED
+from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Result
+
+# Attempts of a delete, each preceded by a comparison.
+ATTEMPTS: Final = 8
+# Verdicts after which a row is prepared again.
+_REPEATED: Final = frozenset({"unknown", "changed", "absent"})
+_Step = TypeVar("_Step")
+_Settle = Callable[[PlannedAction, Change], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class RowDeletion:
+    """Objects to delete for a row, together with those of other rows.
+
+    A purge has the planned object first, and then older versions, which are deleted if possible.
+    """
+
+    planned: PlannedAction
+    objects: tuple[Deletion, ...]
+
+
+Step = Result | RowDeletion
+
+
+def delete_prepared(
+    bucket: ConditionalBucket,
+    batch: Sequence[PlannedAction],
+    resumed: Collection[PlannedAction],
+    prepare: Callable[[PlannedAction, bool], Step],
+    settle: _Settle,
+    refuse: Callable[[Sequence[Step]], Sequence[Step]] = lambda steps: steps,
+) -> list[Result]:
+    """Prepare each row, delete the resulting objects in few requests, and settle each row.
+
+    Args:
+        bucket: The storage.
+        batch: The rows.
+        resumed: Rows that an earlier attempt may have acted on.
+        prepare: Returns the result of a row, or what to delete for it. True if an earlier attempt
+            may have acted on it.
+        settle: Checks the effect of a row's first delete.
+        refuse: Replaces steps immediately before they are executed.
+    """
+    steps, changes = dict[int, Step](), dict[int, list[Change]]()
+    attempted, pending = set(resumed), list(range(len(batch)))
+
+    def prepare_row(number: int) -> Step:
+        planned = batch[number]
+        return run_guarded(planned, lambda: prepare(planned, planned in attempted))
+
+    for attempt in range(ATTEMPTS):
+        steps |= zip(pending, refuse(map_concurrently(pending, prepare_row)), strict=True)
+        rows = {number: step for number in pending if isinstance(step := steps[number], RowDeletion)}
+        found = iter(bucket.delete([item for step in rows.values() for item in step.objects]))
+        changes |= {number: [next(found) for _ in step.objects] for number, step in rows.items()}
+        pending = [
+            number for number, step in rows.items() if any(item.verdict in _REPEATED for item in _required_changes(step, changes[number]))
+        ]
+        if not pending:
+            break
+        attempted |= {batch[number] for number in pending}
+        if attempt + 1 < ATTEMPTS:
+            pause_before_retry(attempt)
+
+    def settle_row(number: int) -> Result:
+        step = steps[number]
+        return step if isinstance(step, Result) else _settle_row(step, changes[number], settle)
+
+    return map_concurrently(range(len(batch)), settle_row)
+
+
+def _required_changes(step: RowDeletion, changes: Sequence[Change]) -> Sequence[Change]:
+    """Return the changes without which the row is not done."""
+    return changes[:1] if step.planned.action == "purge" else changes
+
+
+def _settle_row(step: RowDeletion, changes: Sequence[Change], settle: _Settle) -> Result:
+    needed = _required_changes(step, changes)
+    refusal = next((change for change in needed if not change.is_done), None)
+    if refusal is not None:
+        return to_refusal(step.planned, refusal)
+    result = run_guarded(step.planned, lambda: settle(step.planned, changes[0]))
+    has_more = result.verdict == DONE and len(changes) > len(needed)
+    return replace(result, error=_describe_older_versions(step, changes)) if has_more else result
+
+
+def _describe_older_versions(step: RowDeletion, changes: Sequence[Change]) -> str:
+    """Return which older versions were deleted with a purged one, and which were not."""
+    rows = list(zip((item.version_id for item in step.objects[1:]), changes[1:], strict=True))
+    gone = [f"version {version_id}" for version_id, deleted in rows if deleted.is_done]
+    kept = [f"version {version_id} ({deleted.reason})" for version_id, deleted in rows if not deleted.is_done]
+    deleted_text = [f"older versions deleted with it: {', '.join(gone)}"] if gone else []
+    kept_text = [f"older versions kept under a delete marker: {', '.join(kept)}"] if kept else []
+    return "; ".join(deleted_text + kept_text)
+
+
+def run_guarded(planned: PlannedAction, act: Callable[[], _Step]) -> _Step | Result:
+    """Return the result of an action, and convert its errors.
+
+    The result is `denied` if a retry cannot help, otherwise `failed`.
+    """
+    if planned.etag is None:
+        return Result(DENIED, f"{planned.key!r}: the row has no etag, which a bucket requires")
+    if f"{planned.key}/".startswith(RESERVED_PREFIX):
+        return Result(DENIED, f"{planned.key!r} is under the reserved prefix {RESERVED_PREFIX!r}")
+    try:
+        return act()
+    except (OSError, StoreError) as error:
+        return to_failure(planned, error)
+
+
+def to_failure(planned: PlannedAction, error: OSError | StoreError) -> Result:
+    """Return the result of a row whose requests raised an error."""
+    text = f"{planned.action} {planned.key!r}: {(error.strerror if isinstance(error, OSError) else None) or error}"
+    return Result(DENIED if is_permanent(error) else FAILED, text)
+
+
+def to_refusal(planned: PlannedAction, change: Change) -> Result:
+    """Return the result of a row whose change was not done."""
+    return Result(DENIED if change.verdict == "denied" else FAILED, f"{planned.action} {planned.key!r}: {change.reason}")

@@ -1,0 +1,217 @@
+"""Checks that `doctor` makes for every bucket.
+
+Can it be reached, listed and read, does the quarantine mode suit it, does the server evaluate
+conditions, and is the lease held.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from gc_assets.buckets.protocol import ConditionalBucket
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.causes import cause_of
+from gc_assets.core.clock import MAX_SKEW
+from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
+from gc_assets.core.units import format_duration
+from gc_assets.stores.conditional.lease import read_holder
+from gc_assets.stores.conditional.probe import probe
+from gc_assets.stores.doctor_checks import check_lease
+from gc_assets.stores.protocol import RESERVED_PREFIX
+
+# The first request: it should not take minutes to find that a server does not exist.
+_ATTEMPTS: Final = 2
+# Top-level prefixes that are listed one by one, because a policy may refuse a single one.
+_PREFIXES: Final = 50
+# A full page of every store.
+_MANY_KEYS: Final = 1000
+
+Check = Callable[[StorageConfig], Iterator[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTerms:
+    """Texts of findings about a kind of store.
+
+    Attributes:
+        costs: The effect and the costs of each quarantine mode.
+        changing_role: The role that changes objects, with its settings.
+        find_wrong_server: Returns a finding for an answer that no such store gives, otherwise None.
+    """
+
+    costs: Mapping[str, str]
+    changing_role: str
+    find_wrong_server: Callable[[StorageConfig, OSError], Finding | None] = lambda _, __: None
+
+
+def examine_bucket(
+    bucket: ConditionalBucket,
+    storage: StorageConfig,
+    now: datetime,
+    terms: StoreTerms,
+    settings_checks: Sequence[tuple[str, Check]] = (),
+    further_checks: Sequence[tuple[str, Check]] = (),
+) -> Iterator[Finding]:
+    """Yield the findings of `Store.examine`.
+
+    Canaries are written only in a storage of mode `apply`.
+
+    Args:
+        bucket: The storage.
+        storage: Its configuration.
+        now: The time with which the lease is compared.
+        terms: Texts of the kind of store.
+        settings_checks: Checks of the bucket's own settings, by the name of their findings.
+        further_checks: Checks after the canaries.
+    """
+    for look in (lambda: _check_reachable(bucket, storage, terms), lambda: _check_listable(bucket, storage)):
+        findings = list(run_check(storage.name, "listable", look))
+        yield from findings
+        if any(finding.verdict == FAIL for finding in findings):
+            return
+    yield from run_check(storage.name, "quarantine", lambda: _check_quarantine(bucket, storage, terms))
+    for name, check in settings_checks:
+        yield from run_check(storage.name, name, lambda check=check: check(storage))
+    if storage.mode == "apply":
+        yield from run_check(storage.name, "traits", lambda: _check_traits(bucket, storage, terms))
+        yield from run_check(storage.name, "deletable", lambda: _check_deletable(bucket, storage, terms))
+    for name, check in further_checks:
+        yield from run_check(storage.name, name, lambda check=check: check(storage))
+    yield from run_check(storage.name, "lease", lambda: check_lease(storage.name, lambda: read_holder(bucket), now))
+
+
+def _check_reachable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
+    """List one key, and compare the time of the answer with this machine's."""
+    try:
+        server_time = bucket.reach(_ATTEMPTS)
+    except OSError as error:
+        yield terms.find_wrong_server(storage, error) or refusal(storage, f"{storage.location} cannot be listed", error)
+        return
+    if server_time is None:
+        found = f"the answers of the server for {storage.location} have no Date header, so its clock cannot be compared"
+        yield Finding(storage.name, "clock", WARN, found, "Make sure that its clock is correct: the grace period uses its times.")
+        return
+    skew = server_time - datetime.now(UTC).replace(microsecond=0)
+    found = f"the server's clock differs by {abs(skew.total_seconds()):.0f} s"
+    if abs(skew) <= MAX_SKEW:
+        yield Finding(storage.name, "clock", OK, found)
+    else:
+        found += f" ({'ahead of' if skew.total_seconds() > 0 else 'behind'} this machine's), expected at most {format_duration(MAX_SKEW)}"
+        yield Finding(storage.name, "clock", WARN, found, "Set the clocks: the difference shortens the grace period.")
+
+
+def refusal(storage: StorageConfig, problem: str, error: OSError, check: str = "listable") -> Finding:
+    """Return the finding that a request was refused."""
+    found = f"{problem}: {error.strerror or error}"
+    return Finding(storage.name, check, FAIL, found, "Fix the reported cause, then run doctor again.", cause_of(error))
+
+
+def _check_listable(bucket: ConditionalBucket, storage: StorageConfig) -> Iterator[Finding]:
+    """List the storage and its first prefixes, and read an object of each.
+
+    A policy may refuse any one of them.
+    """
+    try:
+        page = next(bucket.list_pages())
+    except OSError as error:
+        yield refusal(storage, f"{storage.location} cannot be listed", error)
+        return
+    more = "at least " if len(page.keys) >= _MANY_KEYS else ""
+    found = f"{storage.location} has {more}{len(page.keys):,} objects"
+    try:
+        prefixes = next(bucket.list_pages(delimiter="/")).common
+        first = [_find_first_key(bucket, prefix.decode()) for prefix in prefixes[:_PREFIXES]]
+    except UnicodeDecodeError:  # the listing of a run reports such a key
+        first = []
+    except OSError as error:
+        yield refusal(storage, f"{storage.location} can be listed, but {error.filename} cannot", error)
+        return
+    for key in [*(key for key in first if key is not None), *(_decode_keys(page.keys[:1]))]:
+        relative = key.removeprefix(bucket.prefix)
+        try:
+            bucket.head(relative, role="read")
+        except OSError as error:
+            problem = f"{storage.location} can be listed, but {bucket.address(relative)} cannot be read"
+            yield refusal(storage, problem, error, "readable")
+            return
+    yield Finding(storage.name, "listable", OK, found)
+
+
+def _find_first_key(bucket: ConditionalBucket, prefix: str) -> str | None:
+    keys = next(bucket.list_pages(prefix.removeprefix(bucket.prefix))).keys
+    return next(_decode_keys(keys[:1]), None)
+
+
+def _decode_keys(keys: list[bytes]) -> Iterator[str]:
+    for key in keys:
+        try:
+            yield key.decode()
+        except UnicodeDecodeError:
+            return
+
+
+def _check_quarantine(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
+    """Yield whether the mode suits the bucket, what it costs, and which other mode would suit."""
+    status, days, costs = bucket.versioning("read").status, f"{storage.quarantine_days} days", terms.costs
+    severity = FAIL if storage.mode == "apply" else WARN
+    if storage.quarantine == "versioned" and status != "Enabled":
+        reason = "has versioning suspended" if status else "keeps no versions"
+        found = f"bucket {bucket.name} {reason}, so a delete is permanent; `versioned` needs versioning enabled"
+        yield Finding(storage.name, "quarantine", severity, found, f"Enable versioning, or use `quarantine: trash`: {costs['trash']}.")
+    elif storage.quarantine == "trash" and status == "Enabled":
+        found = f"bucket {bucket.name} keeps versions, so a copy in the trash frees nothing"
+        yield Finding(storage.name, "quarantine", severity, found, f"Use `quarantine: versioned`: {costs['versioned']}.")
+    elif status == "Suspended":
+        found = f"bucket {bucket.name} has versioning suspended: older versions still incur costs, and no purge deletes them"
+        yield Finding(
+            storage.name, "quarantine", WARN, found, "Enable it and use `versioned`, or delete the old versions with a lifecycle rule."
+        )
+    else:
+        other = {"deferred": "versioned" if status else "trash"}.get(storage.quarantine, "deferred")
+        found = f"{storage.quarantine}: {costs[storage.quarantine]}; purged after {days}; mode {storage.mode}. "
+        found += f"It suits this bucket, which keeps {'' if status else 'no '}versions. The alternative is {other}: {costs[other]}"
+        yield Finding(storage.name, "quarantine", OK, found)
+
+
+def _check_deletable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
+    """Delete a key that does not exist.
+
+    Without versions this changes nothing and needs the permission.
+    """
+    if bucket.versioning("change").has_versions:
+        return
+    deleted = bucket.delete_if_match(f"gc-assets-canary-{secrets.token_hex(8)}", None)
+    if deleted.error is not None and deleted.verdict != "absent":
+        yield refusal(storage, f"{terms.changing_role} cannot delete under {storage.location}", deleted.error, "deletable")
+        return
+    yield Finding(storage.name, "deletable", OK, f"the changing role may delete under {storage.location}")
+
+
+def _check_traits(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
+    """Test the server with canary objects."""
+    try:
+        traits = probe(bucket)
+    except OSError as error:
+        problem = f"{terms.changing_role} cannot write and remove canaries under {bucket.address(RESERVED_PREFIX)}"
+        yield refusal(storage, problem, error, "traits")
+        return
+    compares = {"none": "ignores etags in deletes", "one": "compares the etag in single deletes", "batch": "compares etags in all deletes"}
+    if not traits.create_if_absent and traits.versions:
+        # The lease uses versions to detect a second writer.
+        found = f"this server ignores If-None-Match in bucket {bucket.name}; its versions show which of two plans was first"
+        yield Finding(
+            storage.name, "traits", WARN, found, "Plans can be applied, but the history of Icechunk repositories in it cannot be edited."
+        )
+    elif not traits.create_if_absent:
+        found = "two writers can create the same object: this server ignores If-None-Match"
+        yield Finding(storage.name, "traits", FAIL, found, "Plans cannot be applied: without a lease, two plans could run concurrently.")
+    elif not traits.replace_if_match:
+        found = "an object cannot be replaced conditionally: this server ignores If-Match"
+        yield Finding(storage.name, "traits", WARN, found, "The history of Icechunk repositories in it cannot be edited.")
+    else:
+        found = f"canary objects were created once and replaced conditionally; the server {compares[traits.delete_if_match]}"
+        yield Finding(storage.name, "traits", OK, found)

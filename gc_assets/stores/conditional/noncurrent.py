@@ -1,0 +1,103 @@
+"""Quarantine in a bucket that keeps the deleted version of an object, without a delete marker.
+
+A delete makes the current version noncurrent (Google Cloud Storage, Azure Blob Storage). The server
+compares the token in the same request, so the delete hides no other object. A version that is no
+longer current never becomes current by itself, so a purge exposes no older one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from gc_assets.buckets.identity import token_of
+from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion, ObjectInfo
+from gc_assets.core.phases import CHANGED, DENIED, DONE, FAILED
+from gc_assets.stores.conditional.batches import RowDeletion, Step, delete_prepared, to_failure
+from gc_assets.stores.conditional.quarantine import absent_result, changed_result, copy_back, is_other_object, is_restored_copy
+from gc_assets.stores.protocol import PlannedAction, Result
+
+
+@dataclass(frozen=True, slots=True)
+class NoncurrentQuarantine:
+    """Quarantine by noncurrent versions. Their bytes stay in the bucket until they are purged.
+
+    The bucket's versioning is checked after the last comparison of an object, immediately before the
+    delete. A restore copies the version to its key, which must have no object, and deletes the
+    version.
+    """
+
+    bucket: ConditionalBucket
+
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
+        """Act as `Quarantine.act` specifies."""
+        return delete_prepared(self.bucket, batch, resumed, self._prepare, self._verify, self._refuse_if_unversioned)
+
+    def _prepare(self, planned: PlannedAction, resumed: bool) -> Step:
+        if planned.version_id is None:
+            return Result(DENIED, f"{planned.key!r} was planned without a version, because the bucket had no versioning; create a new plan")
+        version = self.bucket.head(planned.key, version_id=planned.version_id)
+        current = self.bucket.head(planned.key)
+        if planned.action == "quarantine":
+            return self._prepare_quarantine(planned, current, version)
+        if planned.action == "restore":
+            return self._restore(planned, current, version)
+        if version is None:
+            return Result(DONE) if resumed else absent_result(planned)
+        if current is not None and current.version_id == planned.version_id:
+            return Result(CHANGED, f"purge {planned.key!r}: it is the current version again, so it is no longer quarantined; left alone")
+        if version.size_bytes != planned.size_bytes:
+            return changed_result(planned, version)
+        return RowDeletion(planned, (Deletion(planned.key, planned.version_id),))
+
+    def _prepare_quarantine(self, planned: PlannedAction, current: ObjectInfo | None, version: ObjectInfo | None) -> Step:
+        if current is None:
+            return Result(DONE) if version is not None else absent_result(planned)
+        if is_other_object(current, planned, self.bucket.null_version):
+            return changed_result(planned, current)
+        return RowDeletion(planned, (Deletion(planned.key, token=token_of(current.identity)),))
+
+    def _restore(self, planned: PlannedAction, current: ObjectInfo | None, version: ObjectInfo | None) -> Result:
+        if current is not None and (current.version_id == planned.version_id or current.identity == planned.etag):
+            return Result(DONE)
+        kept = f"the quarantined version {planned.version_id} is kept"
+        if current is not None and not is_restored_copy(current, planned):
+            return Result(CHANGED, f"{planned.key!r} is now another object, {current.identity}; {kept}")
+        if current is None:
+            if version is None:
+                return absent_result(planned)
+            refusal = copy_back(self.bucket, planned, version, planned.key, kept)
+            if refusal is not None:
+                return refusal
+        if version is not None:
+            (removed,) = self.bucket.delete([Deletion(planned.key, planned.version_id)])
+            # A retention may keep the version. The object is restored anyway.
+            if removed.verdict in {"failed", "unknown"}:
+                removed.require()
+        return Result(DONE)
+
+    def _refuse_if_unversioned(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """Refuse deletes if the bucket no longer keeps versions, because they would be permanent."""
+        if not any(isinstance(step, RowDeletion) and step.planned.action == "quarantine" for step in steps):
+            return steps
+        try:
+            if self.bucket.versioning("change").is_on:
+                return steps
+        except OSError as error:
+            return [to_failure(step.planned, error) if isinstance(step, RowDeletion) else step for step in steps]
+        found = f"bucket {self.bucket.name} no longer keeps versions, so a delete could be permanent"
+        way_out = "enable versioning, or use `quarantine: trash` and create a new plan"
+        return [
+            Result(DENIED, f"{step.planned.key!r}: {found}; {way_out}", replan=True)
+            if isinstance(step, RowDeletion) and step.planned.action == "quarantine"
+            else step
+            for step in steps
+        ]
+
+    def _verify(self, planned: PlannedAction, deleted: Change) -> Result:
+        """Check that a delete kept the version."""
+        del deleted
+        if planned.action == "quarantine" and self.bucket.head(planned.key, version_id=planned.version_id) is None:
+            found = f"versioning was disabled at the same time, and the delete of version {planned.version_id} was permanent"
+            return Result(FAILED, f"{planned.key!r}: {found}; restore it from soft-deleted objects, and enable versioning")
+        return Result(DONE)

@@ -1,0 +1,151 @@
+"""Objects of buckets by address: complete reads, listings, and single conditional changes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from gc_assets.buckets.identity import token_of
+from gc_assets.buckets.protocol import ConditionalBucket, ObjectInfo, Role
+from gc_assets.config.connections import DEFAULT_CONNECTIONS, Connections, StoreSettings
+from gc_assets.core.deadline import run_with_deadline
+from gc_assets.core.errors import GcError, ObjectChanged, StoreError
+from gc_assets.stores.protocol import RESERVED_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class BucketObjects(ABC):
+    """`EditableObjects` in buckets. `connections` configures access to each address."""
+
+    connections: Connections = DEFAULT_CONNECTIONS
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> Self:
+        """Return objects that are all accessed with the same settings."""
+        return cls(Connections.of(settings))
+
+    @abstractmethod
+    def open(self, address: str) -> tuple[ConditionalBucket, str]:
+        """Return the whole bucket of an address, without a prefix, and the key.
+
+        Raises `StoreError` for an address of another store.
+        """
+        ...
+
+    def read(self, address: str) -> bytes:
+        return self.read_identified(address)[0]
+
+    def read_identified(self, address: str) -> tuple[bytes, str]:
+        return self.read_with_etag(address, "read")
+
+    def cached_identity(self, address: str) -> None:
+        del address
+
+    def size(self, address: str) -> int:
+        def read_size() -> int:
+            bucket, key = self.open(address)
+            return _require_object(bucket.head(key, "read"), address).size_bytes
+
+        return run_with_deadline(self.connections.read_seconds, address, read_size)
+
+    def identity(self, address: str) -> str | None:
+        """Return the identity of an object, or None if it cannot be read."""
+        try:
+            bucket, key = self.open(address)
+            found = bucket.head(key, "read")
+        except (GcError, OSError):
+            return None
+        return None if found is None else found.identity
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        """List the objects under a prefix, without the collector's own prefix directly under it.
+
+        Raises:
+            StoreError: If a key is not UTF-8, so no address can name it.
+        """
+        if not prefix.endswith("/"):
+            raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")
+        bucket, base = self.open(prefix)
+        reserved, start = f"{base}{RESERVED_PREFIX}".encode(), len(base.encode())
+        for page in bucket.list_pages(base):
+            for key, size, modified in zip(page.keys, page.sizes, page.modified, strict=True):
+                if not key.startswith(reserved) and len(key) > start:
+                    yield prefix + _decode_key(key[start:], prefix), size, datetime.fromisoformat(modified)
+
+    def read_with_etag(self, address: str, role: Role = "change") -> tuple[bytes, str]:
+        def read_object() -> tuple[bytes, str]:
+            bucket, key = self.open(address)
+            content, found = bucket.read(key, role)
+            return content, found.identity
+
+        # A server that sends single bytes slowly never exceeds the connection's read timeout.
+        return run_with_deadline(self.connections.read_seconds, address, read_object)
+
+    def replace(self, address: str, content: bytes, etag: str) -> None:
+        """Replace the object as the protocol specifies.
+
+        The server compares the token when it writes. Size and time are compared immediately before.
+        If the answer is lost after the server has written, the object's bytes show it.
+        """
+        bucket, key = self.open(address)
+        _require_identity(bucket.head(key), address, etag)
+        change = bucket.put_if_match(key, content, token_of(etag))
+        if change.verdict != "changed":
+            change.require()
+            return
+        found, current = bucket.read(key)
+        if found == content:
+            return
+        _require_identity(current, address, etag)
+        raise ObjectChanged(
+            f"{address!r}: left alone, because this server rejects a conditional replace (If-Match) although it is still {etag}; "
+            "run gc-assets doctor to see what the server supports"
+        )
+
+    def create(self, address: str, content: bytes) -> None:
+        bucket, key = self.open(address)
+        change = bucket.put_if_absent(key, content)
+        if change.verdict == "changed":
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), address) from change.error
+        change.require()
+
+    def remove(self, address: str, etag: str) -> None:
+        """Remove the object as the protocol specifies.
+
+        A server that ignores tokens in deletes leaves a gap of one request between comparison and
+        delete. Therefore the delete is not retried.
+        """
+        bucket, key = self.open(address)
+        _require_identity(bucket.head(key), address, etag)
+        change = bucket.delete_if_match(key, token_of(etag))
+        if change.verdict == "unsupported":  # nothing was changed, and the object has just been compared
+            change = bucket.delete_if_match(key, None)
+        if change.verdict == "changed":
+            raise ObjectChanged(
+                f"{address!r}: expected {etag} as read before; it has just been replaced and was left alone"
+            ) from change.error
+        change.require()
+
+
+def _require_object(found: ObjectInfo | None, address: str) -> ObjectInfo:
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
+    return found
+
+
+def _require_identity(current: ObjectInfo | None, address: str, etag: str) -> None:
+    found = _require_object(current, address).identity
+    if found != etag:
+        raise ObjectChanged(f"{address!r}: expected {etag} as read before, found {found}; left alone")
+
+
+def _decode_key(key: bytes, prefix: str) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{prefix}{key.decode('utf-8', 'backslashreplace')}: the key is not UTF-8, so no address can name it") from error

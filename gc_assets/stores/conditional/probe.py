@@ -1,0 +1,81 @@
+"""Test a server with canary objects, because servers with one API differ."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from typing import Final, Literal
+
+from gc_assets.buckets.identity import token_of
+from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion
+from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
+
+_MAX_VERSIONS: Final = 100
+
+
+def probe(bucket: ConditionalBucket) -> Traits:
+    """Return the traits of the bucket, and remove all versions of the canaries."""
+    canary = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
+    try:
+        return Traits(
+            create_if_absent=(created := _can_create_once(bucket, canary)),
+            replace_if_match=created and _can_replace_if_match(bucket, canary),
+            rename=False,
+            versions=bucket.versioning("change").is_on,
+            delete_if_match=_test_conditional_delete(bucket, canary),
+        )
+    finally:
+        _remove_canary(bucket, canary)
+
+
+def _can_create_once(bucket: ConditionalBucket, canary: str) -> bool:
+    bucket.put_if_absent(canary, b"first").require()
+    second = bucket.put_if_absent(canary, b"second")
+    if second.verdict == "changed":
+        return bucket.read(canary)[0] == b"first"
+    if not second.is_done:
+        second.require()
+    return False
+
+
+def _can_replace_if_match(bucket: ConditionalBucket, canary: str) -> bool:
+    _, current = bucket.read(canary)
+    right = bucket.put_if_match(canary, b"replaced", token_of(current.identity))
+    if right.verdict not in {"done", "changed", "unsupported"}:
+        right.require()
+    if bucket.read(canary)[0] != b"replaced":
+        return False
+    wrong = bucket.put_if_match(canary, b"unexpected", bucket.unknown_token)
+    return not wrong.is_done and bucket.read(canary)[0] == b"replaced"
+
+
+def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal["none", "one", "batch"]:
+    """Return for how many keys per request the server compares the token.
+
+    It must keep an object with a different token, and delete one with the right token.
+    """
+    _require_answer(bucket.delete_if_match(canary, bucket.unknown_token))
+    current = bucket.head(canary)
+    if current is None:
+        return "none"
+    bucket.delete([Deletion(canary, token=bucket.unknown_token)])
+    in_batches = bucket.head(canary) is not None
+    if not in_batches:
+        return "one"
+    bucket.delete([Deletion(canary, token=token_of(current.identity))])
+    return "batch" if bucket.head(canary) is None else "one"
+
+
+def _require_answer(change: Change) -> None:
+    """Raise the error of a refused request, which proves nothing about the condition."""
+    if change.verdict == "denied":
+        change.require()
+
+
+def _remove_canary(bucket: ConditionalBucket, canary: str) -> None:
+    versions = bucket.newest_versions(canary, _MAX_VERSIONS)
+    for change in bucket.delete([Deletion(canary, version.version_id) for version in versions]):
+        if not change.is_done:
+            raise PermissionError(
+                errno.EACCES, f"the canary cannot be removed, its DELETE was refused: {change.reason}", bucket.address(canary)
+            )

@@ -1,0 +1,245 @@
+"""Quarantine in a bucket without versions: by copying, and on record only.
+
+*trash* copies an object to `.gc-assets/trash/<plan id>/<key>`, verifies the copy and deletes the
+original. *deferred* moves nothing: the record is the quarantine. Both compare identities immediately
+before every change and check the effect afterwards. The plan decides which objects are quarantined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from gc_assets.buckets.identity import token_of
+from gc_assets.buckets.protocol import QUARANTINED, RESTORED, ConditionalBucket, Deletion, ObjectInfo
+from gc_assets.buckets.requests import map_concurrently, pause_before_retry
+from gc_assets.core.errors import UsageError, is_permanent
+from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
+from gc_assets.stores.conditional.batches import ATTEMPTS, RowDeletion, Step, delete_prepared, run_guarded, to_failure, to_refusal
+from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Result
+
+_PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+def trash_key(plan_id: str, key: str) -> str:
+    return f"{RESERVED_PREFIX}trash/{plan_id}/{key}"
+
+
+def max_trashed_key_bytes(bucket: ConditionalBucket) -> int:
+    """Return the length of the longest key that fits into the trash."""
+    return bucket.max_key_bytes - len(f"{bucket.prefix}{trash_key('0' * 64, '')}".encode())
+
+
+def require_plan_id(plan_id: str) -> None:
+    """Raise `UsageError` if a plan id cannot be part of a key."""
+    if not _PLAN_ID.fullmatch(plan_id):
+        raise UsageError(f"plan id {plan_id!r} cannot be part of a key; expected letters, digits, `_` and `-`")
+
+
+@dataclass(frozen=True, slots=True)
+class TrashQuarantine:
+    """Quarantine by copying, in buckets without versions. `plan_id` is the plan that acts.
+
+    Between the last comparison and the delete is one request. A server that compares tokens in
+    deletes closes this gap. On other servers, an object that is replaced within it is lost.
+    """
+
+    bucket: ConditionalBucket
+    plan_id: str
+
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
+        """Act as `Quarantine.act` specifies."""
+        try:
+            versioning = self.bucket.versioning("change")
+        except OSError as error:
+            return [to_failure(planned, error) for planned in batch]
+        null_version = self.bucket.null_version if versioning.has_versions else None
+
+        def prepare(planned: PlannedAction, resumed: bool) -> Step:
+            return self._prepare_row(planned, versioning.is_on, null_version, resumed)
+
+        return delete_prepared(self.bucket, batch, resumed, prepare, lambda _, __: Result(DONE))
+
+    def _prepare_row(self, planned: PlannedAction, keeps_versions: bool, null_version: str | None, resumed: bool) -> Step:
+        in_trash_key = self._trash_key(planned)
+        if in_trash_key is None:
+            return Result(DENIED, f"cannot {planned.action} {planned.key!r}: the id of the plan that quarantined it is missing or invalid")
+        if len(f"{self.bucket.prefix}{in_trash_key}".encode()) > self.bucket.max_key_bytes:  # it was never moved there
+            found = f"its name in the trash would have more than {self.bucket.max_key_bytes:,} bytes"
+            text = f"{planned.action} {planned.key!r}: {found}; use `quarantine: versioned` or `deferred`, or delete the object manually"
+            return Result(DENIED if planned.action == "quarantine" else ABSENT, text)
+        if planned.action == "quarantine":
+            current = self.bucket.head(planned.key)
+            # The trash is checked last: an attempt that was given up may still move the object to
+            # it.
+            return self._quarantine(planned, in_trash_key, self.bucket.head(in_trash_key), current, keeps_versions)
+        in_trash = self.bucket.head(in_trash_key)
+        if planned.action == "purge":
+            if in_trash is None:
+                return Result(DONE) if resumed else absent_result(planned)
+            if not _is_copy(in_trash, planned):
+                return _no_copy_result(planned, in_trash_key)
+        else:
+            refusal = self._restore(planned, in_trash_key, in_trash)
+            if refusal is not None or in_trash is None:
+                return refusal or Result(DONE)
+        token = token_of(in_trash.identity) if self.bucket.compares_in_batches else None
+        return RowDeletion(planned, (Deletion(in_trash_key, in_trash.version_id or null_version, token),))
+
+    def _quarantine(
+        self, planned: PlannedAction, to: str, in_trash: ObjectInfo | None, current: ObjectInfo | None, keeps_versions: bool
+    ) -> Result:
+        if in_trash is not None and _is_copy(in_trash, planned) and (current is None or current.identity != planned.etag):
+            return Result(DONE)
+        if current is None:
+            return absent_result(planned)
+        if is_other_object(current, planned, self.bucket.null_version):
+            return changed_result(planned, current)
+        if keeps_versions:
+            found = f"bucket {self.bucket.name} keeps versions, so a copy frees nothing"
+            return Result(DENIED, f"{planned.key!r}: {found}; use `quarantine: versioned` and create a new plan")
+        if in_trash is None or not _is_copy(in_trash, planned):
+            self.bucket.copy_if_match(current, planned.key, to, (QUARANTINED, current.identity)).require()
+            copy = self.bucket.head(to)
+            if copy is None or not _is_copy(copy, planned):
+                return Result(FAILED, f"{planned.key!r}: the copy at {to!r} differs from the original; nothing was deleted, apply again")
+        return remove_planned(self.bucket, planned)
+
+    def _restore(self, planned: PlannedAction, trash_key: str, in_trash: ObjectInfo | None) -> Result | None:
+        """Restore an object, without removing it from the trash. Returns the result if that fails."""
+        current = self.bucket.head(planned.key)
+        is_back = current is not None and (current.identity == planned.etag or is_restored_copy(current, planned))
+        if in_trash is None:
+            return Result(DONE) if is_back else absent_result(planned)
+        if not _is_copy(in_trash, planned):
+            return _no_copy_result(planned, trash_key)
+        if is_back:
+            return None
+        kept = f"the quarantined object stays at {trash_key!r}"
+        if current is not None:
+            return Result(CHANGED, f"{planned.key!r} is now another object, {current.identity}; the quarantined one stays at {trash_key!r}")
+        return copy_back(self.bucket, planned, in_trash, trash_key, kept)
+
+    def _trash_key(self, planned: PlannedAction) -> str | None:
+        plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
+        return trash_key(plan_id, planned.key) if plan_id is not None and _PLAN_ID.fullmatch(plan_id) else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredQuarantine:
+    """Quarantine on record only: objects stay readable under their keys until they are purged."""
+
+    bucket: ConditionalBucket
+
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
+        """Act as `Quarantine.act` specifies. A restore is done if the object is still at its key."""
+        try:
+            purges = any(planned.action == "purge" for planned in batch)
+            null_version = self.bucket.null_version if purges and self.bucket.versioning("change").has_versions else None
+        except OSError as error:
+            return [to_failure(planned, error) for planned in batch]
+        return map_concurrently(batch, lambda planned: run_guarded(planned, lambda: self._run(planned, planned in resumed, null_version)))
+
+    def _run(self, planned: PlannedAction, resumed: bool, null_version: str | None) -> Result:
+        current = self.bucket.head(planned.key, version_id=planned.version_id if planned.action == "purge" else None)
+        if current is None:
+            return Result(DONE) if resumed and planned.action == "purge" else absent_result(planned)
+        if is_other_object(current, planned, self.bucket.null_version):
+            return changed_result(planned, current)
+        if planned.action != "purge":
+            return Result(DONE)
+        version_id = current.version_id or null_version
+        if version_id is None:
+            return remove_planned(self.bucket, planned)
+        return self.cover(planned, version_id) or self._purge_version(planned, version_id)
+
+    def cover(self, planned: PlannedAction, version_id: str) -> Result | None:
+        """Prevent that a purge exposes an older version. Returns the result if that fails."""
+        del planned, version_id
+        return None
+
+    def _purge_version(self, planned: PlannedAction, version_id: str) -> Result:
+        (deleted,) = self.bucket.delete([Deletion(planned.key, version_id)])
+        if deleted.verdict == "unknown":
+            deleted.require()
+        return Result(DONE) if deleted.is_done else to_refusal(planned, deleted)
+
+
+def remove_planned(bucket: ConditionalBucket, planned: PlannedAction) -> Result:
+    """Delete the planned object if it is still current, with a comparison before each attempt."""
+    is_compared = True
+    for attempt in range(ATTEMPTS):
+        current = bucket.head(planned.key)
+        if current is None:
+            return Result(DONE)
+        if is_other_object(current, planned, bucket.null_version):
+            return changed_result(planned, current)
+        change = bucket.delete_if_match(planned.key, token_of(current.identity) if is_compared else None)
+        if change.is_done:
+            return Result(DONE)
+        if change.verdict == "unsupported" and is_compared:
+            is_compared = False  # nothing was deleted; the next attempt compares the object immediately before
+        elif (change.error is not None and is_permanent(change.error)) or attempt + 1 == ATTEMPTS:
+            change.require()
+        else:
+            pause_before_retry(attempt)
+    return Result(FAILED, f"{planned.action} {planned.key!r}: it still exists after {ATTEMPTS} requests; apply again")
+
+
+def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectInfo, source_key: str, kept: str) -> Result | None:
+    """Copy a quarantined object to its key, which must have none. Returns the result if that fails.
+
+    Args:
+        bucket: The storage.
+        planned: The row.
+        source: The quarantined object.
+        source_key: Its key.
+        kept: The text about the object that remains, for messages.
+    """
+    copied = bucket.copy_if_absent(source, source_key, planned.key, (RESTORED, planned.etag or ""))
+    if copied.verdict != "changed":
+        copied.require()
+    restored = bucket.head(planned.key)
+    if restored is not None and is_restored_copy(restored, planned):  # also if our own answer was lost
+        return None
+    if copied.verdict == "changed":
+        return Result(CHANGED, f"{planned.key!r} has just been written; {kept}")
+    return Result(FAILED, f"{planned.key!r}: the restored object is missing; {kept}, apply again")
+
+
+def is_other_object(current: ObjectInfo, planned: PlannedAction, null_version: str | None) -> bool:
+    """Return True if the object differs from the planned one."""
+    # Some servers omit the version of objects from before versioning (Ceph 16).
+    return current.identity != planned.etag or (
+        planned.version_id is not None and (current.version_id or null_version) != planned.version_id
+    )
+
+
+def _is_copy(in_trash: ObjectInfo, planned: PlannedAction) -> bool:
+    """Return True if an object in the trash is a copy of the planned object.
+
+    Tokens are compared too if both are checksums of the bytes, because a server may ignore the
+    condition of a copy.
+    """
+    tokens = {token_of(in_trash.identity), token_of(planned.etag or "")}
+    same = len(tokens) == 1 or not all(map(_MD5.fullmatch, tokens)) or not in_trash.token_is_checksum
+    return same and in_trash.metadata.get(QUARANTINED) == planned.etag and in_trash.size_bytes == planned.size_bytes
+
+
+def is_restored_copy(current: ObjectInfo, planned: PlannedAction) -> bool:
+    return current.metadata.get(RESTORED) == planned.etag and current.size_bytes == planned.size_bytes
+
+
+def absent_result(planned: PlannedAction) -> Result:
+    return Result(ABSENT, f"{planned.action}: {planned.key!r} does not exist")
+
+
+def _no_copy_result(planned: PlannedAction, trash_key: str) -> Result:
+    return Result(CHANGED, f"{planned.action}: {trash_key!r} is not a copy of {planned.etag}; left alone")
+
+
+def changed_result(planned: PlannedAction, current: ObjectInfo) -> Result:
+    expected, found = f"{planned.etag}, version {planned.version_id}", f"{current.identity}, version {current.version_id}"
+    return Result(CHANGED, f"{planned.action}: expected {expected} at {planned.key!r}, found {found}; left alone")

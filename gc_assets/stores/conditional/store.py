@@ -1,0 +1,153 @@
+"""A bucket with conditional requests, or a prefix of one, as a store."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+
+from gc_assets.buckets.identity import modified_us
+from gc_assets.buckets.protocol import QUARANTINED, ConditionalBucket
+from gc_assets.config.connections import Connections
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import UsageError
+from gc_assets.core.findings import Finding
+from gc_assets.stores.conditional import lease, listing
+from gc_assets.stores.conditional.access import check_access
+from gc_assets.stores.conditional.objects import BucketObjects
+from gc_assets.stores.conditional.probe import probe
+from gc_assets.stores.conditional.quarantine import (
+    DeferredQuarantine,
+    TrashQuarantine,
+    max_trashed_key_bytes,
+    require_plan_id,
+    trash_key,
+)
+from gc_assets.stores.listing import parse_modification_times
+from gc_assets.stores.protocol import (
+    LEASE_DURATION,
+    Directory,
+    Holder,
+    Lease,
+    ListingTask,
+    OldUploads,
+    Quarantine,
+    QuarantineMode,
+    StoredObject,
+    Traits,
+    UploadAborter,
+    UploadCounts,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketStore(ABC):
+    """`Store` of the objects at `location`, with everything that no store does differently."""
+
+    location: str
+    connections: Connections
+
+    @property
+    @abstractmethod
+    def scheme(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def bucket(self) -> ConditionalBucket: ...
+
+    @property
+    @abstractmethod
+    def objects(self) -> BucketObjects: ...
+
+    @property
+    def editable(self) -> BucketObjects:
+        return self.objects
+
+    @abstractmethod
+    def versioned_quarantine(self) -> Quarantine:
+        """Return the quarantine of mode `versioned`."""
+
+    @abstractmethod
+    def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]: ...
+
+    def deferred_quarantine(self) -> Quarantine:
+        """Return the quarantine of mode `deferred`."""
+        return DeferredQuarantine(self.bucket)
+
+    def check_access(self) -> None:
+        check_access(self.bucket)
+
+    def plan_listing(
+        self,
+        parallelism: int,
+        unchanged: frozenset[str] = frozenset(),
+        settled_before: datetime | None = None,
+        split_keys: Sequence[str] | None = None,
+    ) -> Sequence[ListingTask]:
+        """Plan as the protocol specifies. A bucket has no directories, so none is skipped."""
+        del unchanged, settled_before
+        return listing.plan_listing(self.bucket, parallelism, split_keys)
+
+    def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
+        del directories
+        return frozenset()
+
+    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
+        del unchanged
+        return objects.slice(0, 0)
+
+    @property
+    def has_aliases(self) -> bool:
+        return False
+
+    def identity(self, address: str) -> None:
+        del address
+
+    def find_object(self, key: str) -> StoredObject | None:
+        found = self.bucket.head(key, "read")
+        return None if found is None else StoredObject(found.identity, found.size_bytes)
+
+    def count_unfinished_uploads(self, before: datetime) -> UploadCounts | None:
+        del before
+        return None
+
+    def find_old_uploads(self, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
+        del before, is_included, limit
+        return OldUploads((), 0)
+
+    def upload_aborter(self) -> UploadAborter:
+        raise UsageError(f"storage {self.location}: this store has no multipart uploads that a plan could abort; create a new plan")
+
+    def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
+        require_plan_id(plan_id)
+        if mode == "versioned":
+            return self.versioned_quarantine()
+        return TrashQuarantine(self.bucket, plan_id) if mode == "trash" else self.deferred_quarantine()
+
+    def trashed_etag(self, plan_id: str, key: str) -> str | None:
+        """Return the identity in the metadata of the copy."""
+        copy = self.bucket.head(trash_key(plan_id, key))
+        return None if copy is None else copy.metadata.get(QUARANTINED)
+
+    def max_key_bytes(self, mode: QuarantineMode) -> int | None:
+        return max_trashed_key_bytes(self.bucket) if mode == "trash" else None
+
+    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
+        return lease.acquire(self.bucket, plan_id, owner, clock, duration, after)
+
+    def holder(self) -> Holder | None:
+        return lease.read_holder(self.bucket)
+
+    def now(self) -> datetime:
+        """Return the server's time, in whole seconds."""
+        return self.bucket.now()
+
+    def modification_times(self, etags: pa.Array) -> pa.Array:
+        return parse_modification_times(etags, modified_us)
+
+    def probe(self) -> Traits:
+        return probe(self.bucket)
