@@ -21,12 +21,12 @@ from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError, NoSuchTableError, RESTError
+from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError, NoSuchTableError, RESTError, ValidationException
 from pyiceberg.table import Table
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 from pyiceberg.typedef import Identifier
 from pyiceberg.utils.config import Config
-from sqlalchemy import ColumnElement, Executable, Select, String, column, false, inspect, not_, select, update
+from sqlalchemy import ColumnElement, Executable, NullPool, Select, String, column, create_engine, false, inspect, not_, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
@@ -51,6 +51,8 @@ _REPAIR_HINT = "repair it or drop it from the catalog"
 _IO_PROPERTY, _GUARDED_IO = "py-io-impl", "gc_assets.lakes.iceberg.file_io.GuardedFileIO"
 _USER_INFO = re.compile(r"://[^/@\s]+@")
 _SEPARATORS = re.compile(r"[:\s]+")
+# Enough to write the rows of a large lake.
+_WRITE_SECONDS: Final = 1800.0
 # Shorter parts of a secret occur in ordinary words.
 _MIN_PART_LENGTH = 4
 UNPARSABLE = "pyiceberg cannot parse the metadata of this table; expire it with an engine that can"
@@ -372,6 +374,40 @@ class CatalogClient:
                 raise CommitDenied(f"the commit is refused: {self._redact(_describe(error))}") from None
             raise GcError(f"the catalog did not confirm the commit: {self._redact(_describe(error))}") from None
 
+    def write(self, subject: str, request: Callable[[Catalog], _Result]) -> _Result:
+        """Change a table of the collector itself with pyiceberg's catalog.
+
+        Raises:
+            CommitRejected: If another program changed the table at the same time.
+            GcError: For any other failure. The change may have taken effect.
+        """
+        try:
+            client = self._connect()
+            return run_with_deadline(max(self._read_seconds, _WRITE_SECONDS), subject, lambda: request(client))
+        except GcError:
+            raise
+        except (CommitFailedException, ValidationException) as error:
+            raise CommitRejected(self._redact(str(error))) from None
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            raise GcError(f"table {subject} cannot be written: {self._redact(_describe(error))}") from None
+
+    def set_property(self, name: str, table_uuid: str, key: str, value: str) -> None:
+        """Set a property of the table with this name and uuid, unless it has the value.
+
+        Raises:
+            GcError: If it cannot be set.
+        """
+
+        def request(client: Catalog) -> None:
+            handle = client.load_table(name)
+            if str(handle.metadata.table_uuid) != table_uuid:
+                raise GcError(f"table {name} has the uuid {handle.metadata.table_uuid} now, expected {table_uuid}")
+            if handle.properties.get(key) != value:
+                update = SetPropertiesUpdate(updates={key: value})
+                client.commit_table(handle, (AssertTableUUID(uuid=UUID(table_uuid)),), (update,))
+
+        self.write(name, request)
+
     def probe_commit(self, unused: UUID) -> str:
         """Request a commit that changes nothing, and return what it proves.
 
@@ -452,7 +488,7 @@ class CatalogClient:
             is_io_configured = _IO_PROPERTY in (Config().get_catalog_config(self._catalog_name) or {})
             defaults = {} if is_io_configured else {_IO_PROPERTY: _GUARDED_IO}
             settings = {**defaults, **plain, "init_catalog_tables": "false"}
-            client = self._call("catalog", lambda: load_catalog(self._catalog_name, **settings))
+            client = self._call("catalog", lambda: _without_pool(load_catalog(self._catalog_name, **settings)))
             # Read from the open catalog: pyiceberg's configuration file or the server may set it.
             mode = client.properties.get("snapshot-loading-mode", "all")
             if mode.lower() != "all":
@@ -512,6 +548,20 @@ def _name_rows(rows: Sequence[Any]) -> list[tuple[str, Any]]:
     """Return the names and metadata addresses of `_select_pointers`, ordered by name."""
     named = ((".".join(str(part) for part in (namespace, name) if part), location) for namespace, name, location in rows)
     return sorted(named, key=lambda item: item[0])
+
+
+def _without_pool(client: Catalog) -> Catalog:
+    """Close each connection to an SQLite file after its use.
+
+    A pool keeps it until the garbage collection of Python, and a statement that was not read to its
+    end locks the file until then. Writers of the catalog then fail with `database is locked`.
+    """
+    if isinstance(client, SqlCatalog) and client.engine.dialect.name == "sqlite":
+        pooled = client.engine
+        if pooled.url.database not in {None, "", ":memory:"}:
+            client.engine = create_engine(pooled.url, echo=pooled.echo, poolclass=NullPool)
+            pooled.dispose()
+    return client
 
 
 def _update_no_row(client: SqlCatalog) -> None:

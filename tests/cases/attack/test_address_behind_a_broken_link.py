@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import shutil
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def set_property(lake: LakeBuilder, name: str, address: str) -> None:
 def add_row(root: Path, address: str) -> None:
     """Add the table db.row to the catalog, with this metadata address."""
     columns = "catalog_name, table_namespace, table_name, metadata_location, iceberg_type"
-    with sqlite3.connect(root / "catalog.db") as database:
+    with closing(sqlite3.connect(root / "catalog.db")) as database, database:
         database.execute(f"insert into iceberg_tables ({columns}) values ('default', 'db', 'row', ?, 'TABLE')", (address,))  # noqa: S608
 
 

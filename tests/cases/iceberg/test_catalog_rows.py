@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> TableBuilder:
 def freeze_with_row(table: TableBuilder, *row: Any) -> FrozenRefs:
     """Freeze the lake with one more row: namespace, name, metadata address and type."""
     builder = table.lake
-    with sqlite3.connect(builder.root / "catalog.db") as database:
+    with closing(sqlite3.connect(builder.root / "catalog.db")) as database, database:
         database.execute(f"insert into iceberg_tables ({COLUMNS}) values ('default', ?, ?, ?, ?)", row)  # noqa: S608
         database.commit()
         try:

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def move_table(builder: LakeBuilder, old: str, new: str) -> None:
     for pattern in ("*-m*.avro", "snap-*.avro"):  # lists contain the lengths of manifests
         for path in (path for path in sorted(metadata.glob(pattern)) if b"never finished" not in path.read_bytes()):
             rewrite_avro(path, source, target)
-    with sqlite3.connect(builder.root / "catalog.db") as database:
+    with closing(sqlite3.connect(builder.root / "catalog.db")) as database, database:
         database.execute("update iceberg_tables set metadata_location = replace(metadata_location, ?, ?)", (source, target))
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def register_view(catalog: Path, view: Path) -> None:
     """Insert the row that Iceberg's JDBC catalog (schema V1) writes for `create view db.t`."""
     row = ("default", "db", "t", f"file://{view}", "VIEW")
     columns = "catalog_name, table_namespace, table_name, metadata_location, iceberg_type"
-    with sqlite3.connect(catalog) as database:
+    with closing(sqlite3.connect(catalog)) as database, database:
         database.execute(f"insert into iceberg_tables ({columns}) values (?, ?, ?, ?, ?)", row)  # noqa: S608
 
 

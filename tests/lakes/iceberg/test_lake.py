@@ -5,7 +5,8 @@ import json
 import os
 import pickle
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -305,7 +306,7 @@ def test_table_with_ambiguous_address_is_unreadable(builder: LakeBuilder) -> Non
 def test_table_without_namespace_is_frozen(builder: LakeBuilder, tmp_path: Path) -> None:
     """Iceberg's JDBC catalog creates such tables, and pyiceberg cannot load them."""
     location = create_table(builder).metadata_location
-    with sqlite3.connect(tmp_path / "catalog.db") as database:
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as database, database:
         database.execute("update iceberg_tables set table_namespace = ''")
     refs = read_refs(builder)
     assert {ref.table_name for ref in refs.refs} == {"t"}
@@ -373,7 +374,7 @@ def test_missing_catalog_file_is_not_created(builder: LakeBuilder, tmp_path: Pat
 
 def test_catalog_tables_are_not_created_in_another_database(builder: LakeBuilder, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
-    with sqlite3.connect(other) as database:
+    with closing(sqlite3.connect(other)) as database, database:
         database.execute("create table orders (id integer)")
     before = other.read_bytes()
     builder.properties["uri"] = f"sqlite:///{other}"
@@ -429,3 +430,22 @@ def test_builder_sets_file_times_to_commit_times(builder: LakeBuilder) -> None:
     table.append(START + 9 * DAY)
     assert {path.stat().st_mtime for path in builder.files()} == {(START + n * DAY).timestamp() for n in (0, 1, 9)}
     assert table.table.metadata.last_updated_ms == (START + 9 * DAY).timestamp() * 1000
+
+
+def test_sqlite_catalog_is_closed_after_each_call(builder: LakeBuilder) -> None:
+    """A writer of the catalog waits for no garbage collection of this process."""
+    create_table(builder)
+    builder.catalog.close()
+    settings = dict(builder.config().catalog)
+    client = CatalogClient("sales", "default", settings)
+    calls: list[Callable[[], object]] = [
+        client.check_access,
+        lambda: [*client.list_pointers(), *client.list_views()],
+        lambda: client.load(("db", "t")),
+        lambda: client.find_default_locations("db.t"),
+        lambda: lake(builder).freeze(START),
+    ]
+    database = builder.root / "catalog.db"
+    for call in calls:
+        call()
+        assert [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and link.readlink() == database] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from contextlib import closing
 
 import pytest
 from botocore.exceptions import ClientError
@@ -47,7 +48,7 @@ class DriverError(Exception):
 
 
 def read_only_database() -> Exception:
-    with sqlite3.connect("file::memory:?mode=ro", uri=True) as database:
+    with closing(sqlite3.connect("file::memory:?mode=ro", uri=True)) as database, database:
         database.execute("PRAGMA query_only = 1")
         with pytest.raises(sqlite3.OperationalError) as found:
             database.execute("CREATE TABLE t (a)")
