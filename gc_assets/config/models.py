@@ -30,6 +30,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from gc_assets.config.azure import AzureConfig
 from gc_assets.config.connections import Connections, StoreSettings
 from gc_assets.config.dagster_names import DagsterNames
+from gc_assets.config.gcs import GcsConfig
 from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, Databricks, EmrServerless
 from gc_assets.config.notify import Target
 from gc_assets.config.relative_paths import BaseFolder
@@ -59,7 +60,7 @@ from gc_assets.core.suggest import did_you_mean, join_names
 from gc_assets.core.urls import storage_urls, urls_without_account
 
 # Settings of each kind of object store. `Config` and `StorageConfig` have a field for each.
-STORE_SETTINGS: Final[Mapping[str, type[StoreSettings]]] = {kind.SCHEME: kind for kind in (S3Config, AzureConfig)}
+STORE_SETTINGS: Final[Mapping[str, type[StoreSettings]]] = {kind.SCHEME: kind for kind in (S3Config, AzureConfig, GcsConfig)}
 
 DEFAULT_GRACE = timedelta(hours=72)
 # Shorter than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the
@@ -185,6 +186,7 @@ class StorageConfig(_RecordOwner):
     abort_uploads: bool = Field(default=True, description="Whether plans abort unfinished multipart uploads.")
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="Connection of this storage. It overrides the global `s3`.")
+    gcs: GcsConfig | None = Field(default=None, description="Connection of this storage. It overrides the global `gcs`.")
     azure: AzureConfig | None = Field(default=None, description="Connection of this storage. It overrides the global `azure`.")
     inventory: InventoryConfig | None = Field(default=None, description="Inventory reports that replace the listing of the storage.")
     listing: ListingConfig | None = Field(default=None, description="How often the storage is listed. Default: in every run.")
@@ -462,6 +464,9 @@ class Config(AssetMetadata):
         default=None, min_length=16, description="Secret with which plan ids are HMACs, as ${NAME}. Without it they are plain digests."
     )
     s3: S3Config = Field(default_factory=lambda: S3Config(), description="Connection to S3 for storages, lakes and the state.")
+    gcs: GcsConfig = Field(
+        default_factory=lambda: GcsConfig(), description="Connection to Google Cloud Storage for storages, lakes and the state."
+    )
     azure: AzureConfig = Field(default_factory=lambda: AzureConfig(), description="Connection to Azure for storages, lakes and the state.")
     page_may: frozenset[PageJob] = Field(
         default=frozenset(), description="Decisions about plans for which Dagster has a job. Default: none."

@@ -5,12 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from gc_assets.config.values import Count, CutoffValue, Duration, Model, Pattern
-from gc_assets.core.units import Cutoff, count_of, parse_cutoff
+from gc_assets.core.units import Cutoff, count_of, format_duration, parse_cutoff, parse_duration
+
+DEFAULT_DROPPED_AGE: Final = timedelta(days=7)
+MIN_DROPPED_AGE: Final = timedelta(days=1)
 
 
 class RefRule(Model):
@@ -76,7 +87,7 @@ class DanglingRetention(Model):
     """Retention of unreachable commits."""
 
     # Omitted if unset, so that older plan digests stay valid.
-    OMITTED_IF_UNSET: ClassVar[tuple[str, ...]] = ("dangling",)
+    OMITTED_IF_UNSET: ClassVar[tuple[str, ...]] = ("dangling", "dropped")
 
     dangling: Annotated[CutoffValue, AfterValidator(check_has_no_count)] = Field(
         default=None, description="How long a commit that no ref reaches is kept. `forever` keeps all of them."
@@ -86,13 +97,46 @@ class DanglingRetention(Model):
     def _omit_unset(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found = written(self)
         for name in self.OMITTED_IF_UNSET:
-            if getattr(self, name) is None:
+            if getattr(self, name, None) is None:
                 found.pop(name, None)
         return found
 
     def dangling_cutoff(self) -> Cutoff | None:
         """Return the cut-off for unreachable commits, or None if unset."""
         return None if self.dangling is None else parse_cutoff(self.dangling)
+
+
+def _dropped_age(value: Any) -> Any:
+    if value is None or value == "keep":
+        return value
+    age = value if isinstance(value, timedelta) else parse_duration(str(value))
+    if age < MIN_DROPPED_AGE:
+        raise ValueError("write at least 1d, or keep")
+    return age
+
+
+DroppedAge = Annotated[
+    timedelta | Literal["keep"],
+    BeforeValidator(_dropped_age, json_schema_input_type=str),
+    PlainSerializer(lambda value: value if value == "keep" else format_duration(value), return_type=str),
+]
+
+
+class DroppedTableRetention(DanglingRetention):
+    """Retention of the files of dropped tables."""
+
+    dropped: DroppedAge | None = Field(
+        default=None,
+        description="How long the files of a table are kept after a run first missed it in its catalog: at least 1d, default 7d, "
+        "or `keep`.",
+    )
+
+    @property
+    def dropped_after(self) -> timedelta | None:
+        """Waiting time before files of a dropped table are collected, or None to keep them."""
+        if self.dropped is None:
+            return DEFAULT_DROPPED_AGE
+        return None if self.dropped == "keep" else self.dropped
 
 
 class RefRetention(DanglingRetention):

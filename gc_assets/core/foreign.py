@@ -76,6 +76,18 @@ class ClaimAges:
         """True if a claim is younger than the first run."""
         return any(time is not None for times in self.since.values() for time in times.values())
 
+    def split(self, claims: Collection[tuple[str, str]]) -> tuple[ClaimAges, ClaimAges]:
+        """Return the ages of all other claims, and of these (prefix, table)."""
+        parts: list[dict[str, dict[str, datetime | None]]] = [{}, {}]
+        for prefix, times in self.since.items():
+            for table, time in times.items():
+                parts[(prefix, table) in claims].setdefault(prefix, {})[table] = time
+        return ClaimAges(parts[0]), ClaimAges(parts[1])
+
+    def merge(self, other: ClaimAges) -> ClaimAges:
+        """Return the ages of both, for disjoint claims."""
+        return ClaimAges({prefix: {**self.since.get(prefix, {}), **other.since.get(prefix, {})} for prefix in {*self.since, *other.since}})
+
     def of_claim(self, prefix: str, table: str) -> tuple[bool, datetime | None]:
         """Return whether a table has a claim on the prefix, and its time."""
         for at in _upwards(prefix):
@@ -132,6 +144,8 @@ class ForeignRules:
         seen: The time of the first run that saw each claim, for names that are not the lake's own.
             None for claims of unknown age.
         accepted: Accepted prefixes.
+        dropped_ages: The same as `ages` for the claims of dropped tables, which are in none of both.
+        dropped_seen: The same as `seen` for these claims.
     """
 
     claims: Claims
@@ -140,6 +154,8 @@ class ForeignRules:
     ages: ClaimAges = field(default_factory=ClaimAges)
     seen: ClaimAges = field(default_factory=ClaimAges)
     accepted: tuple[AcceptedPrefix, ...] = ()
+    dropped_ages: ClaimAges = field(default_factory=ClaimAges)
+    dropped_seen: ClaimAges = field(default_factory=ClaimAges)
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
         """Return what must be known to decide about these files (unique strings, see `KnownFiles`).

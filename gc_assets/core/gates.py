@@ -293,6 +293,25 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
     return _result("new_claims", True, message, overridable=False, numbers=numbers)
 
 
+def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequence[str]) -> GateResult:
+    """Fail if a plan has files of many dropped tables, or of a catalog that lost most tables at once.
+
+    A catalog that answers incompletely looks as if its tables were dropped.
+
+    Args:
+        tables: Number of dropped tables with planned files, without replaced and accepted ones.
+        limit: Maximum number.
+        samples: Descriptions of dropped tables with planned files.
+        lost: Descriptions of lakes that missed most of their tables in one run.
+    """
+    message = f"{tables:,} dropped tables have planned files; max_dropped_tables allows {limit:,}"
+    message += f": {show_list(samples, separator='; ')}." if samples else "."
+    if lost:
+        message += f" {show_list(lost, separator='; ')}. Check that the catalog is complete: `gc-assets show dropped_tables`."
+    numbers: dict[str, float] = {"tables": tables, "limit": limit, "lost_lakes": len(lost)}
+    return _result("dropped_tables", tables <= limit and not lost, message, overridable=True, numbers=numbers)
+
+
 def unfinished_apply(plans: Sequence[str]) -> GateResult:
     """Fail if an earlier apply on the storage is incomplete, as its moves are not recorded yet.
 

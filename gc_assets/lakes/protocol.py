@@ -450,6 +450,50 @@ class ReversibleLake(ExpiringLake, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryPublication:
+    """Result of a publication of the history.
+
+    Attributes:
+        table: Name of the published table.
+        written: Number of rows that were added or replaced.
+        removed: Number of rows that were removed.
+        pointed: Uuids of the lake's tables that name the published table.
+        notes: Tables that cannot name it, with the reasons.
+    """
+
+    table: str
+    written: int = 0
+    removed: int = 0
+    pointed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class HistoryPublisher(Lake, Protocol):
+    """Lake that can write the history of its snapshots to a table of other engines."""
+
+    @property
+    def publishes_history(self) -> bool:
+        """Return True if the configuration asks for it."""
+        ...
+
+    def publish_history(
+        self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str]
+    ) -> HistoryPublication:
+        """Write the differences between the history and the published table.
+
+        Args:
+            read: Reads the rows of `snapshot_history`, with these columns or all.
+            unnamed: Names by uuid of the tables that may be edited and do not name the published
+                table yet. Those with expired snapshots get a property with its name.
+
+        Raises:
+            GcError: If it cannot be written.
+        """
+        ...
+
+
 @runtime_checkable
 class IncrementalLake(Lake, Protocol):
     """Lake with immutable commits, so that each commit is read only once.
@@ -522,6 +566,24 @@ class FilteredLake(Lake, Protocol):
 
 
 @runtime_checkable
+class ListingLake(Lake, Protocol):
+    """Lake whose catalog can be asked for a table by its name.
+
+    A list of tables may lack those that the user may not see.
+    """
+
+    def find_listed(self, tables: Mapping[str, str]) -> Mapping[str, str]:
+        """Return why tables may still be in the catalog, by uuid.
+
+        Tables that the catalog does not have, or has under another uuid, are left out.
+
+        Args:
+            tables: Names of the tables by uuid.
+        """
+        ...
+
+
+@runtime_checkable
 class RemoteLake(Lake, Protocol):
     """Lake behind a catalog or server."""
 
@@ -559,6 +621,11 @@ def as_reversible(lake: Lake) -> ReversibleLake | None:
     return lake if isinstance(lake, ReversibleLake) else None
 
 
+def as_history_publisher(lake: Lake) -> HistoryPublisher | None:
+    """Return the lake if it is configured to publish the history of its snapshots."""
+    return lake if isinstance(lake, HistoryPublisher) and lake.publishes_history else None
+
+
 def as_incremental(lake: Lake) -> IncrementalLake | None:
     """Return the lake if its commits are immutable."""
     return lake if isinstance(lake, IncrementalLake) else None
@@ -567,6 +634,11 @@ def as_incremental(lake: Lake) -> IncrementalLake | None:
 def as_filtered(lake: Lake) -> FilteredLake | None:
     """Return the lake if its server may hide refs from the user."""
     return lake if isinstance(lake, FilteredLake) else None
+
+
+def as_listing(lake: Lake) -> ListingLake | None:
+    """Return the lake if its catalog can be asked for single tables."""
+    return lake if isinstance(lake, ListingLake) else None
 
 
 def with_prefixes(lake: Lake, named_prefixes: NamedPrefixes | None) -> Lake:

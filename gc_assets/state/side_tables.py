@@ -14,6 +14,7 @@ import pyarrow as pa
 from gc_assets.state.arrow_types import CONTENT_ROOT, STRINGS, schema_of
 from gc_assets.state.arrow_types import TIMESTAMP as ARROW_TIMESTAMP
 from gc_assets.state.columns import BOOL, INT, LONG, PROPERTIES, STRING, TIMESTAMP, column
+from gc_assets.state.columns import STRINGS as LIST_OF_STRINGS
 from gc_assets.state.schemas import EXPIRY_PLAN, ORPHAN_FILES, STORAGE_INVENTORY, TABLE_NAME, TABLE_UUID
 
 # --- lake_refs ---
@@ -347,6 +348,43 @@ CLAIMED: Final = schema_of(
     column("table", STRING, "Table that claims it, or empty for the lake itself."),
     column("since", TIMESTAMP, "Time of the newest accepted run without the claim; null if the claim is as old as the first run."),
     column("seen", TIMESTAMP, "Time of the first run with the claim, if `since` is not null.", since="0.4"),
+)
+
+# Tables that accepted runs read, and the state of those that no catalog lists any more.
+DROPPED_TABLES_SIDE: Final = "_dropped_tables"
+DROPPED_TABLES: Final = schema_of(
+    column("lake", STRING, "Lake whose catalog listed the table.", since="0.4"),
+    column("table_uuid", STRING, "Uuid of the table.", since="0.4"),
+    column("table_name", STRING, "Name of the table when it was last read.", since="0.4"),
+    column("catalog", STRING, "Identity of the catalog, without secrets.", since="0.4"),
+    column("prefixes", LIST_OF_STRINGS, "Prefixes of the storage that the table claimed.", since="0.4"),
+    column("claims_by_uuid", BOOL, "False if its claims belonged to the lake.", since="0.4"),
+    column("metadata_location", STRING, "Address of its newest known metadata file.", since="0.4"),
+    column("newest_ms", LONG, "Time of its newest known commit in milliseconds since 1970; 0 without commits.", since="0.4"),
+    column("last_seen", TIMESTAMP, "Time of the last run that read the table.", since="0.4"),
+    column("gone_since", TIMESTAMP, "Time of the first accepted run that missed it; null if a catalog lists it.", since="0.4"),
+    column("lost_tables", LONG, "Number of tables of the lake that the same run missed first.", since="0.4"),
+    column("known_tables", LONG, "Number of tables of the lake that were listed before that run.", since="0.4"),
+    column("replaced", BOOL, "True if its name belongs to another table now.", since="0.4"),
+    column("last_writer", STRING, "Program that made its newest known commit, if it is known.", since="0.4"),
+    column("waits_for", STRING, "Why its files are not collected; null if they are, or if it is listed.", since="0.4"),
+    column("due_at", TIMESTAMP, "End of its waiting time; null if its files are kept.", since="0.4"),
+    column("accepted_at", TIMESTAMP, "Time at which a user accepted it as dead.", since="0.4"),
+    column("shares_location", BOOL, "True if another table or lake claims its location now.", since="0.4"),
+    column("files", LONG, "Number of its listed files; null if a catalog lists it.", since="0.4"),
+    column("bytes", LONG, "Their size.", since="0.4"),
+    column("newest_file", TIMESTAMP, "Time of the newest file under its claims that no listed table claims.", since="0.4"),
+    column("newest_key", STRING, "Key of that file.", since="0.4"),
+)
+# Scratch: listed files under the claims of a dropped table, by part of the listing.
+DROPPED_FILES: Final = pa.schema(
+    [
+        ("table", pa.int32()),
+        ("files", pa.int64()),
+        ("bytes", pa.int64()),
+        ("newest", ARROW_TIMESTAMP),
+        ("newest_key", pa.string()),
+    ]
 )
 
 # Directories with datasets of formats that no lake kind reads.

@@ -175,11 +175,32 @@ class LiveContentsSummary(Summary):
     contents: int
 
 
+class HistoryPublicationSummary(BaseModel):
+    """Result of writing the history to a table of other engines (`history.publish`).
+
+    Attributes:
+        table: The table, or None if it was not written.
+        written: Number of rows that were added or replaced.
+        removed: Number of rows that were removed.
+        named: Uuids of the tables with a property that names it.
+        notes: Failures, with the reasons.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
+
+    table: str | None = None
+    written: int = 0
+    removed: int = 0
+    named: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class SnapshotHistorySummary(Summary):
     TABLE: ClassVar = "snapshot_history"
 
     listed: int
     expired: int
+    published: HistoryPublicationSummary | None = None
 
 
 class SegmentSummary(IndexSummary):
@@ -394,6 +415,26 @@ class ForeignFiles(BaseModel):
         return f"{self.files:,} files ({format_bytes(self.bytes)}) in {self.address}{oldest}, e.g. {', '.join(self.samples[:3])}"
 
 
+class DroppedTableSummary(BaseModel):
+    """A dropped table with listed files, see the side table `DROPPED_TABLES`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
+
+    lake: str
+    table_uuid: str
+    table_name: str | None = None
+    files: int = 0
+    bytes: int = 0
+    last_seen: Moment
+    gone_since: Moment
+    last_writer: str | None = None
+    waits_for: str | None = None
+
+    def __str__(self) -> str:
+        name = self.table_name or self.table_uuid
+        return f"{name} of lake {self.lake} ({self.files:,} files, {format_bytes(self.bytes)}, last read {self.last_seen:%Y-%m-%d})"
+
+
 class OrphanFilesSummary(Summary):
     """Summary of `orphan_files`.
 
@@ -417,6 +458,10 @@ class OrphanFilesSummary(Summary):
             of `by_reason`.
         foreign_claims: Number of pairs of claim and rule, of which `foreign` contains the largest.
         foreign_by_rule: Amounts by rule.
+        dropped: Dropped tables with listed files, those that are due first.
+        dropped_tables: Number of dropped tables that the storage remembers.
+        dropped_due: Number of due tables with files that no user accepted and no table replaced.
+        lost_tables: Messages on lakes that lost most of their tables at once, for due tables.
     """
 
     TABLE: ClassVar = "orphan_files"
@@ -452,6 +497,10 @@ class OrphanFilesSummary(Summary):
     foreign: tuple[ForeignFiles, ...] = ()
     foreign_claims: int = 0
     foreign_by_rule: Amounts = Field(default_factory=dict)
+    dropped: tuple[DroppedTableSummary, ...] = ()
+    dropped_tables: int = 0
+    dropped_due: int = 0
+    lost_tables: tuple[str, ...] = ()
 
     @property
     def foreign_amount(self) -> Amount:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, unquote_plus, urlsplit
@@ -13,7 +15,7 @@ from pydantic import Field, PrivateAttr, SecretStr, model_validator
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.config.relative_paths import BaseFolder
-from gc_assets.config.rules import DanglingRetention, RefRule, policy_row, ref_rows
+from gc_assets.config.rules import DroppedTableRetention, RefRule, policy_row, ref_rows
 from gc_assets.config.values import Age, Count, Duration, Model, check_above_zero
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import Cutoff, parse_cutoff
@@ -74,7 +76,7 @@ def _split_url(address: str) -> SplitResult | None:
         return None
 
 
-class IcebergRetention(DanglingRetention):
+class IcebergRetention(DroppedTableRetention):
     """Table-level `history.expire.*` and ref settings, with overrides.
 
     An override of None leaves the setting of the table. The ages and the count replace table-level
@@ -101,10 +103,22 @@ class IcebergRetention(DanglingRetention):
         return self
 
 
+class PublishedHistory(Model):
+    """Iceberg table to which each run writes the history of the lake's snapshots."""
+
+    table: str = Field(
+        default="gc.snapshot_history", pattern=r"^[^.\s]+(\.[^.\s]+)+$", description="The table, as `namespace.table`. It is created."
+    )
+    catalog: dict[str, SecretStr] | None = Field(default=None, description="pyiceberg's properties. Default: the catalog of the lake.")
+    catalog_name: str | None = Field(default=None, description="pyiceberg's name of that catalog. Default: `catalog_name` of the lake.")
+
+
 class HistoryConfig(Model):
     """Retention of expired snapshot records."""
 
     keep: Duration = timedelta(days=365)
+    # Plans do not depend on it, so it is excluded from digests.
+    publish: PublishedHistory | None = Field(default=None, exclude=True, description="Publication of the history for other engines.")
 
 
 class IcebergLakeConfig(LakeConfig):
@@ -137,7 +151,7 @@ class IcebergLakeConfig(LakeConfig):
 
     def catalog_location(self) -> tuple[str, str]:
         """Return the catalog. In an SQL catalog, `catalog_name` is part of every row's key."""
-        local = self._match_sqlite_uri()
+        local = _match_sqlite_uri(self.catalog)
         if local is not None:
             return f"iceberg {self.catalog_name} ", local[2].partition("?")[0].removeprefix("file:")
         known = self.identity()
@@ -178,6 +192,13 @@ class IcebergLakeConfig(LakeConfig):
     def policy(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"catalog"})
 
+    @property
+    def dropped_after(self) -> timedelta | None:
+        return self.retention.dropped_after
+
+    def collects(self, table_name: str | None) -> bool:
+        return table_name is None or any(fnmatchcase(table_name, pattern) for pattern in self.tables)
+
     def with_retention(self, keep: str) -> IcebergLakeConfig:
         """Return the same lake with this age or number of snapshots instead of the tables' settings.
 
@@ -199,25 +220,35 @@ class IcebergLakeConfig(LakeConfig):
 
     def own_files(self) -> tuple[str, ...]:
         """Return the sqlite catalog's database file and sqlite's temporary files next to it."""
-        local = self._match_sqlite_uri()
+        local = _match_sqlite_uri(self.catalog)
         if local is None:
             return ()
         path = local[2].partition("?")[0].removeprefix("file:")
         return tuple(path + suffix for suffix in ("", "-journal", "-wal", "-shm")) if path.startswith("/") else ()
 
-    def _match_sqlite_uri(self) -> re.Match[str] | None:
-        uri = self.catalog["uri"].get_secret_value() if "uri" in self.catalog else ""
-        return re.fullmatch(r"(sqlite(?:\+\w+)?:///)(?!:memory:)(.+)", uri)
-
     def resolve_paths(self, anchor: BaseFolder) -> IcebergLakeConfig:
-        """Make the database path and the warehouse of a sqlite catalog absolute.
+        """Make the database path and the warehouse of sqlite catalogs absolute.
 
         The warehouse of a server is a name and is not changed.
         """
-        local = self._match_sqlite_uri()
-        if local is None:
-            return self
-        places = {"uri": SecretStr(local[1] + anchor.absolute(local[2], "catalog.uri"))}
-        if "warehouse" in self.catalog:
-            places["warehouse"] = SecretStr(anchor.absolute(self.catalog["warehouse"].get_secret_value(), "catalog.warehouse"))
-        return self.model_copy(update={"catalog": self.catalog | places})
+        update: dict[str, Any] = {"catalog": _resolve_paths(self.catalog, anchor, "catalog")}
+        published = self.history.publish
+        if published is not None and published.catalog is not None:
+            catalog = _resolve_paths(published.catalog, anchor, "history.publish.catalog")
+            update["history"] = self.history.model_copy(update={"publish": published.model_copy(update={"catalog": catalog})})
+        return self.model_copy(update=update)
+
+
+def _match_sqlite_uri(catalog: Mapping[str, SecretStr]) -> re.Match[str] | None:
+    uri = catalog["uri"].get_secret_value() if "uri" in catalog else ""
+    return re.fullmatch(r"(sqlite(?:\+\w+)?:///)(?!:memory:)(.+)", uri)
+
+
+def _resolve_paths(catalog: Mapping[str, SecretStr], anchor: BaseFolder, key: str) -> dict[str, SecretStr]:
+    local = _match_sqlite_uri(catalog)
+    if local is None:
+        return dict(catalog)
+    places = {"uri": SecretStr(local[1] + anchor.absolute(local[2], f"{key}.uri"))}
+    if "warehouse" in catalog:
+        places["warehouse"] = SecretStr(anchor.absolute(catalog["warehouse"].get_secret_value(), f"{key}.warehouse"))
+    return {**catalog, **places}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gc_assets.core.claims import find_table_location
-from gc_assets.core.errors import FormatError, GcError, LakeUnreadable, StoreError
+from gc_assets.core.errors import FormatError, GcError, LakeUnreadable, StoreError, UsageError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
+from gc_assets.core.suggest import join_names
 from gc_assets.core.untrusted_input import is_text
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
@@ -40,6 +41,7 @@ from gc_assets.lakes.protocol import (
     ExpiryAction,
     ExpiryOutcome,
     FrozenRefs,
+    HistoryPublication,
     Retention,
     UnreadableTable,
     View,
@@ -75,7 +77,8 @@ class IcebergLake:
         self._resolver = KeyResolver([(str(number), location) for number, location in enumerate(storages)])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}})}
+        history = self._config.history.model_copy(update={"publish": None})  # its catalog may contain secrets
+        return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}, "history": history})}
 
     def check_access(self) -> None:
         """Send one small request to the catalog. Raises `LakeUnreadable` if it fails."""
@@ -106,6 +109,7 @@ class IcebergLake:
             pinned=_merge_pinned(_build_pinned(registrations), [file for view in views for file in view.pinned]),
             notes=(
                 *self._list_config_notes(),
+                *(() if found else _describe_empty(self.name, self._config.catalog_name, catalog.find_other_names())),
                 *(() if unreadable and not registrations else _build_notes(self.name, registrations)),
                 *(view.note for view in views if view.note is not None),
             ),
@@ -221,6 +225,12 @@ class IcebergLake:
         tables = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         yield from CatalogExpiry(tables, self._objects, self.read_registration, policy).run(actions)
 
+    def find_listed(self, tables: Mapping[str, str]) -> Mapping[str, str]:
+        """Return why tables (uuid to name) may still be in the catalog, by uuid."""
+        from gc_assets.lakes.iceberg.unlisted_tables import find_listed
+
+        return find_listed(self._open_catalog(), tables)
+
     def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
         """Return why pyiceberg cannot load tables (uuid to name), by uuid."""
         from gc_assets.lakes.iceberg.preflight import find_unloadable
@@ -232,6 +242,30 @@ class IcebergLake:
         from gc_assets.lakes.iceberg.preflight import probe_commits
 
         return probe_commits(self.name, self._open_catalog())
+
+    @property
+    def publishes_history(self) -> bool:
+        return self._config.history.publish is not None
+
+    def publish_history(
+        self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str]
+    ) -> HistoryPublication:
+        """Write the history to the table of `history.publish`, and its name to tables of the lake."""
+        from gc_assets.lakes.iceberg.catalog import CatalogClient
+        from gc_assets.lakes.iceberg.published_history import HistoryTable, find_expired_tables, point_to
+
+        target = self._config.history.publish
+        if target is None:
+            raise UsageError(f"lake {self.name} has no history.publish")
+        catalog_name = target.catalog_name or self._config.catalog_name
+        properties = self._config.catalog if target.catalog is None else target.catalog
+        client = CatalogClient(self.name, catalog_name, properties, self._config.read_seconds)
+        origin = " ".join(self._config.catalog_location())
+        found = HistoryTable(client, target.table, self._config.label, origin).publish(read)
+        expired = find_expired_tables(read)
+        tables = {uuid: name for uuid, name in unnamed.items() if uuid in expired and name != target.table}
+        pointed, notes = point_to(self._open_catalog(), tables, f"{catalog_name}.{target.table}")
+        return replace(found, pointed=tuple(sorted(pointed)), notes=tuple(notes))
 
     def _open_catalog(self) -> CatalogClient:
         from gc_assets.lakes.iceberg.catalog import CatalogClient
@@ -354,6 +388,15 @@ def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, .
         hint = item.table.address.rpartition("/")[0] + "/version-hint.text"
         pinned.setdefault(hint, ContentRoot(hint, Kind.VERSION_HINT, is_container=False, must_exist=False))
     return tuple(pinned.values())
+
+
+def _describe_empty(lake: str, catalog_name: str, others: Sequence[str]) -> Iterator[str]:
+    """Yield a note if the database has tables, but of other catalogs."""
+    if others:
+        yield (
+            f"lake {lake}: catalog {catalog_name!r} has no tables, but its database has tables of {join_names(list(map(repr, others)))}; "
+            "set `catalog_name` in lakes.yaml to the name that the writers use"
+        )
 
 
 def _build_notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.config.relative_paths import BaseFolder
-from gc_assets.config.rules import RefRetention
+from gc_assets.config.rules import DroppedTableRetention, RefRetention
 
 
-class NessieRetention(RefRetention):
+class NessieRetention(DroppedTableRetention, RefRetention):
     """Cut-offs of refs. Without a `default`, all commits are kept. A head is always kept."""
 
     state_at_cutoff: bool = Field(
@@ -63,6 +63,10 @@ class NessieLakeConfig(LakeConfig):
 
     def policy(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"token"})
+
+    @property
+    def dropped_after(self) -> timedelta | None:
+        return self.retention.dropped_after
 
     def with_retention(self, keep: str) -> NessieLakeConfig:
         return self.model_copy(update={"retention": self.retention.with_default(keep)})

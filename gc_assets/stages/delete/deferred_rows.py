@@ -13,8 +13,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.foreign import ForeignRules
 from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
@@ -22,12 +24,14 @@ from gc_assets.engine.tables import map_arrow
 from gc_assets.stages.delete.missing_files import find_missing, last_sweep
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.claims import list_unread_locations, prefixes_of
+from gc_assets.stages.sweep.dropped_tables import DroppedFinder, FindUndue, load_dropped_tables
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
+_KEY: Final = pa.schema([("key", STRING)])
 DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BOOL)])
 
 
@@ -55,10 +59,13 @@ def add_deferred_rows(
     storage_name: str,
     live: Sequence[PublishedTable],
     refs: Sequence[PublishedTable],
+    *,
+    has_dropped: bool = False,
 ) -> DataFrame:
     """Add the deferred keys of a plan to the needed keys (columns key, needed, is_live).
 
-    All keys under the claims of unreadable tables are deferred. All purges are deferred too, unless
+    All keys under the claims of unreadable tables are deferred, and those of dropped tables that are
+    no longer due. All purges are deferred too, unless
     users set all these tables aside.
 
     Args:
@@ -68,7 +75,9 @@ def add_deferred_rows(
         storage_name: The storage of the plan.
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
+        has_dropped: True if the plan has files of dropped tables.
     """
+    needed = _add_undue_rows(needed, rows, context, storage_name, [*refs, *live], has_dropped=has_dropped)
     missed = read_missed_tables(context, storage_name)
     unreadable = with_set_aside(context, (*list_unreadable(live), *missed))
     if not unreadable:
@@ -89,6 +98,25 @@ def add_deferred_rows(
     find_deferred = _FindDeferred(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits", defers_purges)
     waiting = map_arrow(rows().select("key", "action"), find_deferred, DEFERRED)
     return needed.unionByName(waiting.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
+
+
+def _add_undue_rows(
+    needed: DataFrame,
+    rows: Callable[[], DataFrame],
+    context: RunContext,
+    storage_name: str,
+    tables: Sequence[PublishedTable],
+    *,
+    has_dropped: bool,
+) -> DataFrame:
+    """Add the keys of dropped tables that are no longer due, because something changed since the plan."""
+    dropped = load_dropped_tables(context, storage_name, tables)
+    if not (dropped.tables or has_dropped):
+        return needed
+    find = FindUndue(DroppedFinder.of(dropped, None, ForeignRules(Claims({}), {})), context.store(storage_name))
+    reason = F.lit("its dropped table is listed again, or waits").alias("needed")
+    undue = map_arrow(rows().select("key", "action", "reason", "etag"), find, _KEY).select("key", reason, F.lit(True).alias("is_live"))
+    return needed.unionByName(undue.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from gc_assets.engine.tables import collect, frame_from_arrow, map_arrow, read_t
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.dropped_tables import DROPPED, DroppedFinder, build_claims, claims_with_dropped, load_dropped_tables
 from gc_assets.stages.sweep.foreign_files import (
     ForeignFinder,
     find_datasets,
@@ -64,11 +65,13 @@ class ForeignRows:
         protected: Regular expression for keys that are never removed, or None.
         finder: Finds foreign files, None if the rows are not checked for them.
         purges: Rules by key of foreign copies that the plan purges.
+        dropped: Finds the rules for files of dropped tables, or None without any.
     """
 
     protected: str | None = None
     finder: ForeignFinder | None = None
     purges: Mapping[str, str] = field(default_factory=dict[str, str])
+    dropped: DroppedFinder | None = None
 
     @classmethod
     def of(
@@ -93,7 +96,9 @@ class ForeignRows:
             uploads: The unfinished uploads of the plan (columns `UPLOADS`).
         """
         storage = header.storage
-        rules = foreign_rules(context, storage, claims_of(context, storage, tables), tables)
+        dropped = load_dropped_tables(context, storage, tables)
+        claims = claims_of(context, storage, tables, build_claims(dropped))
+        rules = foreign_rules(context, storage, claims, tables, [item.table for item in dropped.tables])
         checked = rows.filter(F.col("action").isin(QUARANTINE, PURGE)).select("key", "lake")
         if uploads.num_rows:
             checked = checked.unionByName(frame_from_arrow(spark, uploads.select(["key", "lake"])))
@@ -101,7 +106,7 @@ class ForeignRows:
         purges = rows.filter(F.col("action") == PURGE).select("key", "etag", "lake", "source_plan_id")
         copies = foreign_copies(spark, context, storage, tables, live, purges)
         found = {row["key"]: row["rule"] for row in collect(copies)} if copies is not None else {}
-        return cls(protected_keys(context, storage), finder, found)
+        return cls(protected_keys(context, storage), finder, found, DroppedFinder.of(dropped, finder, rules) if dropped.tables else None)
 
     @classmethod
     def of_uploads(
@@ -130,13 +135,21 @@ class ForeignRows:
         found = pa.nulls(batch.num_rows, pa.string())
         if self.finder is not None:
             files = pa.RecordBatch.from_arrays([keys, modified, lake], names=["key", "last_modified", "lake"])
-            rules = self._relevant(batch, self.finder.find_rules(files)).to_pylist()
+            rules = self._with_dropped(batch, files, self._relevant(batch, self.finder.find_rules(files))).to_pylist()
             texts = [None if rule is None else f"it may belong to others: {RULES[rule]}" for rule in rules]
             found = pa.array(texts, pa.string())
         if self.protected is not None:
             is_protected = pc.match_substring_regex(keys, self.protected)
             found = pc.if_else(is_protected, pa.scalar("`protect` in lakes.yaml names its key"), found)
         return found
+
+    def _with_dropped(self, batch: pa.RecordBatch, files: pa.RecordBatch, rules: pa.Array) -> pa.Array:
+        """Return the rules with those of files of dropped tables, whose claims have other ages."""
+        if self.dropped is None or "reason" not in batch.schema.names:
+            return rules
+        is_dropped = pc.and_(pc.equal(batch.column("action"), QUARANTINE), pc.equal(batch.column("reason"), DROPPED))
+        rows = files.append_column("foreign_rule", rules).append_column("kind", batch.column("kind"))
+        return self.dropped.find_rules(rows, is_dropped)
 
     def _relevant(self, batch: pa.RecordBatch, rules: pa.Array) -> pa.Array:
         """Return the rules without those that do not apply to files which a commit named.
@@ -200,7 +213,7 @@ def foreign_copies(
     claimed = copies.filter(F.col("lake").isNotNull()).select("key", "etag", "lake", "source_plan_id")
     if not collect(claimed.select("key").limit(1)):
         return None
-    rules = foreign_rules(context, storage_name, claims_of(context, storage_name, tables), tables)
+    rules = foreign_rules(context, storage_name, claims_with_dropped(context, storage_name, tables), tables)
     finder = prepare_finder(spark, context, storage_name, rules, live, claimed.select("key", "lake"), is_earlier=True)
     found = map_arrow(claimed, _FindForeign(finder, context.store(storage_name)), _FOREIGN_COPIES)
     sources = {row["source_plan_id"] for row in collect(found.select("source_plan_id").distinct())}

@@ -146,6 +146,12 @@ def _check_new_claims(found: OrphanFilesSummary) -> GateResult:
     return gates.new_claims(len(new), older, [str(item) for item in new], others)
 
 
+def _check_dropped(found: OrphanFilesSummary, limit: int) -> list[GateResult]:
+    """Return the gate on dropped tables, if files of any may be planned."""
+    due = [str(item) for item in found.dropped if item.waits_for is None]
+    return [gates.dropped_tables(found.dropped_due, limit, due, found.lost_tables)] if due else []
+
+
 def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, planned: Amount) -> list[GateResult]:
     context = inputs.context
     found, limits = inputs.orphans.summary(OrphanFilesSummary), context.storage(inputs.storage).gates
@@ -177,6 +183,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
         gates.storages_apart(context.overlapping_storages(inputs.storage)),
         gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
         _check_new_claims(found),
+        *_check_dropped(found, limits.max_dropped_tables),
         gates.unfinished_apply(content.open_plans),
         gates.damaged_histories(list_damage(context.state, [lake.name for lake in context.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),

@@ -34,7 +34,7 @@ from gc_assets.stages.records.ledger import (
     read_copies,
     removed_since,
 )
-from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
 from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.stages.sweep.needed_keys import find_needed
 from gc_assets.state.arrow_types import BOOL, STRING
@@ -101,7 +101,7 @@ def plan_rows(
     # These are more copies than are purged, but finding them needs no join with the live files.
     old = copies.filter(_is_past_quarantine(inputs))
     owned = map_arrow(
-        old.select("key", "etag", "source_plan_id"), _AddOwner(claims_of(inputs.context, inputs.storage, tables)), _OWNED_COPY
+        old.select("key", "etag", "source_plan_id"), _AddOwner(claims_with_dropped(inputs.context, inputs.storage, tables)), _OWNED_COPY
     )
     foreign = foreign_copies(spark, inputs.context, inputs.storage, tables, inputs.live, owned)
     if foreign is not None:
@@ -223,7 +223,7 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     order = F.when(_is_needed(), newest_first()).otherwise(-newest_first())
     compared = copies.join(needs, "key", "left").withColumn("fits", fits)
     one = first_of_each_key(compared, ~F.col("fits"), order).drop("sizes")
-    owned = map_arrow(one, _AddOwner(claims_of(context, storage_name, [*inputs.refs, *live])), OWNED)
+    owned = map_arrow(one, _AddOwner(claims_with_dropped(context, storage_name, [*inputs.refs, *live])), OWNED)
     if inputs.listing.is_earlier:
         # Only a restore depends on it. One request for each copy that is needed again.
         wanted = owned.filter(_is_needed()).select("key")

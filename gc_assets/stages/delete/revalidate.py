@@ -21,7 +21,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.sweep.ages import Ages
-from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
 from gc_assets.stages.sweep.orphan_files import grace_cutoff
 from gc_assets.state.journal import PublishedTable
 from gc_assets.stores.protocol import Store
@@ -54,7 +54,7 @@ class Revalidation:
     ) -> Revalidation:
         """Build the revalidation from the refs and live files of a verification mark."""
         cutoff = min(header.grace_cutoff, grace_cutoff(context, header.storage, refs))
-        claims = claims_of(context, header.storage, [*refs, *live])
+        claims = claims_with_dropped(context, header.storage, [*refs, *live])
         return cls(claims, Ages.of(context, cutoff, refs), context.store(header.storage), foreign or ForeignRows())
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -46,6 +46,7 @@ from gc_assets.stages.records.plans import (
     StoredPlan,
 )
 from gc_assets.stages.records.set_aside import with_set_aside
+from gc_assets.stages.sweep.dropped_tables import DROPPED
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import live_count
 from gc_assets.stages.sweep.needed_keys import find_needed
@@ -151,7 +152,8 @@ class VerificationMark:
         grouped = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
         live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
         keys = grouped.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")
-        return add_deferred_rows(keys, lambda: self.rows.frame, self.context, self.storage, self.live, self.refs)
+        has_dropped = DROPPED in self.rows.plan.header.by_reason
+        return add_deferred_rows(keys, lambda: self.rows.frame, self.context, self.storage, self.live, self.refs, has_dropped=has_dropped)
 
 
 def make_verification_mark(

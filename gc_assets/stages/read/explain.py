@@ -29,7 +29,7 @@ from gc_assets.stages.read.live_rows import LiveRows
 from gc_assets.stages.records.ledger import newest_entries
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.ages import Ages
-from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
 from gc_assets.stages.sweep.foreign_files import FOREIGN, protected_keys
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
 from gc_assets.state.listings import open_listing
@@ -253,7 +253,7 @@ def _claims(context: RunContext, storage: str) -> Claims:
     A run may have stopped before it published all of them.
     """
     tables = [context.find(table, lake.name) for table in (LAKE_REFS, LIVE_FILES) for lake in context.config.lakes]
-    return claims_of(context, storage, [table for table in tables if table is not None])
+    return claims_with_dropped(context, storage, [table for table in tables if table is not None])
 
 
 def _read_log_entries(context: RunContext, storage: str, key: str) -> pa.Table:

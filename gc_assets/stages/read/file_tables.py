@@ -11,7 +11,7 @@ import pyarrow as pa
 from gc_assets.core.claims import Claims
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
 
 
@@ -38,7 +38,7 @@ class FileTables:
             for row in read_rows(context.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist():
                 if row["table_name"] is not None:
                     names[table.receipt.owner, row["table_uuid"]] = row["table_name"]
-        return cls(claims_of(context, storage_name, [*refs, *live]), names)
+        return cls(claims_with_dropped(context, storage_name, [*refs, *live]), names)
 
     def names_of(self, rows: pa.RecordBatch) -> list[str]:
         """Return the table of each file, or its lake if that is unknown or a single repository.

@@ -68,7 +68,12 @@ def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable 
 
 def newest_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
     """Return the plan of the last accepted run, which may be an earlier one of the same run date."""
-    return _header_of(next(_accepted_runs(context, storage_name), None))
+    return _header_of(newest_accepted_run(context, storage_name))
+
+
+def newest_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
+    """Return `deletion_plan` of that run, or None."""
+    return next(_accepted_runs(context, storage_name), None)
 
 
 def _header_of(published: PublishedTable | None) -> PlanHeader | None:

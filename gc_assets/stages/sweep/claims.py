@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gc_assets.core.claims import TABLE_FOLDERS, Claim, Claims, Owner, narrow_claims
@@ -17,16 +18,19 @@ from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 COLLECTOR = Owner("collector", None)
 
 
-def claims_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> Claims:
+def claims_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], dropped: Iterable[Claim] = ()) -> Claims:
     """Return the claims on a storage, limited by `own_claims`.
 
     Tables of `lake_refs` contribute the frozen claims, tables of `live_files` the claims found in
     metadata. The collector's tables and configuration and the files of configured catalogs are
-    always excluded, because they are never garbage of a lake.
+    always excluded, because they are never garbage of a lake. Claims of `dropped` tables apply to
+    prefixes without any other claim.
     """
     claims, wide = effective_claims(context, storage_name, tables)
     state, files = collector_paths(context, storage_name)
-    return Claims.of([*claims, *(Claim(key, COLLECTOR, collect=False) for key in state)], files, wide)
+    found = Claims.of([*claims, *(Claim(key, COLLECTOR, collect=False) for key in state)], files, wide)
+    added: dict[str, Owner | None] = {claim.prefix: claim.owner for claim in dropped}
+    return replace(found, owners={**added, **found.owners}) if added else found
 
 
 def effective_claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> tuple[list[Claim], list[Claim]]:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.claims import Claim, Claims
 from gc_assets.core.commands import command
+from gc_assets.core.dropped import RememberedTable
 from gc_assets.core.foreign import HIDDEN_PATH, NEW_CLAIM, OTHER_FORMAT, RULES, ClaimAges, ForeignRules, KnownFiles
 from gc_assets.core.globs import glob_regex
 from gc_assets.engine.parquet_scan import ParquetScan
@@ -117,7 +118,7 @@ class ForeignSearch:
 
     def write(self) -> dict[str, tuple[PartFile, ...]]:
         """Write the side tables that later runs and applies read."""
-        tables = {CLAIMED_SIDE: age_rows(self.rules.ages, self.rules.seen), FOREIGN_DATASETS_SIDE: self.datasets}
+        tables = {CLAIMED_SIDE: age_rows(*_all_ages(self.rules)), FOREIGN_DATASETS_SIDE: self.datasets}
         files = self.context.state.files
         return {side: tuple(write_parts(rows, self.run, files, side)) for side, rows in tables.items() if rows.num_rows}
 
@@ -141,7 +142,17 @@ class ForeignSearch:
         return item.model_copy(update={"address": address, "since": since})
 
 
-def foreign_rules(context: RunContext, storage_name: str, claims: Claims, tables: Sequence[PublishedTable]) -> ForeignRules:
+def _all_ages(rules: ForeignRules) -> tuple[ClaimAges, ClaimAges]:
+    return rules.ages.merge(rules.dropped_ages), rules.seen.merge(rules.dropped_seen)
+
+
+def foreign_rules(
+    context: RunContext,
+    storage_name: str,
+    claims: Claims,
+    tables: Sequence[PublishedTable],
+    dropped: Sequence[RememberedTable] = (),
+) -> ForeignRules:
     """Build the rules of a storage.
 
     Args:
@@ -149,23 +160,31 @@ def foreign_rules(context: RunContext, storage_name: str, claims: Claims, tables
         storage_name: The storage.
         claims: The claims on the storage.
         tables: `lake_refs` and `live_files` of all lakes.
+        dropped: The dropped tables. Their claims keep their age.
     """
     own_names = {lake.name: names for lake in context.config.lakes if (names := context.kind(lake.name).files.own_names) is not None}
     listed, _ = effective_claims(context, storage_name, tables)
     of_lakes = {claim.prefix for claim in listed if claim.table is None and claim.collect}
     locations = {claim.prefix for claim in listed if claim.table is not None and claim.owner.lake in own_names} - of_lakes
-    ages, seen = claim_ages(context, storage_name, tables)
-    return ForeignRules(claims, own_names, frozenset(locations), ages, seen, accepted_prefixes(context, storage_name))
+    former = {(prefix, item.claim_table) for item in dropped for prefix in item.prefixes}
+    ages, seen = claim_ages(context, storage_name, tables, former)
+    (ages, dropped_ages), (seen, dropped_seen) = ages.split(former), seen.split(former)
+    own_claims = {prefix for item in dropped for prefix in item.prefixes if item.lake in own_names and prefix in claims.owners}
+    locations |= own_claims - {claim.prefix for claim in listed}
+    accepted = accepted_prefixes(context, storage_name)
+    return ForeignRules(claims, own_names, frozenset(locations), ages, seen, accepted, dropped_ages, dropped_seen)
 
 
-def claim_ages(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> tuple[ClaimAges, ClaimAges]:
+def claim_ages(
+    context: RunContext, storage_name: str, tables: Sequence[PublishedTable], dropped: Collection[tuple[str, str]] = ()
+) -> tuple[ClaimAges, ClaimAges]:
     """Return the ages of the current claims: by the last run without each, and the first run with it.
 
     A claim is new if the newest accepted run of the storage did not have it. It keeps its age in
-    all later runs.
+    all later runs. So does a claim (prefix, table) of a `dropped` table.
     """
     listed, _ = effective_claims(context, storage_name, tables)
-    current = _owners(listed)
+    current = [*_owners(listed), *sorted(dropped)]
     shields = {claim.prefix for claim in listed if not claim.collect and claim.table is None}
     accepted = newest_accepted_plan(context, storage_name)
     if accepted is None:

@@ -121,7 +121,9 @@ class MetadataClassifier:
 
     def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> tuple[str | None, bool]:
         known = self.known_tables.get(found.uuid)
-        if known is None:
+        # Metadata of a dropped table that is newer than the last known one was written by a program
+        # that may still use the table.
+        if known is None or (known.dropped and found.newest is not None and found.newest > known.newest):
             return self._check_unknown(key, max(found.newest or 0, int(modified.timestamp() * 1000)), found), False
         name = f"{found.noun} {show(found.uuid)}"
         if found.newest is None:

@@ -30,10 +30,12 @@ class KnownTable:
         newest: Time of the newest known commit, in milliseconds since 1970.
         in_use: True if writers still commit to the table through this catalog. Young metadata may
             then belong to a commit in progress.
+        dropped: True if no catalog lists the table any more, but an accepted run read it.
     """
 
     newest: int
     in_use: bool = True
+    dropped: bool = False
 
 
 # An unreadable table does not indicate another catalog.

@@ -35,6 +35,7 @@ from gc_assets.engine.tables import (
     WrittenParts,
     collect,
     frame_from_arrow,
+    map_arrow,
     merge_written,
     publish,
     read_paths,
@@ -53,6 +54,7 @@ from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
+from gc_assets.stages.sweep.dropped_tables import DroppedFinder, DroppedTables, find_dropped_tables
 from gc_assets.stages.sweep.exact_comparison import ignores_case
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign_notes, foreign_rules, protected_keys
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
@@ -76,6 +78,7 @@ from gc_assets.stages.sweep.sweep_checks import (
     rewritten_metadata,
 )
 from gc_assets.stages.sweep.unlisted_files import UnlistedFiles
+from gc_assets.state.arrow_types import STRING
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
@@ -181,6 +184,7 @@ class _Checks:
     metadata: _MetadataChecks
     deferred: tuple[str, ...]
     unlisted: MissingLiveFiles
+    dropped: DroppedTables
     misspelled: tuple[str, ...] = ()
     foreign_files: tuple[ForeignFiles, ...] = ()
     missing_statistics: tuple[str, ...] = ()
@@ -195,12 +199,13 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     """
     sweep = _Sweep.of(context, storage_name)
     run = start_run(context, storage_name, ORPHAN_FILES)
-    claims = claims_of(context, storage_name, [*sweep.refs, *sweep.live])
-    rules = foreign_rules(context, storage_name, claims, [*sweep.refs, *sweep.live])
+    dropped = find_dropped_tables(spark, context, storage_name, sweep.refs, sweep.live, sweep.listing)
+    claims = claims_of(context, storage_name, [*sweep.refs, *sweep.live], dropped.claims)
+    rules = foreign_rules(context, storage_name, claims, [*sweep.refs, *sweep.live], [item.table for item in dropped.tables])
     probed = _probe_inventory(spark, sweep, rules, run)
     if sweep.listing.is_earlier:
         probed = restrict_candidates(spark, context, storage_name, probed, run)
-    checks = _check_sweep(spark, sweep, probed, run)
+    checks = _check_sweep(spark, sweep, probed, run, dropped)
     foreign = ForeignSearch.of(spark, context, storage_name, sweep.live, rules, probed, run)
     written = _write_orphans(spark, sweep, probed, checks, foreign, run)
     checks = replace(checks, misspelled=_find_misspelled(spark, sweep, written, run), foreign_files=foreign.sum_files(written))
@@ -229,10 +234,11 @@ def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, ru
     return merge_written(_run_probe(spark, sweep.state, inventory, probe))
 
 
-def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: TableRun) -> _Checks:
+def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: TableRun, dropped: DroppedTables) -> _Checks:
     context, storage_name, inventory = sweep.context, sweep.storage, sweep.inventory
     suspects = sum(part.rows for part in probed.side.get(SUSPECTS_SIDE, ()))
-    foreign = find_foreign_metadata(spark, context, storage_name, side_paths(run, probed, SUSPECTS_SIDE), suspects, sweep.cutoff)
+    suspect_paths = side_paths(run, probed, SUSPECTS_SIDE)
+    foreign = find_foreign_metadata(spark, context, storage_name, suspect_paths, suspects, sweep.cutoff, dropped)
     linked = behind_links(spark, context, sweep.live_keys(spark), inventory) if has_links(inventory) else []
     newer = None
     if sweep.listing.is_earlier:
@@ -244,7 +250,7 @@ def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: 
     )
     unlisted = _check_unlisted(spark, sweep, probed, metadata.broken, newer)
     statistics = _find_missing_statistics(spark, sweep, probed, newer)
-    return _Checks(foreign, linked, metadata, deferred, unlisted, missing_statistics=statistics)
+    return _Checks(foreign, linked, metadata, deferred, unlisted, dropped.hold(foreign.dropped), missing_statistics=statistics)
 
 
 def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, newer: UnlistedFiles | None) -> tuple[str, ...]:
@@ -363,12 +369,15 @@ def _write_orphans(
         frame = find_reasons(spark, context, sweep.storage, candidate_paths, candidates, sweep.live, foreign.finder)
         if checks.deferred:
             frame = _route_deferred(frame, checks.deferred)
+        if checks.dropped.tables:
+            finder = DroppedFinder.of(checks.dropped.prefixes, foreign.finder, foreign.rules)
+            frame = map_arrow(frame, finder, ORPHAN_FILES.schema.append(pa.field(ROUTE, STRING)))
         if _may_repeat(state.files, candidate_paths, candidates):
             frame = _route_repeated(frame)
         written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake", "foreign_rule"], STOPPED_SIDES)
     reread = checks.metadata.reread
     rewritten = tuple(write_parts(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
-    own = {**foreign.write(), **({REWRITTEN_SIDE: rewritten} if rewritten else {})}
+    own = {**foreign.write(), **checks.dropped.write(context, run), **({REWRITTEN_SIDE: rewritten} if rewritten else {})}
     return replace(written, side={**written.side, **own})
 
 
@@ -416,6 +425,7 @@ def _summarize(
         by_reason=_sum_amounts({(f"{reason}/{lake}", rule): total for (reason, lake, rule), total in written.totals.items()}, 0),
         foreign=checks.foreign_files[:MAX_SAMPLES],
         foreign_claims=len(checks.foreign_files),
+        **checks.dropped.summary(),
         foreign_by_rule=_sum_amounts({key: total for key, total in written.totals.items() if key[0] == FOREIGN}, 2),
         # Ranges and metaranges that no retained commit needs. They are never deleted, only counted.
         unneeded_metadata=Amount(files=probed.summary.get("unneeded_files", 0), bytes=probed.summary.get("unneeded_bytes", 0)),

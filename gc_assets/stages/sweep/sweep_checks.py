@@ -7,7 +7,7 @@ metadata. Each function returns counts and samples. The gates decide if they sto
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -20,10 +20,11 @@ from gc_assets.core.claims import Owner, find_table_prefix
 from gc_assets.core.objects import Objects
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
-from gc_assets.engine.tables import MAX_SAMPLES, collect, frame_from_arrow, read_paths, read_table, run_over_frame, spark_schema
+from gc_assets.engine.tables import MAX_SAMPLES, collect, frame_from_arrow, map_arrow, read_paths, read_table, run_over_frame, spark_schema
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.records.dead_tables import dead_tables
+from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, SPLIT_SUSPECTS, DroppedTables, SuspectSplit, add_dropped
 from gc_assets.stages.sweep.exact_comparison import find_twins
 from gc_assets.stages.sweep.foreign_metadata import directory_of, foreign_metadata, metadata_patterns
 from gc_assets.stages.sweep.known_tables import known_tables
@@ -225,10 +226,13 @@ class ForeignMetadata:
     Attributes:
         messages: One message for each metadata file.
         junk: Keys of files that are no valid metadata, with the reason.
+        dropped: Reasons why dropped tables wait, by prefix: metadata under their claims that is not
+            their own, or newer than the last known one.
     """
 
     messages: list[str]
     junk: dict[str, str]
+    dropped: dict[str, str] = field(default_factory=dict[str, str])
 
     def protected_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of possible tables around junk, whose files are not deleted."""
@@ -236,7 +240,13 @@ class ForeignMetadata:
 
 
 def find_foreign_metadata(
-    spark: SparkSession, context: RunContext, storage_name: str, suspects: list[str], count: int, cutoff: datetime
+    spark: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    suspects: list[str],
+    count: int,
+    cutoff: datetime,
+    dropped: DroppedTables = NO_DROPPED_TABLES,
 ) -> ForeignMetadata:
     """Find metadata of unconfigured tables and repositories.
 
@@ -246,6 +256,8 @@ def find_foreign_metadata(
         suspects: Parts with the columns `CANDIDATES`.
         count: Number of rows in `suspects`.
         cutoff: Objects modified before it are old.
+        dropped: The dropped tables. Their metadata is not foreign. Under their claims, foreign
+            metadata concerns them only.
     """
     if not suspects:
         return ForeignMetadata([], {})
@@ -254,18 +266,19 @@ def find_foreign_metadata(
         spark = choose_session(spark, sum(graph.rows for graph in graphs), sum(len(graph.paths()) for graph in graphs))
     frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
-    found = foreign_metadata(
-        frame,
-        storage_name,
-        context.resolver(),
-        context.objects(),
-        known_tables(context),
-        dead_tables(context, storage_name),
-        _metadata_directories(context, storage_name),
-    )
+    known, directories = add_dropped(known_tables(context), dropped), _metadata_directories(context, storage_name)
+    dead = dead_tables(context, storage_name)
+    waiting: dict[str, str] = {}
+    if dropped.claims:
+        split = map_arrow(frame, SuspectSplit(dropped.prefixes), SPLIT_SUSPECTS)
+        inside, frame = split.filter("dropped_prefix is not null"), split.filter("dropped_prefix is null")
+        own = directories | dropped.metadata_directories(context, storage_name)
+        inner = foreign_metadata(inside, storage_name, context.resolver(), context.objects(), known, dead, own)
+        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in collect(inner.limit(MAX_NAMED))], MAX_NAMED)
+    found = foreign_metadata(frame, storage_name, context.resolver(), context.objects(), known, dead, directories)
     rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
-    return ForeignMetadata([f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk], junk)
+    return ForeignMetadata([f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk], junk, waiting)
 
 
 def _metadata_directories(context: RunContext, storage_name: str) -> set[str]:

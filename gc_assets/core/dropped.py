@@ -1,0 +1,336 @@
+"""Remember the tables of catalogs, and decide when the files of a dropped table are garbage.
+
+A table is dropped if an accepted run knew it and no catalog of the configuration lists it any more.
+Its files are collected after a waiting time, unless something indicates that the table is in use or
+that its catalog did not list it by mistake. All functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.printable import show
+from gc_assets.core.units import format_duration
+
+# A dropped table without files is forgotten after this time. Until then its copies in quarantine
+# have a claim, so that they can be purged.
+FORGET_AFTER = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedTable:
+    """A table that an accepted run read, with its claims on one storage.
+
+    Attributes:
+        lake: The lake whose catalog listed it.
+        table_uuid: Its uuid.
+        table_name: `namespace.table`, or None if it is unknown.
+        catalog: Identity of the catalog.
+        prefixes: The prefixes that it claimed.
+        last_seen: Time of the last run that read it.
+        claims_by_uuid: True if its claims have the uuid as owner, False if they belong to the lake.
+        metadata_location: Address of its newest known metadata file.
+        newest_ms: Time of its newest known commit, in milliseconds since 1970; 0 without commits.
+        gone_since: Time of the first accepted run that missed it, or None if it is listed.
+        lost_tables: Number of tables of the lake that the same run missed first.
+        known_tables: Number of tables of the lake that were listed before that run.
+        replaced: True if its name now belongs to another table.
+        last_writer: Program that made the newest known commit, if it is known.
+    """
+
+    lake: str
+    table_uuid: str
+    table_name: str | None
+    catalog: str
+    prefixes: tuple[str, ...]
+    last_seen: datetime
+    claims_by_uuid: bool = True
+    metadata_location: str | None = None
+    newest_ms: int = 0
+    gone_since: datetime | None = None
+    lost_tables: int = 0
+    known_tables: int = 0
+    replaced: bool = False
+    last_writer: str | None = None
+
+    @property
+    def claim_table(self) -> str:
+        """Identity of the table in its claims."""
+        return self.table_uuid if self.claims_by_uuid else f"urn:uuid:{self.table_uuid}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.lake}: {self.table_name or self.table_uuid}"
+
+    @property
+    def written_before(self) -> datetime:
+        """Time before which its last known files were written.
+
+        Stores with times in whole seconds report an earlier time than the write. If the clock went
+        back, `last_seen` is later than `gone_since`.
+        """
+        seen = self.last_seen if self.gone_since is None else min(self.last_seen, self.gone_since)
+        return seen.replace(microsecond=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTables:
+    """The tables of a lake in one run.
+
+    Attributes:
+        lake: The lake.
+        catalog: Identity of its catalog.
+        seen_at: Time of the freeze.
+        tables: Its readable tables with claims on the storage.
+        uuids: Uuids of all its tables, including those that cannot be read.
+        unreadable_uuids: Uuids of the tables that cannot be read.
+        names: Uuid of the table with each name.
+        unreadable_names: Names of tables that cannot be read.
+        is_unreadable: True if the table list is unknown.
+    """
+
+    lake: str
+    catalog: str
+    seen_at: datetime
+    tables: tuple[RememberedTable, ...] = ()
+    uuids: frozenset[str] = frozenset()
+    unreadable_uuids: frozenset[str] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    unreadable_names: frozenset[str] = frozenset()
+    is_unreadable: bool = False
+
+
+def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
+    """Return the tables to remember after a run.
+
+    A table that any lake lists is not dropped. A table of a lake that left the configuration, that
+    reads another catalog, or whose table list is unknown, stays as it is.
+
+    Args:
+        previous: The tables that the last accepted run remembered.
+        lakes: The tables of this run.
+    """
+    by_lake = {lake.lake: lake for lake in lakes}
+    listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
+    unreadable = frozenset[str]().union(*(lake.unreadable_uuids for lake in lakes))
+    found = {(table.lake, table.table_uuid): table for lake in lakes for table in lake.tables}
+    earlier = [item for item in previous if (item.lake, item.table_uuid) not in found]
+    gone: list[RememberedTable] = []
+    for item in earlier:
+        lake = by_lake.get(item.lake)
+        key = item.lake, item.table_uuid
+        if item.table_uuid in listed:
+            if item.table_uuid in unreadable:
+                found[key] = as_listed(item)
+        elif lake is None or lake.catalog != item.catalog or lake.is_unreadable:
+            found[key] = item
+        elif item.table_name in lake.unreadable_names:
+            found[key] = as_listed(item)  # it may be the unreadable table
+        else:
+            gone.append(item)
+    lost = Counter(item.lake for item in gone if item.gone_since is None)
+    for item in gone:
+        lake = by_lake[item.lake]
+        is_replaced = item.table_name is not None and item.table_name in lake.names
+        if item.gone_since is None:
+            known = lost[item.lake] + len(lake.tables)
+            item = replace(item, gone_since=lake.seen_at, lost_tables=lost[item.lake], known_tables=known)
+        found[item.lake, item.table_uuid] = replace(item, replaced=is_replaced)
+    return sorted(found.values(), key=lambda item: (item.lake, item.table_name or "", item.table_uuid))
+
+
+def as_listed(table: RememberedTable) -> RememberedTable:
+    """Return a table that a catalog lists again. Its waiting time starts anew if it is missed later."""
+    return replace(table, gone_since=None, lost_tables=0, known_tables=0, replaced=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Listed files under the claims of a dropped table.
+
+    Attributes:
+        files: Number of files that were written before the table was last seen.
+        bytes: Their size.
+        newest: Time of the newest file that no listed table claims.
+        newest_key: Its key.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    newest: datetime | None = None
+    newest_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable:
+    """A dropped table in a run.
+
+    Attributes:
+        table: The table.
+        evidence: Its listed files.
+        waits_for: Why its files are not collected, or None if they are.
+        due_at: Time at which its waiting time ends, or None if its files are kept.
+        accepted_at: Time at which a user accepted it as dead, or None.
+        shares_location: True if another table or lake claims its location now.
+    """
+
+    table: RememberedTable
+    evidence: Evidence = Evidence()
+    waits_for: str | None = None
+    due_at: datetime | None = None
+    accepted_at: datetime | None = None
+    shares_location: bool = False
+
+    @property
+    def is_due(self) -> bool:
+        return self.waits_for is None
+
+    @property
+    def before(self) -> datetime:
+        """Time before which its files were written."""
+        if self.accepted_at is None or self.shares_location:
+            return self.table.written_before
+        return max(self.accepted_at, self.table.written_before)
+
+
+def find_reason_to_wait(
+    dropped: DroppedTable,
+    now: datetime,
+    wait: timedelta | None,
+    catalog: str | None,
+    unreadable: Sequence[str] = (),
+    listed: str | None = None,
+) -> DroppedTable:
+    """Return the dropped table with the reason why its files are not collected, if any.
+
+    Args:
+        dropped: The table, with its files.
+        now: Time of the listing or of the freeze, whichever is earlier.
+        wait: Waiting time since the table was first missed, None to keep its files.
+        catalog: Identity of the lake's current catalog, None if the lake is not configured.
+        unreadable: Names of unreadable tables that may use the files.
+        listed: Why the catalog does not confirm that the table does not exist, or None.
+    """
+    table, accepted = dropped.table, dropped.accepted_at
+    if table.gone_since is None:
+        raise ValueError(f"table {table.name} is listed")
+    due_at = None if wait is None else table.gone_since + wait
+    return replace(dropped, due_at=due_at, waits_for=_find_reason(dropped, now, due_at, catalog, unreadable, listed, accepted))
+
+
+def _find_reason(
+    dropped: DroppedTable,
+    now: datetime,
+    due_at: datetime | None,
+    catalog: str | None,
+    unreadable: Sequence[str],
+    listed: str | None,
+    accepted: datetime | None,
+) -> str | None:
+    table, evidence = dropped.table, dropped.evidence
+    if catalog is None:
+        return f"lake {table.lake} is not in lakes.yaml"
+    if catalog != table.catalog:
+        return f"lake {table.lake} reads another catalog than the run that knew the table"
+    if unreadable:
+        names = ", ".join(unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
+        return f"{names} cannot be read and may use its files"
+    if listed is not None:
+        return listed
+    if accepted is None and due_at is None:
+        return "`retention.dropped` is keep"
+    if accepted is None and due_at is not None and now < due_at:
+        return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC"
+    if evidence.newest is not None and evidence.newest >= dropped.before and evidence.newest_key is not None:
+        since = "it was accepted as dead" if accepted is not None else "a run last read the table"
+        return f"{show(evidence.newest_key)} was written after {since}"
+    return None
+
+
+def format_wait(wait: timedelta | None) -> str:
+    """Return the waiting time as in lakes.yaml."""
+    return "keep" if wait is None else format_duration(wait)
+
+
+@dataclass(frozen=True)
+class DroppedPrefixes:
+    """Finds the dropped table that a file belongs to. Picklable.
+
+    A file belongs to the earliest dropped table that claimed its deepest prefix, if the file was
+    written before that table was last seen. A deeper claim of a listed table has priority.
+
+    Attributes:
+        tables: All dropped tables.
+        present: Prefixes that the current tables and lakes claim.
+        whole: Those of them that lakes claim for themselves. Everything in them belongs to the lake.
+    """
+
+    tables: tuple[DroppedTable, ...]
+    present: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
+
+    @cached_property
+    def by_prefix(self) -> Mapping[str, Sequence[int]]:
+        """Indices of the tables by prefix, ordered by the time of their last files."""
+        found: dict[str, list[int]] = {}
+        for index, item in enumerate(self.tables):
+            for prefix in item.table.prefixes:
+                if not self._is_in_whole(prefix):
+                    found.setdefault(prefix, []).append(index)
+        return {prefix: sorted(indices, key=lambda index: self.tables[index].before) for prefix, indices in found.items()}
+
+    def _is_in_whole(self, prefix: str) -> bool:
+        return any(at in self.whole for at in upwards(prefix))
+
+    def is_shared(self, prefix: str) -> bool:
+        """Return True if a current table claims this prefix or one that contains it."""
+        return any(at in self.present for at in upwards(prefix))
+
+    def find_prefix(self, directory: str) -> str | None:
+        """Return the deepest claim of a dropped table on a directory, or None."""
+        for at in upwards(directory):
+            if at in self.by_prefix:
+                return at
+            if at in self.present:
+                return None
+        return None
+
+    def find(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
+        """Return the index of the table that each file belongs to, null if none."""
+        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
+        at = pa.array([prefix is not None for prefix in prefixes], pa.bool_()).take(directories.indices)
+        rows = pc.indices_nonzero(pc.fill_null(at, False))
+        found: list[int | None] = [None] * len(keys)
+        columns = (rows, directories.indices.take(rows), modified.take(rows))
+        for row, directory, time in zip(*(column.to_pylist() for column in columns), strict=True):
+            prefix = prefixes[directory]
+            if prefix is not None and time is not None:
+                indices = self.by_prefix[prefix]
+                found[row] = next((index for index in indices if time < self.tables[index].before), None)
+        return pa.array(found, pa.int32())
+
+    def is_due(self, indices: pa.Array) -> pa.Array:
+        """Return True for the files of tables whose files are collected."""
+        due = pa.array([item.is_due for item in self.tables], pa.bool_())
+        return pc.fill_null(due.take(indices), False)
+
+
+def upwards(directory: str) -> Iterator[str]:
+    """Yield a directory and those above it, and last the whole storage."""
+    while directory:
+        yield directory
+        directory = directory[: directory[:-1].rfind("/") + 1]
+    yield ""
+
+
+def select_due(tables: Iterable[DroppedTable], present: Collection[str]) -> list[tuple[str, DroppedTable]]:
+    """Return the claims of the dropped tables whose files are collected, without claimed prefixes."""
+    return [(prefix, item) for item in tables if item.is_due for prefix in item.table.prefixes if prefix not in present]

@@ -1,0 +1,488 @@
+"""Find the dropped tables of a storage, and the files that belong to them (`core/dropped.py`).
+
+A sweep decides which dropped tables are due, and publishes the result next to `orphan_files`. Plans
+and applies read it, and check again what may have changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.dropped import (
+    FORGET_AFTER,
+    DroppedPrefixes,
+    DroppedTable,
+    Evidence,
+    LakeTables,
+    RememberedTable,
+    find_reason_to_wait,
+    select_due,
+)
+from gc_assets.core.errors import GcError
+from gc_assets.core.foreign import OTHER_FORMAT, ForeignRules
+from gc_assets.core.phases import PURGE, QUARANTINE
+from gc_assets.core.printable import show, to_message
+from gc_assets.engine.parquet_scan import ParquetScan
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, collect, run_in_process, spark_schema, write_parts
+from gc_assets.engine.tasks import fits_in_process
+from gc_assets.lakes.protocol import as_listing
+from gc_assets.stages.records.dead_tables import dead_tables
+from gc_assets.stages.records.set_aside import with_set_aside
+from gc_assets.stages.sweep.claims import claims_of, collector_paths, effective_claims
+from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
+from gc_assets.stages.sweep.foreign_metadata import directory_of
+from gc_assets.stages.sweep.known_tables import KnownTable
+from gc_assets.stages.sweep.listings import Listing
+from gc_assets.stages.sweep.table_memory import (
+    catalog_identity,
+    list_lake_tables,
+    memory_row,
+    memory_table,
+    read_remembered,
+    update_memory,
+)
+from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.parts import PartFile
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import CANDIDATES, DEFERRED_SIDE, DROPPED_FILES, DROPPED_TABLES_SIDE
+from gc_assets.state.summaries import DroppedTableSummary, LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary
+from gc_assets.stores.protocol import Store
+
+# Reason of the files in `orphan_files`.
+DROPPED: Final = "dropped"
+# States of a file of a dropped table.
+DUE, WAITS = "due", "waits"
+_LISTED: Final = pa.schema([STORAGE_INVENTORY.schema.field(name) for name in ("key", "size_bytes", "last_modified")])
+_NOTHING: Final = DroppedPrefixes(())
+
+
+@dataclass(frozen=True)
+class DroppedTables:
+    """The tables that a storage remembers, and the dropped ones among them.
+
+    Attributes:
+        remembered: All tables to remember after this run.
+        prefixes: The dropped tables and their prefixes.
+    """
+
+    remembered: tuple[RememberedTable, ...] = ()
+    prefixes: DroppedPrefixes = _NOTHING
+
+    @property
+    def tables(self) -> tuple[DroppedTable, ...]:
+        return self.prefixes.tables
+
+    @property
+    def claims(self) -> list[Claim]:
+        return build_claims(self.prefixes)
+
+    def known(self) -> dict[str, KnownTable]:
+        """Return the dropped tables as tables whose metadata is known."""
+        return {item.table.table_uuid: KnownTable(item.table.newest_ms, in_use=False, dropped=True) for item in self.tables}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the fields of `OrphanFilesSummary` about dropped tables."""
+        shown = sorted((item for item in self.tables if item.evidence.files), key=lambda item: (not item.is_due, -item.evidence.bytes))
+        due = [item for item in shown if item.is_due and item.accepted_at is None and not item.table.replaced]
+        lost = {
+            f"lake {item.table.lake} missed {item.table.lost_tables:,} of {item.table.known_tables:,} tables first in the run of "
+            f"{item.table.gone_since:%Y-%m-%d %H:%M} UTC"
+            for item in due
+            if 2 * item.table.lost_tables > item.table.known_tables
+        }
+        return {
+            "dropped": tuple(_summarize(item) for item in shown[:MAX_SAMPLES]),
+            "dropped_tables": len(self.tables),
+            "dropped_due": len(due),
+            "lost_tables": tuple(sorted(lost)),
+        }
+
+    def metadata_directories(self, context: RunContext, storage_name: str) -> set[str]:
+        """Return the directories with the newest known metadata of the dropped tables."""
+        resolver, found = context.resolver(), set[str]()
+        for item in self.tables:
+            resolved = resolver.resolve_one(item.table.metadata_location) if item.table.metadata_location is not None else None
+            if resolved is not None and resolved[0] == storage_name:
+                found.add(directory_of(resolved[1]))
+        return found
+
+    def explain_foreign(self, found: Sequence[tuple[str, str]], limit: int) -> dict[str, str]:
+        """Return why dropped tables wait because of foreign metadata (key, reason), by prefix."""
+        split, reasons = SuspectSplit(self.prefixes), dict[str, str]()
+        for key, reason in sorted(found):
+            if (prefix := split.find_prefix(key)) is not None:
+                reasons.setdefault(prefix, f"{show(key)} is {reason}")
+        if len(found) < limit:
+            return reasons
+        return {claim.prefix: f"at least {limit:,} metadata files are not those of dropped tables" for claim in self.claims}
+
+    def hold(self, reasons: Mapping[str, str]) -> DroppedTables:
+        """Return the same with tables that wait for these reasons, by prefix."""
+        tables = tuple(
+            replace(item, waits_for=why)
+            if item.is_due and (why := next((reasons[at] for at in item.table.prefixes if at in reasons), None)) is not None
+            else item
+            for item in self.tables
+        )
+        return replace(self, prefixes=DroppedPrefixes(tables, self.prefixes.present, self.prefixes.whole))
+
+    def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
+        """Write the memory of the run as a side table."""
+        states = {(item.table.lake, item.table.table_uuid): item for item in self.tables}
+        rows = [
+            {**memory_row(table), **_state_row(states.get((table.lake, table.table_uuid)))}
+            for table in self.remembered
+            if not _is_forgotten(states.get((table.lake, table.table_uuid)), context.clock.now())
+        ]
+        if not rows:
+            return {}
+        return {DROPPED_TABLES_SIDE: tuple(write_parts(memory_table(rows), run, context.state.files, DROPPED_TABLES_SIDE))}
+
+
+def _summarize(item: DroppedTable) -> DroppedTableSummary:
+    table = item.table
+    return DroppedTableSummary(
+        lake=table.lake,
+        table_uuid=table.table_uuid,
+        table_name=table.table_name,
+        files=item.evidence.files,
+        bytes=item.evidence.bytes,
+        last_seen=table.last_seen,
+        gone_since=table.gone_since or table.last_seen,
+        last_writer=table.last_writer,
+        waits_for=item.waits_for,
+    )
+
+
+NO_DROPPED_TABLES: Final = DroppedTables()
+
+
+def add_dropped(known: Mapping[str, KnownTable], dropped: DroppedTables) -> dict[str, KnownTable]:
+    """Return the known tables with the dropped ones. Entries with newer commits have priority."""
+    found = dict(known)
+    for uuid, item in dropped.known().items():
+        if uuid not in found or found[uuid].newest < item.newest:
+            found[uuid] = item
+    return found
+
+
+def _is_forgotten(item: DroppedTable | None, now: datetime) -> bool:
+    gone_since = item.table.gone_since if item is not None else None
+    return item is not None and gone_since is not None and not item.evidence.files and now - gone_since > FORGET_AFTER
+
+
+def _state_row(item: DroppedTable | None) -> dict[str, Any]:
+    if item is None:
+        return {}
+    return {
+        "waits_for": None if item.waits_for is None else to_message(item.waits_for),
+        "due_at": item.due_at,
+        "accepted_at": item.accepted_at,
+        "shares_location": item.shares_location,
+        "files": item.evidence.files,
+        "bytes": item.evidence.bytes,
+        "newest_file": item.evidence.newest,
+        "newest_key": item.evidence.newest_key,
+    }
+
+
+def find_dropped_tables(
+    spark: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    refs: Sequence[PublishedTable],
+    live: Sequence[PublishedTable],
+    listing: Listing,
+) -> DroppedTables:
+    """Return the tables to remember after this run, and the state of the dropped ones."""
+    claims, _ = effective_claims(context, storage_name, [*refs, *live])
+    remembered, lakes = update_memory(context, storage_name, claims, refs)
+    gone = [item for item in remembered if item.gone_since is not None]
+    if not gone:
+        return DroppedTables(tuple(remembered))
+    present, whole = _present_prefixes(context, storage_name, claims)
+    bare = DroppedPrefixes(tuple(map(DroppedTable, gone)), present, whole)
+    accepted = _accepted_times(context, storage_name, gone)
+    tables = tuple(
+        replace(item, accepted_at=accepted.get(index), shares_location=all(map(bare.is_shared, item.table.prefixes)))
+        for index, item in enumerate(bare.tables)
+    )
+    found = DroppedPrefixes(tables, present, whole)
+    evidence = {} if listing.is_earlier else _read_evidence(spark, context, found, listing.inventory)
+    frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
+    now = min(frozen_at, listing.as_of or frozen_at)
+    judged = [replace(item, evidence=evidence.get(index, Evidence())) for index, item in enumerate(tables)]
+    unreadable = _name_unreadable(context, live)
+    judged = [_judge(context, item, now, unreadable) for item in judged]
+    if listing.is_earlier:
+        judged = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in judged]
+    judged = _confirm(context, judged, lakes)
+    return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(judged), present, whole))
+
+
+def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> DroppedPrefixes:
+    """Return the dropped tables of the sweep of this run date, judged again.
+
+    A table that a lake lists now is left out. The waiting time and the unreadable tables are those
+    of now, for an apply.
+
+    Args:
+        context: The run context, also of a verification mark.
+        storage_name: The storage.
+        tables: `lake_refs` and `live_files` of all lakes.
+    """
+    swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
+    if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
+        return _NOTHING
+    rows = [pair for pair in read_remembered(context, swept) if pair[0].gone_since is not None]
+    refs = [table for table in tables if table.receipt.asset == LAKE_REFS.name]
+    live = [table for table in tables if table.receipt.asset == LIVE_FILES.name]
+    if not rows or {table.receipt.owner for table in live} != {lake.name for lake in context.config.lakes} or len(refs) < len(live):
+        return _NOTHING
+    listed = frozenset[str]().union(*(lake.uuids for lake in list_lake_tables(context, refs)))
+    claims, _ = effective_claims(context, storage_name, tables)
+    present, whole = _present_prefixes(context, storage_name, claims)
+    now, unreadable = context.clock.now(), _name_unreadable(context, live)
+    stored = [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed]
+    judged = [item if item.waits_for is not None else _judge(context, item, now, unreadable) for item in stored]
+    return DroppedPrefixes(tuple(judged), present, whole)
+
+
+def _stored_table(table: RememberedTable, row: Mapping[str, Any]) -> DroppedTable:
+    evidence = Evidence(row["files"] or 0, row["bytes"] or 0, row["newest_file"], row["newest_key"])
+    return DroppedTable(table, evidence, row["waits_for"], row["due_at"], row["accepted_at"], bool(row["shares_location"]))
+
+
+def claims_with_dropped(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> Claims:
+    """Return the claims on a storage, and those of dropped tables whose files are collected."""
+    return claims_of(context, storage_name, tables, build_claims(load_dropped_tables(context, storage_name, tables)))
+
+
+def build_claims(found: DroppedPrefixes) -> list[Claim]:
+    """Return the claims of the dropped tables whose files are collected."""
+    return [
+        Claim(prefix, Owner(item.table.lake, item.table.table_uuid if item.table.claims_by_uuid else None), table=item.table.claim_table)
+        for prefix, item in select_due(found.tables, found.present)
+    ]
+
+
+def _present_prefixes(context: RunContext, storage_name: str, claims: Sequence[Claim]) -> tuple[frozenset[str], frozenset[str]]:
+    own, _ = collector_paths(context, storage_name)
+    whole = {claim.prefix for claim in claims if claim.table is None and claim.collect}
+    return frozenset({*(claim.prefix for claim in claims), *own}), frozenset(whole)
+
+
+def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[RememberedTable]) -> dict[int, datetime]:
+    """Return when users accepted dropped tables as dead, by index."""
+    found: dict[int, datetime] = {}
+    for record in dead_tables(context, storage_name):
+        for index, item in enumerate(gone):
+            is_same = record.table_uuid == item.table_uuid.lower() and all(prefix.startswith(record.prefix) for prefix in item.prefixes)
+            if is_same and record.at >= item.last_seen:
+                found[index] = record.at
+    return found
+
+
+def _name_unreadable(context: RunContext, live: Sequence[PublishedTable]) -> list[str]:
+    """Return the unreadable tables that no user set aside. They may have started to use any file."""
+    found = tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable)
+    return [item.name for item in with_set_aside(context, found) if item.blocks_purges]
+
+
+def _judge(context: RunContext, item: DroppedTable, now: datetime, unreadable: Sequence[str], listed: str | None = None) -> DroppedTable:
+    lake = next((lake for lake in context.config.lakes if lake.name == item.table.lake), None)
+    if lake is None:
+        return find_reason_to_wait(item, now, None, None)
+    reason = listed or (None if lake.collects(item.table.table_name) else "no pattern of `tables` matches it")
+    return find_reason_to_wait(item, now, lake.dropped_after, catalog_identity(context, lake.name), unreadable, reason)
+
+
+def _confirm(context: RunContext, judged: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
+    """Ask the catalogs for each table by its name. A table list may lack tables that a user may not see."""
+    reasons: dict[str, str] = {}
+    for lake in lakes:
+        names = {
+            item.table.table_uuid: item.table.table_name
+            for item in judged
+            if item.is_due and item.table.lake == lake.lake and item.table.table_name is not None and not item.table.replaced
+        }
+        opened = as_listing(context.lake(lake.lake)) if names else None
+        if opened is None:
+            continue
+        try:
+            reasons |= opened.find_listed(names)
+        except (GcError, OSError) as error:
+            reasons |= dict.fromkeys(names, f"its catalog cannot be asked for it: {error}")
+    return [replace(item, waits_for=reasons.get(item.table.table_uuid, item.waits_for)) if item.is_due else item for item in judged]
+
+
+def _read_evidence(spark: SparkSession, context: RunContext, found: DroppedPrefixes, inventory: PublishedTable) -> dict[int, Evidence]:
+    """Sum the listed files of each dropped table, by index."""
+    sizes = tuple(part.size_bytes for part in inventory.parts())
+    scan = ParquetScan(context.state.files, _LISTED, tuple(inventory.paths()), sizes)
+    task = _SumDropped(found)
+    in_process = fits_in_process(inventory.rows, len(scan.paths))
+    rows = run_in_process(task, scan.read_batches()) if in_process else collect(scan.map_arrow(spark, task, spark_schema(DROPPED_FILES)))
+    sums: dict[int, Evidence] = {}
+    for row in rows:
+        old = sums.get(row["table"], Evidence())
+        is_newer = row["newest"] is not None and (old.newest is None or row["newest"] > old.newest)
+        sums[row["table"]] = Evidence(
+            old.files + row["files"],
+            old.bytes + row["bytes"],
+            row["newest"] if is_newer else old.newest,
+            row["newest_key"] if is_newer else old.newest_key,
+        )
+    return sums
+
+
+@dataclass(frozen=True)
+class _SumDropped:
+    """Sum listed files by dropped table (columns `DROPPED_FILES`). Runs in executors."""
+
+    found: DroppedPrefixes
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pylist([*self._sum_own(batch), *self._find_newest(batch)], DROPPED_FILES)
+
+    def _sum_own(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+        index = self.found.find(batch.column("key"), batch.column("last_modified"))
+        rows = pa.table({"table": index, "size": batch.column("size_bytes")}).filter(pc.is_valid(index))
+        for row in rows.group_by("table").aggregate([([], "count_all"), ("size", "sum")]).to_pylist():
+            yield {"table": row["table"], "files": row["count_all"], "bytes": row["size_sum"] or 0}
+
+    def _find_newest(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+        """Yield the newest file under each prefix that no listed table claims."""
+        directories = pc.replace_substring_regex(batch.column("key"), "[^/]*$", "").dictionary_encode()
+        prefixes = [self.found.find_prefix(name) for name in directories.dictionary.to_pylist()]
+        unshared = [prefix if prefix is not None and not self.found.is_shared(prefix) else None for prefix in prefixes]
+        mine = pa.array(unshared, pa.string()).take(directories.indices)
+        rows = pa.table({"prefix": mine, "at": batch.column("last_modified"), "key": batch.column("key")})
+        rows = rows.filter(pc.and_(pc.is_valid(mine), pc.is_valid(batch.column("last_modified"))))
+        newest: dict[str, Mapping[str, Any]] = {}
+        for row in rows.sort_by([("at", "ascending"), ("key", "ascending")]).to_pylist():
+            newest[row["prefix"]] = row
+        for prefix, row in newest.items():
+            for index in self.found.by_prefix[prefix]:
+                yield {"table": index, "files": 0, "bytes": 0, "newest": row["at"], "newest_key": row["key"]}
+
+
+@dataclass(frozen=True)
+class DroppedFinder:
+    """Task that gives the files of dropped tables their reason and route (columns `ROUTED_ORPHANS`).
+
+    A file that no commit names has the reason `dropped` if its table is due, unless it may belong to
+    others by the ages of the claims of dropped tables. Otherwise it waits. Picklable.
+
+    Attributes:
+        found: The dropped tables.
+        foreign: Finds foreign files among the candidates, or None.
+        rules: The rules for files of dropped tables.
+    """
+
+    found: DroppedPrefixes
+    foreign: ForeignFinder | None
+    rules: ForeignRules
+
+    @classmethod
+    def of(cls, found: DroppedPrefixes, foreign: ForeignFinder | None, rules: ForeignRules) -> DroppedFinder:
+        return cls(found, foreign, replace(rules, ages=rules.dropped_ages, seen=rules.dropped_seen))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield self._mark(batch)
+
+    def _mark(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        states, is_alone = self.find_states(batch.column("key"), batch.column("last_modified"))
+        of_others = pc.or_(pc.is_valid(batch.column("held_by")), pc.equal(batch.column("reason"), "lifecycle"))
+        is_due = pc.and_not(pc.fill_null(pc.equal(states, DUE), False), of_others)
+        rules = self.find_rules(batch, is_due)
+        is_foreign = pc.equal(pc.if_else(is_due, "", batch.column("reason")), FOREIGN)
+        is_foreign = pc.or_(is_foreign, pc.and_(is_due, pc.is_valid(rules)))
+        reason = pc.if_else(is_foreign, FOREIGN, pc.if_else(is_due, DROPPED, batch.column("reason")))
+        # A listed table or lake that also claims the location decides about files that a commit named.
+        is_unnamed = pc.and_not(pc.is_null(batch.column("kind")), is_foreign)
+        waits = pc.and_(pc.fill_null(pc.equal(states, WAITS), False), pc.or_(is_alone, is_unnamed))
+        route = pc.if_else(pc.and_(waits, pc.equal(batch.column(ROUTE), "")), DEFERRED_SIDE, batch.column(ROUTE))
+        changed = {"reason": reason, "foreign_rule": rules, ROUTE: route}
+        columns = [changed.get(name, batch.column(name)) for name in batch.schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+    def find_states(self, keys: pa.Array, modified: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the state of each file, null if it belongs to no dropped table, and whether only
+        dropped tables claim it.
+
+        A file of unknown origin under a claim of dropped tables alone waits.
+        """
+        index = self.found.find(keys, modified)
+        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        prefixes = [self.found.find_prefix(name) for name in directories.dictionary.to_pylist()]
+        unshared = [prefix is not None and not self.found.is_shared(prefix) for prefix in prefixes]
+        alone = pc.fill_null(pa.array(unshared, pa.bool_()).take(directories.indices), False)
+        matched = pc.if_else(self.found.is_due(index), DUE, WAITS)
+        other = pc.if_else(alone, pa.scalar(WAITS), pa.scalar(None, pa.string()))
+        return pc.if_else(pc.is_valid(index), matched, other), alone
+
+    def find_rules(self, batch: pa.RecordBatch, is_due: pa.Array) -> pa.Array:
+        """Return the rules by which files are foreign, for files of dropped tables their own."""
+        rules = batch.column("foreign_rule")
+        if not pc.any(is_due).as_py():
+            return rules
+        known, datasets = (self.foreign.known, self.foreign.datasets) if self.foreign is not None else (frozenset(), frozenset())
+        rows = batch.filter(is_due)
+        own = self.rules.find_foreign(rows, known, datasets)
+        is_named = pc.is_valid(rows.column("kind"))
+        own = pc.if_else(pc.and_(is_named, pc.fill_null(pc.not_equal(own, OTHER_FORMAT), False)), pa.scalar(None, pa.string()), own)
+        return pc.replace_with_mask(rules, is_due, own)
+
+
+@dataclass(frozen=True)
+class FindUndue:
+    """Task that yields the keys of plan rows whose dropped table is no longer due (column key).
+
+    These are rows with the reason `dropped`, and purges of files that only dropped tables claim.
+    Runs in executors.
+    """
+
+    finder: DroppedFinder
+    store: Store
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            states, is_alone = self.finder.find_states(batch.column("key"), self.store.modification_times(batch.column("etag")))
+            is_due = pc.fill_null(pc.equal(states, DUE), False)
+            is_purge = pc.and_(pc.equal(batch.column("action"), PURGE), is_alone)
+            is_planned = pc.and_(pc.equal(batch.column("action"), QUARANTINE), pc.equal(batch.column("reason"), DROPPED))
+            undue = pc.and_not(pc.or_(is_purge, is_planned), is_due)
+            yield pa.RecordBatch.from_arrays([batch.column("key").filter(undue)], schema=pa.schema([("key", pa.string())]))
+
+
+@dataclass(frozen=True)
+class SuspectSplit:
+    """Task that adds to suspect metadata the dropped claim that contains it, if no other claim does
+    (column `dropped_prefix`). Picklable.
+    """
+
+    found: DroppedPrefixes
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = batch.column("key").to_pylist()
+            yield batch.append_column("dropped_prefix", pa.array(list(map(self.find_prefix, keys)), pa.string()))
+
+    def find_prefix(self, key: str) -> str | None:
+        prefix = self.found.find_prefix(key[: key.rfind("/") + 1])
+        return prefix if prefix is not None and not self.found.is_shared(prefix) else None
+
+
+SPLIT_SUSPECTS: Final = pa.schema([*CANDIDATES, pa.field("is_old", pa.bool_()), pa.field("dropped_prefix", pa.string())])

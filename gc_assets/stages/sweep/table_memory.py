@@ -1,0 +1,200 @@
+"""Remember the tables of all lakes from one accepted run to the next (`core/dropped.py`).
+
+The memory is a side table of `orphan_files`. Each run continues with that of the last accepted run,
+so a refused run, such as one with an incomplete table list, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.claims import Claim
+from gc_assets.core.dropped import LakeTables, RememberedTable, remember_tables
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import read_rows
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.stages.mark.manifest_entries import find_segments
+from gc_assets.stages.records.accepted_runs import newest_accepted_run
+from gc_assets.stages.sweep.known_tables import KnownTable, known_tables
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.side_tables import (
+    CLAIMS,
+    CLAIMS_SIDE,
+    DROPPED_TABLES,
+    DROPPED_TABLES_SIDE,
+    LOCATIONS,
+    LOCATIONS_SIDE,
+    SOURCES,
+    SOURCES_SIDE,
+)
+from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
+
+_URN: Final = "urn:uuid:"
+# Keys of a snapshot's summary that name the program which wrote it.
+_WRITERS: Final = ("engine-name", "spark.app.name", "spark.app.id", "trino_query_id", "flink.job-id", "app-id")
+_FIELDS: Final = tuple(item.name for item in fields(RememberedTable))
+
+
+def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]:
+    """Return the tables that the last accepted run of a storage remembered.
+
+    Runs of releases without a memory remember nothing.
+    """
+    accepted = newest_accepted_run(context, storage_name)
+    if accepted is None:
+        return []
+    reference = next(
+        (value for name, value in accepted.receipt.inputs.items() if name.startswith(f"{storage_name}/{ORPHAN_FILES.name}/")), ""
+    )
+    run_id = reference.partition(":")[0]
+    run = next((run for run in context.state.history(storage_name, ORPHAN_FILES.name) if run.run_id == run_id), None)
+    return [] if run is None else [table for table, _ in read_remembered(context, context.state.open(run))]
+
+
+def read_remembered(context: RunContext, swept: PublishedTable) -> list[tuple[RememberedTable, dict[str, Any]]]:
+    """Read the memory of a sweep: each table with its row (columns `DROPPED_TABLES`)."""
+    rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES).to_pylist()
+    return [(RememberedTable(**{name: _value(name, row[name]) for name in _FIELDS}), row) for row in rows]
+
+
+def _value(name: str, value: Any) -> Any:
+    return tuple(value) if name == "prefixes" else value
+
+
+def memory_row(table: RememberedTable) -> dict[str, Any]:
+    """Return a remembered table as a row (columns `DROPPED_TABLES`)."""
+    return {**asdict(table), "prefixes": list(table.prefixes)}
+
+
+def update_memory(
+    context: RunContext, storage_name: str, claims: Sequence[Claim], refs: Iterable[PublishedTable]
+) -> tuple[list[RememberedTable], list[LakeTables]]:
+    """Return the tables to remember after this run, and the tables that its lakes list.
+
+    Args:
+        context: The run context.
+        storage_name: The storage.
+        claims: The current claims on the storage.
+        refs: `lake_refs` of all lakes.
+    """
+    previous = read_memory(context, storage_name)
+    if not previous and not any(claim.table is not None and claim.collect for claim in claims):
+        return [], []
+    lakes = list_lake_tables(context, refs, claims, known_tables(context))
+    remembered = remember_tables(previous, lakes)
+    listed = {(item.lake, item.table_uuid) for item in previous if item.gone_since is None}
+    return [
+        replace(item, last_writer=_find_writer(context, item))
+        if item.gone_since is not None and (item.lake, item.table_uuid) in listed
+        else item
+        for item in remembered
+    ], lakes
+
+
+def list_lake_tables(
+    context: RunContext, refs: Iterable[PublishedTable], claims: Sequence[Claim] = (), known: Mapping[str, KnownTable] | None = None
+) -> list[LakeTables]:
+    """Return the tables that each lake lists in this run or verification mark."""
+    return [_list_tables(context, table, claims, known or {}) for table in refs]
+
+
+def catalog_identity(context: RunContext, lake_name: str) -> str:
+    """Return what identifies the catalog of a lake, without secrets."""
+    return "".join(context.config.lake(lake_name).catalog_location())
+
+
+def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Claim], known: Mapping[str, KnownTable]) -> LakeTables:
+    lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
+    live = context.table(LIVE_FILES, lake)
+    unreadable = live.summary(LiveFilesSummary).unreadable
+    names, addresses = _read_server(context, lake, live) if context.kind(lake).has_live_contents else _read_catalog(context, refs)
+    unreadable_uuids = frozenset(item.table_uuid for item in unreadable if item.table_uuid is not None)
+    prefixes: dict[str, list[Claim]] = {}
+    for claim in claims:
+        if claim.owner.lake == lake and claim.table is not None and claim.collect and not claim.is_unread:
+            prefixes.setdefault(claim.table.removeprefix(_URN), []).append(claim)
+    tables = tuple(
+        RememberedTable(
+            lake,
+            uuid,
+            names[uuid],
+            catalog_identity(context, lake),
+            tuple(sorted({claim.prefix for claim in found})),
+            summary.frozen_at,
+            claims_by_uuid=found[0].owner.table_uuid is not None,
+            metadata_location=addresses.get(uuid),
+            newest_ms=known[uuid].newest,
+        )
+        for uuid, found in sorted(prefixes.items())
+        if uuid in names and uuid not in unreadable_uuids and uuid in known
+    )
+    return LakeTables(
+        lake,
+        catalog_identity(context, lake),
+        summary.frozen_at,
+        tables,
+        frozenset(names) | unreadable_uuids,
+        unreadable_uuids,
+        {name: uuid for uuid, name in names.items() if name is not None},
+        frozenset(item.table_name for item in (*unreadable, *summary.unread) if item.table_name is not None),
+        any(item.is_whole_lake for item in unreadable),
+    )
+
+
+def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, str | None], dict[str, str]]:
+    """Return the names and the metadata addresses of the tables of a catalog, by uuid."""
+    rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
+    sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "address"]).to_pylist()
+    names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
+    return names, {row["table_uuid"]: row["address"] for row in sources if row["table_uuid"] is not None}
+
+
+def _read_server(context: RunContext, lake: str, live: PublishedTable) -> tuple[dict[str, str | None], dict[str, str]]:
+    """Return the same for the tables that any retained commit of a server shows."""
+    contents = read_rows(
+        context.state, LIVE_CONTENTS, context.table(LIVE_CONTENTS, lake), columns=["metadata_location", "content_key", "at_head"]
+    )
+    paths = context.state.paths(find_segments(context, lake), LOCATIONS_SIDE)
+    places = read_parts(context.state.files, paths, LOCATIONS, ["container", "address", "kind"])
+    of_tables = pc.and_(
+        pc.equal(places.column("kind"), Kind.TABLE_UUID), pc.is_in(places.column("container"), contents["metadata_location"])
+    )
+    uuids = {row["container"]: row["address"].removeprefix(_URN) for row in places.filter(of_tables).to_pylist()}
+    claims = read_parts(context.state.files, live.paths(CLAIMS_SIDE), CLAIMS, ["location_of"]).column("location_of")
+    names: dict[str, str | None] = {uuid.removeprefix(_URN): None for uuid in claims.to_pylist() if uuid is not None}
+    addresses: dict[str, str] = {}
+    for row in sorted(contents.to_pylist(), key=lambda row: bool(row["at_head"])):
+        uuid = uuids.get(row["metadata_location"])
+        if uuid is not None:
+            names[uuid], addresses[uuid] = row["content_key"], row["metadata_location"]
+    return names, addresses
+
+
+def _find_writer(context: RunContext, table: RememberedTable) -> str | None:
+    """Return the program that made the newest commit in the last graph with the table, if known."""
+    graph = context.state.current(table.lake, COMMIT_GRAPH.name, table.last_seen.date())
+    if graph is None or context.kind(table.lake).has_live_contents:
+        return None
+    rows = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at", "summary"])
+    mine = rows.filter(pc.equal(rows.column("table_uuid"), table.table_uuid)).to_pylist(maps_as_pydicts="strict")
+    if not mine:
+        return None
+    summary: Mapping[str, str] = max(mine, key=_commit_time)["summary"] or {}
+    return next((summary[name] for name in _WRITERS if summary.get(name)), None)
+
+
+def _commit_time(row: Mapping[str, Any]) -> datetime:
+    return row["committed_at"]
+
+
+def memory_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Return rows as a table (columns `DROPPED_TABLES`)."""
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=DROPPED_TABLES)
