@@ -49,7 +49,16 @@ def _rows(published: PublishedTable) -> Figures:
 
 def _snapshot_figures(published: PublishedTable) -> Figures:
     summary = published.summary(SnapshotHistorySummary)
-    return {"listed_snapshots": summary.listed, "expired_snapshots": summary.expired}
+    published = {} if summary.published is None else {"published_rows": summary.published.written}
+    return {"listed_snapshots": summary.listed, "expired_snapshots": summary.expired, **published}
+
+
+def _snapshot_notes(_: RunContext, published: PublishedTable) -> str:
+    publication = published.summary(SnapshotHistorySummary).published
+    if publication is None:
+        return ""
+    lines = [f"Published as `{publication.table}`."] if publication.table is not None else []
+    return "\n\n".join([*lines, *(f"- {escape_markdown(note)}" for note in publication.notes)])
 
 
 def _staging_figures(published: PublishedTable) -> Figures:
@@ -74,7 +83,7 @@ def _release_figures(published: PublishedTable) -> Figures:
 # Figures and reports of kind tables. Other kind tables only report their rows.
 _TABLES: Final = all_tables()
 OUTPUTS: Final = {
-    SnapshotHistorySummary.TABLE: StepOutput(_TABLES[SnapshotHistorySummary.TABLE], _snapshot_figures),
+    SnapshotHistorySummary.TABLE: StepOutput(_TABLES[SnapshotHistorySummary.TABLE], _snapshot_figures, _snapshot_notes),
     UncommittedObjectsSummary.TABLE: StepOutput(_TABLES[UncommittedObjectsSummary.TABLE], _staging_figures),
     PotentialCommitsSummary.TABLE: StepOutput(_TABLES[PotentialCommitsSummary.TABLE], _commit_figures, _commit_notes),
     LifecycleObjectsSummary.TABLE: StepOutput(_TABLES[LifecycleObjectsSummary.TABLE], _release_figures),

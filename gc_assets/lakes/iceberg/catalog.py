@@ -315,6 +315,20 @@ class CatalogClient:
             raise self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
 
+    def find_other_names(self) -> list[str]:
+        """Return the other catalog names for which the catalog's database has tables. Never raises.
+
+        Returns an empty list for a catalog that is no SQL catalog.
+        """
+        try:
+            client = self._connect()
+            if not isinstance(client, SqlCatalog):
+                return []
+            names = self._call("names", lambda: _fetch_rows(client, select(IcebergTables.catalog_name).distinct()))
+        except Exception:  # noqa: BLE001 - a catalog raises any error of its driver
+            return []
+        return sorted(str(name) for (name,) in names if name != client.name)
+
     def find_default_locations(self, name: str) -> tuple[str, ...]:
         """Return where this catalog creates a table of this name by default. Never raises."""
         namespace, _, table = name.rpartition(".")

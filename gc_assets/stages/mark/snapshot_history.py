@@ -25,6 +25,8 @@ from gc_assets.engine.tables import Totals, collect, frame_from_arrow, publish, 
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import table_with
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT
+from gc_assets.stages.mark.history_publication import publish_history
+from gc_assets.stages.mark.lake_refs import read_frozen_refs
 from gc_assets.state.compaction import Segments
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS
@@ -72,9 +74,13 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     run = start_run(context, lake_name, SNAPSHOT_HISTORY, day)
     log_activity(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier runs")
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
+    before = earlier.summary(SnapshotHistorySummary).published if earlier is not None else None
+    sources = read_frozen_refs(context, lake_name, inputs[0]).sources
+    paths = [f"{run.path}/{part.name}" for part in written.parts]
     summary = SnapshotHistorySummary(
         listed=sum(total.rows for key, total in written.totals.items() if key == ("false",)),
         expired=sum(total.rows for key, total in written.totals.items() if key == ("true",)),
+        published=publish_history(context, lake_name, paths, sources, before),
     )
     return publish(
         state, run, written, context.clock, inputs=[*inputs, *([earlier] if earlier else [])], summary=summary, unsafe=context.unsafe

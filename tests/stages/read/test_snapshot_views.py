@@ -209,7 +209,8 @@ def test_missing_history_names_the_next_command(orders: ExpiredTable, spark: Spa
 
 def test_each_query_of_the_page_is_tested() -> None:
     names = {block.split("\n")[0].removeprefix("-- ") for block in PAGE.read_text().split("```sql\n")[1:]}
-    assert names == {"expired", "all", "file added", "file removed", "partition by summary", "partition by address", "per month"}
+    own = {name for name in names if not name.startswith("published")}  # test_published_history.py runs those
+    assert own == {"expired", "all", "file added", "file removed", "partition by summary", "partition by address", "per month"}
 
 
 def test_snapshot_is_removed_only_after_it_is_recorded(spark: SparkSession, tmp_path: Path) -> None:

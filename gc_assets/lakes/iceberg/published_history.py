@@ -1,0 +1,298 @@
+"""Write the history of snapshots into an Iceberg table that every engine can read.
+
+Iceberg's proposal 10646, "Extend Snapshot Metadata Lifecycle", stores expired snapshots in a side
+file that the table metadata names (`expired-snapshots-path`). No engine reads such a file. Here it
+is a table with one row per snapshot and a flag `expired`, named by a property of each table.
+
+A publication compares the rows of the lake with the table, and commits the differences. A repeated
+one finds none, and one after the loss of the table writes all rows again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, In
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import BooleanType, LongType, MapType, NestedField, StringType, TimestamptzType
+
+from gc_assets.core.errors import GcError, UsageError
+from gc_assets.lakes.iceberg.catalog import CatalogClient, CommitRejected
+from gc_assets.lakes.protocol import HistoryPublication
+
+# Property of the published table, with the version of its schema, and of the tables that it is about,
+# with its name.
+PROPERTY: Final = "gc-assets.snapshot-history"
+VERSION: Final = "1"
+# Prefix of properties of the published table: the catalog from which the rows of a lake come.
+LAKE_PROPERTY: Final = "gc-assets.lake."
+SCHEMA: Final = Schema(
+    NestedField(1, "lake", StringType(), doc="Name of the lake in lakes.yaml."),
+    NestedField(2, "table_name", StringType(), doc="Name of the table when it was last read."),
+    NestedField(3, "table_uuid", StringType()),
+    NestedField(4, "committed_at", TimestamptzType()),
+    NestedField(5, "snapshot_id", LongType()),
+    NestedField(6, "parent_id", LongType()),
+    NestedField(7, "operation", StringType()),
+    NestedField(8, "manifest_list", StringType(), doc="It may be deleted."),
+    NestedField(9, "summary", MapType(12, StringType(), 13, StringType(), value_required=False)),
+    NestedField(10, "expired", BooleanType(), doc="True if the metadata of the table no longer lists the snapshot."),
+    NestedField(11, "expired_at", TimestamptzType()),
+    NestedField(14, "reason", StringType(), doc="Rule that removed the snapshot."),
+    NestedField(15, "plan_id", StringType(), doc="Plan of gc-assets that removed the snapshot."),
+)
+# Columns whose values change. Refs change with every run and are not published.
+_KEY: Final = ("table_uuid", "snapshot_id")
+_COMPARED: Final = (*_KEY, "table_name", "expired", "expired_at", "reason", "plan_id")
+# A longer filter, or more files, costs more than all rows of the lake again.
+_MAX_REPLACED: Final = 10_000
+_MAX_FILES: Final = 64
+_MAX_ATTEMPTS: Final = 5
+_FIRST_WAIT_SECONDS: Final = 0.2
+_TABLE_PROPERTIES: Final = {
+    PROPERTY: VERSION,
+    # A repeated append after the commit of another run would write the same rows twice.
+    "commit.retry.num-retries": "0",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+    "comment": "Snapshots of Iceberg tables, including expired ones. Written by gc-assets.",
+}
+
+# Reads the rows of `snapshot_history`, with these columns or all, as often as it is called.
+ReadHistory = Callable[[list[str] | None], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryTable:
+    """The published table of a lake.
+
+    Attributes:
+        client: Catalog of the published table.
+        name: Its name, as `namespace.table`.
+        lake: Name of the lake whose rows are written.
+        origin: Identity of the lake's catalog. Two lakes of one name do not replace each other's
+            rows.
+    """
+
+    client: CatalogClient
+    name: str
+    lake: str
+    origin: str
+
+    def publish(self, read: ReadHistory) -> HistoryPublication:
+        """Commit the differences between the history and the table. Creates the table.
+
+        Raises:
+            UsageError: If the table is not the collector's, or has rows of another lake with this
+                name.
+            GcError: If the catalog or the store fails.
+        """
+        for attempt in range(_MAX_ATTEMPTS):
+            if attempt:
+                time.sleep(_FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+            try:
+                return self.client.write(self.name, lambda catalog: self._publish(catalog, read))
+            except CommitRejected as error:
+                rejection = error
+        raise rejection
+
+    def _publish(self, catalog: Catalog, read: ReadHistory) -> HistoryPublication:
+        table = self._open(catalog)
+        # Catalogs assign their own field ids.
+        source = _Source(read, self.lake, str(table.metadata.table_uuid), table.schema().as_arrow())
+        scan = table.scan(row_filter=EqualTo("lake", self.lake), selected_fields=_COMPARED)
+        files = sum(1 for _ in scan.plan_files())
+        changes = compare(scan.to_arrow(), source.read_compared())
+        if changes.is_empty:
+            return HistoryPublication(self.name)
+        replaces_all = files > _MAX_FILES or changes.stale.num_rows > _MAX_REPLACED or changes.has_duplicates
+        lake = EqualTo("lake", self.lake)
+        with table.transaction() as transaction:
+            if table.properties.get(LAKE_PROPERTY + self.lake) != self.origin:
+                transaction.set_properties({LAKE_PROPERTY + self.lake: self.origin})
+            if replaces_all:
+                transaction.overwrite(source.rows(), lake)
+            elif changes.stale.num_rows:
+                stale = changes.stale["snapshot_id"].unique()
+                replaced: BooleanExpression = And(lake, In("snapshot_id", stale.to_pylist()))
+                transaction.overwrite(source.rows(Selection(_join_keys(changes.new), stale)), replaced)
+            else:
+                transaction.append(source.rows(Selection(_join_keys(changes.new))))
+        return HistoryPublication(self.name, written=changes.new.num_rows, removed=changes.gone)
+
+    def _open(self, catalog: Catalog) -> Table:
+        try:
+            table = catalog.load_table(self.name)
+        except NoSuchTableError:
+            table = self._create(catalog)
+        if table.properties.get(PROPERTY) != VERSION:
+            raise UsageError(
+                f"table {self.name} was not created by this release of gc-assets (its property {PROPERTY} is "
+                f"{table.properties.get(PROPERTY)!r}, expected {VERSION!r}); write another name into history.publish.table"
+            )
+        origin = table.properties.get(LAKE_PROPERTY + self.lake)
+        if origin not in {None, self.origin}:
+            raise UsageError(
+                f"table {self.name} has the rows of another lake {self.lake} (catalog {origin}); rename one of the lakes, "
+                f"or remove the property {LAKE_PROPERTY}{self.lake} of the table"
+            )
+        return table
+
+    def _create(self, catalog: Catalog) -> Table:
+        parts = self.name.split(".")[:-1]
+        for number in range(1, len(parts) + 1):
+            with suppress(NamespaceAlreadyExistsError):
+                catalog.create_namespace(tuple(parts[:number]))
+        try:
+            return catalog.create_table(self.name, SCHEMA, properties=_TABLE_PROPERTIES)
+        except TableAlreadyExistsError:  # another run created it
+            return catalog.load_table(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Differences between the published rows and the history.
+
+    Attributes:
+        new: Compared columns of rows to write: of new and of changed snapshots.
+        stale: Compared columns of published rows to replace or remove.
+        gone: The number of stale rows whose snapshot the history no longer has.
+        has_duplicates: True if the table has two rows of one snapshot.
+    """
+
+    new: pa.Table
+    stale: pa.Table
+    gone: int
+    has_duplicates: bool
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.new.num_rows or self.stale.num_rows or self.has_duplicates)
+
+
+def compare(published: pa.Table, wanted: pa.Table) -> Changes:
+    """Compare two tables with the compared columns."""
+    found, history = _without_nulls(published), _without_nulls(wanted)
+    stale = found.join(history, list(_COMPARED), join_type="left anti")
+    return Changes(
+        new=history.join(found, list(_COMPARED), join_type="left anti"),
+        stale=stale,
+        gone=stale.join(history, list(_KEY), join_type="left anti").num_rows,
+        has_duplicates=found.group_by(_KEY).aggregate([]).num_rows < found.num_rows,
+    )
+
+
+def _without_nulls(rows: pa.Table) -> pa.Table:
+    """Return the compared columns without nulls, because joins never match them."""
+    kinds = {"snapshot_id": pa.int64(), "expired": pa.bool_(), "expired_at": pa.int64()}
+    columns: dict[str, pa.ChunkedArray] = {}
+    for name in _COMPARED:
+        column = rows[name].cast(pa.timestamp("us", "UTC")) if name == "expired_at" else rows[name]
+        kind = kinds.get(name, pa.string())
+        columns[name] = pc.fill_null(column.cast(kind), False if kind == pa.bool_() else -1 if kind == pa.int64() else "")
+    return pa.table(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Rows to write: those of new and changed snapshots, and all rows with a replaced snapshot id.
+
+    Tables can share snapshot ids, because one may be registered from a copy of the other. A filter
+    on the ids removes the rows of both.
+    """
+
+    keys: pa.Array
+    replaced_ids: pa.Array | None = None
+
+    def matches(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return which rows of `snapshot_history` are selected."""
+        found = pc.is_in(_join_keys(batch), value_set=self.keys)
+        if self.replaced_ids is None:
+            return found
+        return pc.or_(found, pc.is_in(batch["snapshot_id"].cast(pa.int64()), value_set=self.replaced_ids))
+
+
+def _join_keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
+    """Return table uuid and snapshot id as one text per row."""
+    joined = pc.binary_join_element_wise(rows["table_uuid"], rows["snapshot_id"].cast(pa.string()), "/")
+    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The history as rows of the published table, without the snapshots of that table itself.
+
+    They would make each publication the reason for another one.
+    """
+
+    read: ReadHistory
+    lake: str
+    own_uuid: str
+    schema: pa.Schema
+
+    def read_compared(self) -> pa.Table:
+        batches = [self._select(batch) for batch in self.read(list(_COMPARED))]
+        return pa.concat_tables(map(pa.Table.from_batches, ([batch] for batch in batches))) if batches else _EMPTY
+
+    def rows(self, selection: Selection | None = None) -> pa.RecordBatchReader:
+        """Return the selected rows, or all rows."""
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in map(self._select, self.read(None)):
+                chosen = batch if selection is None else batch.filter(selection.matches(batch))
+                if chosen.num_rows:
+                    yield _to_published(chosen, self.lake, self.schema)
+
+        return pa.RecordBatchReader.from_batches(self.schema, batches())
+
+    def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pc.fill_null(pc.not_equal(batch["table_uuid"], self.own_uuid), True))
+
+
+_EMPTY: Final = pa.table({name: pa.array([], pa.timestamp("us", "UTC") if name == "expired_at" else pa.string()) for name in _COMPARED})
+
+
+def _to_published(batch: pa.RecordBatch, lake: str, schema: pa.Schema) -> pa.RecordBatch:
+    columns: Mapping[str, pa.Array] = {"lake": pa.repeat(lake, batch.num_rows)}
+    return pa.RecordBatch.from_arrays([columns.get(field.name, _column(batch, field)) for field in schema], schema=schema)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    return pa.nulls(batch.num_rows, field.type) if field.name not in batch.schema.names else batch[field.name].cast(field.type)
+
+
+def find_expired_tables(read: ReadHistory) -> set[str]:
+    """Return the uuids of the tables with expired snapshots."""
+    return {uuid for batch in read(["table_uuid", "expired"]) for uuid in batch.filter(batch["expired"])["table_uuid"].unique().to_pylist()}
+
+
+def point_to(client: CatalogClient, tables: Mapping[str, str], name: str) -> tuple[set[str], list[str]]:
+    """Set the property of tables that names the published history.
+
+    Args:
+        client: The catalog of the tables.
+        tables: Names of tables by uuid.
+        name: The published table.
+
+    Returns:
+        The uuids of the tables that have the property now, and one note for each table that cannot
+        get it.
+    """
+    pointed, notes = set[str](), list[str]()
+    for uuid, table in tables.items():
+        try:
+            client.set_property(table, uuid, PROPERTY, name)
+            pointed.add(uuid)
+        except GcError as error:
+            notes.append(f"table {table} has no property {PROPERTY}: {error}")
+    return pointed, notes

@@ -1,0 +1,63 @@
+"""Write the history of snapshots to the table that the configuration of a lake names.
+
+A failure is a note of the run. Nothing depends on the table, and the next run writes the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from gc_assets.core.errors import GcError
+from gc_assets.engine.progress import log_activity
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.state_scan import decode_each, decode_parquet
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
+from gc_assets.lakes.protocol import CommitSource, as_history_publisher, is_editable
+from gc_assets.state.summaries import HistoryPublicationSummary
+
+_log = logging.getLogger(__name__)
+_SCHEMA: Final = table_with(TableRole.HISTORY).schema
+
+
+def publish_history(
+    context: RunContext, lake_name: str, paths: Sequence[str], sources: Iterable[CommitSource], earlier: HistoryPublicationSummary | None
+) -> HistoryPublicationSummary | None:
+    """Write the history to a table of other engines, if the lake is configured so.
+
+    Args:
+        context: Context of the run.
+        lake_name: The lake.
+        paths: Parts of `snapshot_history`, relative to the state.
+        sources: The frozen tables of the lake.
+        earlier: Result of the previous run.
+
+    Returns:
+        The result, or None if the lake does not publish its history.
+    """
+    lake = as_history_publisher(context.lake(lake_name))
+    if lake is None:
+        return None
+    named = earlier.named if earlier is not None else ()
+    if context.clock.is_rehearsal and any(storage.rehearsals != "allowed" for storage in context.config.storages):
+        return HistoryPublicationSummary(named=named, notes=("the history is not published, because this run is a rehearsal",))
+    log_activity("publishing the history")
+    editable = {item.table_uuid: item.table_name for item in sources if item.table_uuid and item.table_name and is_editable(item)}
+    try:
+        found = lake.publish_history(partial(_read, context, paths), {uuid: editable[uuid] for uuid in editable.keys() - set(named)})
+    except GcError as error:
+        _log.warning("lake %s: the history is not published: %s", lake_name, error)
+        return HistoryPublicationSummary(named=named, notes=(f"the history is not published: {error}",))
+    return HistoryPublicationSummary(
+        table=found.table, written=found.written, removed=found.removed, named=tuple(sorted({*named, *found.pointed})), notes=found.notes
+    )
+
+
+def _read(context: RunContext, paths: Sequence[str], columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    schema = _SCHEMA if columns is None else pa.schema([_SCHEMA.field(name) for name in columns])
+    return decode_each(context.state.files, paths, partial(decode_parquet, schema=schema))
