@@ -50,12 +50,14 @@ class Change:
         error: The error of every verdict except `done`.
         version_id: The id of the created version, in a bucket that keeps versions.
         marker: The id of the delete marker that a delete created.
+        token: The token of the written object, if the answer contains it.
     """
 
     verdict: ChangeVerdict
     error: OSError | None = None
     version_id: str | None = None
     marker: str | None = None
+    token: str | None = None
 
     @property
     def is_done(self) -> bool:

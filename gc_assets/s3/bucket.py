@@ -251,8 +251,9 @@ class S3Bucket:
             raise
         except OSError as error:
             return Change(_verdict(error), error)
-        version_id = answer.get("VersionId")
-        return Change("done", version_id=version_id, marker=version_id if answer.get("DeleteMarker") else None)
+        version_id, etag = answer.get("VersionId"), answer.get("ETag")
+        marker = version_id if answer.get("DeleteMarker") else None
+        return Change("done", version_id=version_id, marker=marker, token=etag.strip('"') if etag else None)
 
 
 def describe(answer: dict[str, Any]) -> ObjectInfo:

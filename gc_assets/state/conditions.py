@@ -1,4 +1,4 @@
-"""Verify that an S3 server evaluates conditional puts before relying on them.
+"""Verify that a server evaluates conditional puts before relying on them.
 
 Some servers ignore put conditions, so two processes could overwrite each other's tables and lose a
 deletion log. Before its first conditional put to a bucket, each process therefore tests every kind
@@ -11,6 +11,7 @@ luck, but not every race.
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Generator, Hashable
@@ -25,8 +26,6 @@ from botocore.exceptions import ClientError
 from gc_assets.core.errors import StateError
 from gc_assets.s3.client import error_code
 
-# Etag that matches no object.
-_UNKNOWN_ETAG: Final = "0" * 32
 # Writers per race. A process runs one race, and `doctor` a few. The time between check and write
 # grows with the content: with this size, 7 of 10 first rounds detected versitygw, and 21 of 22 runs
 # of `doctor`.
@@ -41,6 +40,11 @@ class ConditionalStore(Protocol):
     @property
     def server(self) -> Hashable:
         """Identity of the checked server."""
+        ...
+
+    @property
+    def unknown_version(self) -> str:
+        """Version that no object has."""
         ...
 
     def uri(self, path: str) -> str: ...
@@ -114,7 +118,7 @@ def _find_quoting(store: ConditionalStore) -> EtagQuoting:
 
 def _compares(store: ConditionalStore, name: str, spelling: EtagQuoting) -> bool:
     """Check that the server rejects a wrong etag and accepts the right one."""
-    if _put(store, name, b"wrong", _UNKNOWN_ETAG, spelling.at(_UNKNOWN_ETAG)):
+    if _put(store, name, b"wrong", store.unknown_version, spelling.at(store.unknown_version)):
         return False
     content, version = store.read_version(name)
     return _put(store, name, content + b"+", version, spelling.at(version)) and store.read_version(name)[0] == content + b"+"
@@ -124,7 +128,8 @@ def _put(store: ConditionalStore, name: str, content: bytes, version: str | None
     try:
         return store.put_if(name, content, version, condition) is not None
     except OSError as error:
-        if isinstance(error.__cause__, ClientError) and error_code(error.__cause__) in {"NotImplemented", "501"}:
+        is_s3 = isinstance(error.__cause__, ClientError)
+        if error.errno == errno.ENOSYS or (is_s3 and error_code(error.__cause__) in {"NotImplemented", "501"}):
             raise _condition_error(store, f"it answers {error.strerror}") from error
         raise
 

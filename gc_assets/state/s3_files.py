@@ -46,6 +46,10 @@ class S3Files:
     def server(self) -> Hashable:
         return self.bucket, self.settings
 
+    @property
+    def unknown_version(self) -> str:
+        return "0" * 32
+
     def uri(self, path: str) -> str:
         return f"s3://{self.bucket}/{self.prefix}{path}"
 

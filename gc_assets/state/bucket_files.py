@@ -1,0 +1,198 @@
+"""State files in a bucket whose requests accept conditions.
+
+Conditional puts take the place of locks. After a rejected condition, the stored bytes show if an
+earlier attempt of the same put succeeded but lost its response.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from gc_assets.buckets.identity import token_of
+from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion, ObjectInfo, Page
+from gc_assets.buckets.requests import map_concurrently, pause_before_retry
+from gc_assets.core.errors import StateError, StoreError
+from gc_assets.state import conditions
+from gc_assets.state.backend import FileStat
+
+# Each parallel read holds one part in memory.
+_PARALLEL_READS: Final = 4
+# Maximum attempts of a change that failed temporarily.
+_ATTEMPTS: Final = 5
+_TEMPORARY: Final = frozenset({"failed", "unknown"})
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFiles:
+    """Files in a bucket, under its prefix.
+
+    Attributes:
+        bucket: The bucket.
+        spark_scheme: The scheme by which Spark's file systems address it.
+    """
+
+    bucket: ConditionalBucket
+    spark_scheme: str
+
+    @property
+    def parallel_reads(self) -> int:
+        return _PARALLEL_READS
+
+    @property
+    def server(self) -> Hashable:
+        return self.bucket.name, self.bucket.settings
+
+    @property
+    def unknown_version(self) -> str:
+        return self.bucket.unknown_token
+
+    def uri(self, path: str) -> str:
+        return self.bucket.address(path)
+
+    def spark_uri(self, path: str) -> str:
+        return f"{self.spark_scheme}://{self.bucket.name}/{self.bucket.prefix}{path}"
+
+    def read(self, path: str) -> bytes:
+        return self.read_version(path)[0]
+
+    def read_version(self, path: str) -> tuple[bytes, str]:
+        for attempt in range(_ATTEMPTS):
+            try:
+                content, found = self.bucket.read(path)
+            except (FileNotFoundError, PermissionError):
+                raise
+            except OSError:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                pause_before_retry(attempt)
+            else:
+                return content, token_of(found.identity)
+        raise AssertionError("a loop of attempts ends by returning or raising")
+
+    def replace(self, path: str, content: bytes) -> None:
+        self.bucket.put(path, bytes(content)).require()
+
+    def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
+        conditions.etag_quoting(self)
+        return self.put_if(path, content, version, {})
+
+    def put_if(self, path: str, content: bytes, version: str | None, condition: Mapping[str, str]) -> str | None:
+        """Put an object if it is absent, or has this version.
+
+        A put whose response is lost may be retried and then finds its own object. After every
+        failure, the outcome is read from the stored object.
+
+        Returns:
+            The new version if the stored object is the new one, otherwise None.
+
+        Raises:
+            OSError: If the stored object is still the old one, so the outcome is unknown.
+        """
+        del condition  # `version` contains it
+        content = bytes(content)
+        change = self.bucket.put_if_absent(path, content) if version is None else self.bucket.put_if_match(path, content, version)
+        if change.verdict == "unsupported":
+            raise OSError(errno.ENOSYS, change.reason, self.uri(path)) from change.error
+        if change.verdict == "denied":
+            change.require()
+        if change.is_done and change.token is not None:
+            return change.token
+        found, at = self._read_or_none(path)
+        if found == content:
+            return at
+        if at == version and change.verdict in _TEMPORARY:
+            change.require()
+        return None
+
+    def check_conditions(self) -> str:
+        conditions.check_races(self)
+        return "the server evaluates conditions and lets exactly one of several writers succeed"
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def size(self, path: str) -> int:
+        return self._head(path).size_bytes
+
+    def modified_at(self, path: str) -> datetime:
+        """Return the modification time in whole seconds."""
+        return self._head(path).modified.astimezone(UTC).replace(microsecond=0)
+
+    def list(self, path: str, *, recursive: bool) -> Sequence[FileStat]:
+        base = f"{self.bucket.prefix}{_directory(path)}"
+        found: list[FileStat] = []
+        for page in self._pages(path, "" if recursive else "/"):
+            for key, size in zip(page.keys, page.sizes, strict=True):
+                name = self._decode_key(key)[len(base) :]
+                # Consoles create directories as keys that end in a slash.
+                if name and not name.endswith("/"):
+                    found.append(FileStat(name, size))
+        return sorted(found)
+
+    def directories(self, path: str) -> Sequence[str]:
+        base = f"{self.bucket.prefix}{_directory(path)}"
+        return sorted(
+            name for page in self._pages(path, "/") for prefix in page.common if (name := self._decode_key(prefix)[len(base) : -1])
+        )
+
+    def delete(self, path: str) -> None:
+        self._delete([path])
+
+    def delete_directory(self, path: str) -> None:
+        if not path.strip("/"):
+            raise ValueError("refusing to delete the root of the state")
+        for page in self._pages(path, ""):
+            self._delete([self._decode_key(key).removeprefix(self.bucket.prefix) for key in page.keys])
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        """Delete keys. Raises `OSError` for permanent failures, and for those that remain."""
+        remaining, changes = list(keys), list[Change]()
+        for attempt in range(_ATTEMPTS):
+            changes = (
+                self.bucket.delete([Deletion(key) for key in remaining])
+                if len(remaining) > 1
+                else map_concurrently(remaining, lambda key: self.bucket.delete_if_match(key, None))
+            )
+            failed = [(key, change) for key, change in zip(remaining, changes, strict=True) if change.verdict not in {"done", "absent"}]
+            for _, change in failed:
+                if change.verdict not in _TEMPORARY or attempt + 1 == _ATTEMPTS:
+                    change.require()
+            remaining = [key for key, _ in failed]
+            if not remaining:
+                return
+            pause_before_retry(attempt)
+
+    def _read_or_none(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
+        try:
+            return self.read_version(path)
+        except FileNotFoundError:
+            return None, None
+
+    def _head(self, path: str) -> ObjectInfo:
+        found = self.bucket.head(path)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
+        return found
+
+    def _pages(self, path: str, delimiter: str) -> Iterator[Page]:
+        try:
+            yield from self.bucket.list_pages(_directory(path), delimiter=delimiter, role="change")
+        except StoreError as error:
+            raise StateError(str(error)) from error
+
+    def _decode_key(self, key: bytes) -> str:
+        try:
+            return key.decode()
+        except UnicodeDecodeError as error:
+            shown = key.decode("utf-8", "backslashreplace")
+            address = f"{self.bucket.location.removesuffix(self.bucket.prefix)}{shown}"
+            raise StateError(f"{address}: gc-assets does not write such names; move it out of the state") from error
+
+
+def _directory(path: str) -> str:
+    return f"{path}/" if path else ""
