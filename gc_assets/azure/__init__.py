@@ -1,0 +1,1 @@
+"""The client of Azure Blob Storage: requests about containers and blobs."""

@@ -1,0 +1,388 @@
+"""A storage in a container of Azure Blob Storage, as `ConditionalBucket`.
+
+The token of a blob is its etag. Names of metadata on Azure have no `-`, so those of the collector are
+written with `_`.
+
+Sources: Azure REST API reference, Blob service (conditional headers, Copy Blob, Delete Blob, Blob
+Batch, List Blobs, error codes).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Self
+
+from azure.core import MatchConditions
+from azure.core.exceptions import AzureError, HttpResponseError
+from azure.storage.blob import BlobClient, BlobType, ContainerClient
+
+from gc_assets.azure.client import (
+    ATTEMPTS,
+    NOT_FOUND,
+    PRECONDITION,
+    UNSUPPORTED,
+    error_code,
+    get_container,
+    is_denied,
+    to_os_error,
+    translate_errors,
+    was_sent,
+)
+from gc_assets.buckets.identity import build_identity
+from gc_assets.buckets.protocol import COPY_ENTRIES, Change, Deletion, ObjectInfo, Page, Role, Version, Versioning
+from gc_assets.buckets.requests import map_concurrently
+from gc_assets.config.azure import AzureConfig
+from gc_assets.core.errors import StoreError
+from gc_assets.core.paths import AZURE, Location, bucket_and_key
+from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
+
+# The limit of a name is 1,024 characters. This limit in bytes is stricter.
+MAX_KEY_BYTES: Final = 1024
+# Sub-requests of one batch (REST API reference, Blob Batch).
+_KEYS_PER_BATCH: Final = 256
+# Rows of a page (REST API reference, List Blobs).
+_PAGE_KEYS: Final = 5000
+_BLOCK_BYTES: Final = 4 * 2**20
+# A copy within an account normally ends with its request. Otherwise it is awaited this long.
+_COPY_SECONDS: Final = 900.0
+_OK, _MISSING, _FALSE, _SERVER_ERROR, _BUSY = 300, 404, 412, 500, 503
+_NO_VERSION: Final = "null"
+_SUCCESS: Final = (None, "success")
+
+
+@dataclass(frozen=True, slots=True)
+class AzureBucket:
+    """A container, or a prefix of one. Pickles, and contains no secrets.
+
+    Attributes:
+        name: `container@account.dfs.core.windows.net`.
+        prefix: Empty, or ends in `/`.
+        settings: How the account is reached.
+    """
+
+    name: str
+    prefix: str
+    settings: AzureConfig
+
+    @classmethod
+    def of(cls, location: str, settings: AzureConfig) -> Self:
+        """Return the storage at a location."""
+        return cls(*bucket_and_key(str(Location.parse(location)), AZURE), settings)
+
+    @property
+    def location(self) -> str:
+        return self.address("")
+
+    @property
+    def max_key_bytes(self) -> int:
+        return MAX_KEY_BYTES
+
+    @property
+    def compares_in_batches(self) -> bool:
+        return True
+
+    @property
+    def unknown_token(self) -> str:
+        return "0x8D0000000000000"
+
+    @property
+    def null_version(self) -> str:
+        return _NO_VERSION
+
+    def address(self, key: str) -> str:
+        return f"{AZURE}://{self.name}/{self.prefix}{key}"
+
+    def container(self, role: Role, attempts: int = ATTEMPTS) -> ContainerClient:
+        return get_container(self.settings, self.name, role, attempts)
+
+    # Reads.
+
+    def head(self, key: str, role: Role = "change", version_id: str | None = None) -> ObjectInfo | None:
+        """Return the blob at a key, or None if it is missing.
+
+        Raises:
+            PermissionError: For the changing role, if the key has an append blob or a page blob.
+        """
+        try:
+            with translate_errors(self.address(key)):
+                found = self._blob(key, role).get_blob_properties(**_version(version_id))
+        except FileNotFoundError:
+            return None
+        if role == "change" and found.blob_type != BlobType.BLOCKBLOB:
+            text = f"the key has a blob of type {_text(found.blob_type)}; only block blobs are changed"
+            raise PermissionError(errno.EACCES, text, self.address(key))
+        return _to_info(found)
+
+    def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
+        with translate_errors(self.address(key)):
+            download = self._blob(key, role).download_blob(**_version(version_id))
+            size = download.size
+            if size > MAX_OBJECT_BYTES:
+                found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {size:,}"
+                raise OSError(errno.EFBIG, found, self.address(key))
+            content = download.readall()
+        if len(content) != size:
+            raise OSError(errno.EIO, f"the answer ends after {len(content):,} of {size:,} bytes", self.address(key))
+        return content, _to_info(download.properties)
+
+    def read_blocks(self, key: str, role: Role = "read") -> Iterator[bytes]:
+        with translate_errors(self.address(key)):
+            yield from self._blob(key, role).download_blob().chunks()
+
+    def list_pages(
+        self, prefix: str = "", after: bytes = b"", *, delimiter: str = "", role: Role = "read", versions: bool = False
+    ) -> Iterator[Page]:
+        """Yield pages as the protocol specifies.
+
+        Azure continues a listing only at its own markers, so keys up to `after` are listed and left
+        out. See `stores/azure/listing.py` for parallel listings.
+        """
+        from gc_assets.azure.pages import list_pages
+
+        start = self.prefix.encode() + after if after else b""
+        for listed in list_pages(self, f"{self.prefix}{prefix}", delimiter=delimiter, role=role, versions=versions):
+            yield listed.select_after(start)
+
+    def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
+        """Return the versions of one key, the newest first.
+
+        Without versioning, the current blob has the id `null`.
+        """
+        full, found = f"{self.prefix}{key}", list[Version]()
+        with translate_errors(self.address(key)):
+            for blob in self.container(role).list_blobs(name_starts_with=full, include=["versions"], results_per_page=at_most):
+                if blob.name != full:
+                    break
+                found.append(Version(blob.version_id or _NO_VERSION, False, blob.last_modified))
+        return sorted(found, key=lambda version: (version.modified, version.version_id), reverse=True)[:at_most]
+
+    def versioning(self, role: Role) -> Versioning:
+        """Return if the account keeps versions, by the id of the version of one blob.
+
+        Only the management interface has the setting. With the changing role, a canary is written.
+        """
+        if role == "read":
+            with translate_errors(self.location):
+                for blob in self.container(role).list_blobs(name_starts_with=self.prefix, include=["versions"], results_per_page=1):
+                    return Versioning("Enabled" if blob.version_id else None)
+            return Versioning(None)
+        from gc_assets.azure.canary import keeps_versions
+
+        return Versioning("Enabled" if keeps_versions(self) else None)
+
+    def reach(self, attempts: int) -> datetime | None:
+        """List one key. Returns the server's time, or None if the answer does not contain it."""
+        dates = list[str]()
+
+        def remember(response: Any) -> None:
+            dates.append(response.http_response.headers.get("date") or "")
+
+        with translate_errors(self.location):
+            pages = self.container("read", attempts).list_blobs(
+                name_starts_with=self.prefix, results_per_page=1, raw_response_hook=remember
+            )
+            next(iter(pages), None)
+        return parsedate_to_datetime(dates[-1]).astimezone(UTC) if dates and dates[-1] else None
+
+    def now(self) -> datetime:
+        found = self.reach(ATTEMPTS)
+        if found is None:
+            raise StoreError(f"{self.location}: the answers of the server have no Date header, which the grace period requires")
+        return found
+
+    # Changes.
+
+    def put(self, key: str, content: bytes) -> Change:
+        return self._change(key, lambda blob: blob.upload_blob(content, overwrite=True, validate_content=True))
+
+    def put_if_absent(self, key: str, content: bytes) -> Change:
+        return self._change(key, lambda blob: blob.upload_blob(content, overwrite=False, validate_content=True))
+
+    def put_if_match(self, key: str, content: bytes, token: str) -> Change:
+        return self._change(key, lambda blob: blob.upload_blob(content, overwrite=True, validate_content=True, **_if_match(token)))
+
+    def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
+        """Copy as the protocol specifies. A blob that could not be deleted afterwards is not copied."""
+        obstacle = _find_obstacle(source.answer)
+        if obstacle is not None:
+            return Change("denied", PermissionError(errno.EACCES, obstacle, self.address(key)))
+        return self._copy(source, key, to, entry, {})
+
+    def copy_if_absent(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
+        return self._copy(source, key, to, entry, {"match_condition": MatchConditions.IfMissing})
+
+    def delete_if_match(self, key: str, token: str | None) -> Change:
+        condition = _if_match(token) if token is not None else {}
+        return self._change(key, lambda blob: blob.delete_blob(**condition), attempts=1)
+
+    def delete(self, objects: Sequence[Deletion]) -> list[Change]:
+        requests = [objects[start : start + _KEYS_PER_BATCH] for start in range(0, len(objects), _KEYS_PER_BATCH)]
+        return [change for changes in map_concurrently(requests, self._delete_many) for change in changes]
+
+    def _delete_many(self, objects: Sequence[Deletion]) -> list[Change]:
+        """Delete up to 256 blobs with one request, whose answer has an outcome for each."""
+        changes = dict[int, Change]()
+        rows = list[tuple[int, dict[str, Any]]]()
+        for number, item in enumerate(objects):
+            try:
+                self._require_addressable(item.key)
+            except OSError as error:
+                changes[number] = Change("denied", error)
+            else:
+                version = _version(None if item.version_id == _NO_VERSION else item.version_id)
+                condition = _if_match(item.token) if item.token is not None else {}
+                rows.append((number, {"name": f"{self.prefix}{item.key}", **version, **condition}))
+        if rows:
+            try:
+                container = self.container("change", 1)
+                answers = list(container.delete_blobs(*(row for _, row in rows), raise_on_any_failure=False))
+            except AzureError as error:
+                failure = self._to_change(error, objects[rows[0][0]].key, reads=False)
+                answers = [failure] * len(rows)
+            for (number, _), answer in zip(rows, answers, strict=True):
+                changes[number] = answer if isinstance(answer, Change) else self._to_result(answer, objects[number].key)
+        return [changes[number] for number in range(len(objects))]
+
+    def _to_result(self, answer: Any, key: str) -> Change:
+        """Convert the answer to one part of a batch."""
+        if answer.status_code < _OK:
+            return Change("done")
+        error = HttpResponseError(message=answer.reason, response=answer)
+        error.error_code = answer.headers.get("x-ms-error-code")  # pyright: ignore[reportAttributeAccessIssue]
+        return self._to_change(error, key)
+
+    def _change(self, key: str, request: Callable[[BlobClient], Any], attempts: int = ATTEMPTS) -> Change:
+        try:
+            answer = request(self._blob(key, "change", attempts))
+        except AzureError as error:
+            return self._to_change(error, key)
+        except OSError as error:  # a key that no request can name
+            return Change("denied", error)
+        return Change("done", version_id=answer.get("version_id") if isinstance(answer, Mapping) else None)
+
+    def _to_change(self, error: AzureError, key: str, *, reads: bool = True) -> Change:
+        """Return what an error shows about a change.
+
+        A false If-Match is answered with 412 for a missing blob too, so the blob is requested then.
+        """
+        code, status = error_code(error), getattr(error, "status_code", None)
+        found = to_os_error(error, self.address(key))
+        if code in NOT_FOUND or code == str(_MISSING):
+            return Change("absent", found)
+        if code in PRECONDITION or code == str(_FALSE):
+            if reads and self._is_absent(key):
+                return Change("absent", FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.address(key)))
+            return Change("changed", found)
+        if is_denied(error):
+            return Change("denied", found)
+        if code in UNSUPPORTED or code == "501":
+            return Change("unsupported", found)
+        if status == _BUSY or not was_sent(error) or (status is not None and status < _SERVER_ERROR):
+            return Change("failed", found)
+        return Change("unknown", found)
+
+    def _is_absent(self, key: str) -> bool:
+        try:
+            return self.head(key) is None
+        except OSError:
+            return False
+
+    def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], condition: dict[str, Any]) -> Change:
+        """Copy a blob with its properties, tags and tier, and wait until the copy is complete."""
+        metadata = {name: value for name, value in source.answer.metadata.items() if _to_entry(name) not in COPY_ENTRIES}
+        options: dict[str, Any] = {"metadata": {**metadata, entry[0].replace("-", "_"): entry[1]}, **condition}
+        options |= (
+            {"standard_blob_tier": source.answer.blob_tier} if source.answer.blob_tier and not source.answer.blob_tier_inferred else {}
+        )
+        try:
+            from_blob = self._blob(key, "change")
+            if source.answer.tag_count:
+                options["tags"] = from_blob.get_blob_tags()
+            version = f"{'&' if '?' in from_blob.url else '?'}versionid={source.version_id}" if source.version_id else ""
+            return self._start_and_await(source, f"{from_blob.url}{version}", to, options)
+        except AzureError as error:
+            return self._to_change(error, key, reads=False)
+        except OSError as error:
+            return Change("denied", error)
+
+    def _start_and_await(self, source: ObjectInfo, url: str, to: str, options: dict[str, Any]) -> Change:
+        blob = self._blob(to, "change")
+        source_etag = f'"{source.identity.rsplit("-", 2)[0]}"'
+        answer = blob.start_copy_from_url(url, source_etag=source_etag, source_match_condition=MatchConditions.IfNotModified, **options)
+        deadline, pause = time.monotonic() + _COPY_SECONDS, 0.1
+        status, description = _text(answer.get("copy_status")), ""
+        while status == "pending":
+            if time.monotonic() > deadline:
+                text = f"the server has not finished a copy to {to!r} after {_COPY_SECONDS:,.0f} s; apply again"
+                return Change("unknown", OSError(errno.ETIMEDOUT, text, self.address(to)))
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+            copy = blob.get_blob_properties().copy
+            status, description = _text(copy.status), str(copy.status_description or "")
+        if status not in _SUCCESS:
+            return Change(
+                "failed", OSError(errno.EIO, f"the server did not finish a copy to {to!r}: {status} {description}", self.address(to))
+            )
+        return Change("done", version_id=answer.get("version_id"))
+
+    def _blob(self, key: str, role: Role, attempts: int = ATTEMPTS) -> BlobClient:
+        self._require_addressable(key)
+        return self.container(role, attempts).get_blob_client(f"{self.prefix}{key}")
+
+    def _require_addressable(self, key: str) -> None:
+        """Raise `OSError` for a name that URLs change on their way, so that a request meets another blob."""
+        if not is_addressable(f"{self.prefix}{key}"):
+            text = "the name has a component `.` or `..`, which URLs cannot contain; rename the blob with another tool"
+            raise OSError(errno.EINVAL, text, self.address(key))
+
+
+def is_addressable(name: str) -> bool:
+    """Return True if a request can name a blob: no component of it is `.` or `..`."""
+    return {".", ".."}.isdisjoint(name.replace("\\", "/").split("/"))
+
+
+def _version(version_id: str | None) -> dict[str, str]:
+    return {"version_id": version_id} if version_id is not None and version_id != _NO_VERSION else {}
+
+
+def _if_match(token: str) -> dict[str, Any]:
+    return {"etag": f'"{token}"', "match_condition": MatchConditions.IfNotModified}
+
+
+def _text(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
+def _to_entry(name: str) -> str:
+    """Return a name of metadata as the collector writes it on other stores."""
+    entry = name.lower().replace("_", "-")
+    return entry if entry in COPY_ENTRIES else name.lower()
+
+
+def _to_info(found: Any) -> ObjectInfo:
+    """Describe a blob. A copy that is not complete has no entries of the collector."""
+    is_complete = _text(found.copy.status) in _SUCCESS
+    entries = {_to_entry(name): value for name, value in (found.metadata or {}).items()}
+    metadata = entries if is_complete else {name: value for name, value in entries.items() if name not in COPY_ENTRIES}
+    identity = build_identity(found.etag, found.size, found.last_modified)
+    return ObjectInfo(identity, found.size, found.last_modified, found.version_id, metadata, answer=found)
+
+
+def _find_obstacle(found: Any) -> str | None:
+    """Return why a blob cannot be deleted now, as its properties show it."""
+    if _text(found.lease.state) in {"leased", "breaking"}:
+        return "another client has a lease on the blob; break it, or plan again when it has ended"
+    if found.has_legal_hold:
+        return "a legal hold protects the blob; plan again when it is removed"
+    until = getattr(found.immutability_policy, "expiry_time", None)
+    if until is not None and until > datetime.now(UTC):
+        return f"an immutability policy protects the blob until {until.isoformat()}; plan again then"
+    if _text(found.blob_tier) == "Archive":
+        return "the blob is in the archive tier; move it to another tier, or use `quarantine: deferred`"
+    return None

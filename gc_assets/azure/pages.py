@@ -1,0 +1,127 @@
+"""List a container page by page.
+
+The server continues a listing at its own markers, and does not document the order of all keys. So no
+result depends on the order. A page that repeats keys of the last one stops the listing with an error.
+Directory entries, which Hadoop and hierarchical namespaces create, are counted and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.storage.blob import BlobPrefix
+
+from gc_assets.azure.client import translate_errors
+from gc_assets.buckets.protocol import Page, Role
+from gc_assets.core.errors import StoreError
+
+if TYPE_CHECKING:
+    from gc_assets.azure.bucket import AzureBucket
+
+# Rows of a page (REST API reference, List Blobs).
+PAGE_KEYS: Final = 5000
+_DIRECTORY: Final = "hdi_isfolder"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPage:
+    """A page, the marker of the next one, and the number of directory entries.
+
+    `marker` is None after the last page.
+    """
+
+    page: Page
+    marker: str | None
+    directories: int
+
+    def select_after(self, start: bytes) -> Page:
+        """Return the page without keys up to `start`."""
+        if not start:
+            return self.page
+        rows = [number for number, key in enumerate(self.page.keys) if key > start]
+        common = [prefix for prefix in self.page.common if prefix > start]
+        columns = {field.name: getattr(self.page, field.name) for field in fields(Page)}
+        return Page(**{name: [column[row] for row in rows] if column else [] for name, column in columns.items()} | {"common": common})
+
+
+def list_pages(
+    bucket: AzureBucket,
+    prefix: str,
+    *,
+    delimiter: str = "",
+    role: Role = "read",
+    versions: bool = False,
+    marker: str | None = None,
+    page_keys: int = PAGE_KEYS,
+) -> Iterator[ListedPage]:
+    """Yield the pages of the blobs whose whole names begin with a prefix.
+
+    Args:
+        bucket: The container. Its own prefix is not added.
+        prefix: The prefix.
+        delimiter: Names that contain it after the prefix are returned as common prefixes.
+        role: The credentials to use.
+        versions: Whether to list all versions.
+        marker: Continues an earlier listing.
+        page_keys: The maximum number of rows of a page.
+
+    Raises:
+        OSError: If the server refuses a request, or does not answer after all attempts.
+        StoreError: If the pages are inconsistent.
+    """
+    container, location = bucket.container(role), f"{bucket.address('').removesuffix(bucket.prefix)}{prefix}"
+    include = ["metadata", "versions"] if versions else ["metadata"]
+    with translate_errors(location):
+        options: dict[str, Any] = {"name_starts_with": prefix or None, "include": include, "results_per_page": page_keys}
+        blobs = container.walk_blobs(delimiter=delimiter, **options) if delimiter else container.list_blobs(**options)
+        pages = blobs.by_page(continuation_token=marker)
+        last: bytes | None = None
+        while True:
+            items = list(next(pages, ()))
+            listed = _parse_page(items, getattr(pages, "continuation_token", None), versions)
+            _require_progress(listed, last, marker, prefix.encode(), location)
+            last, marker = listed.page.last or last, listed.marker
+            yield listed
+            if marker is None:
+                return
+
+
+def _parse_page(items: list[Any], marker: str | None, versions: bool) -> ListedPage:
+    blobs = [item for item in items if not isinstance(item, BlobPrefix)]
+    files = [blob for blob in blobs if (blob.metadata or {}).get(_DIRECTORY, "").lower() != "true"]
+    page = Page(
+        [blob.name.encode() for blob in files],
+        [blob.size for blob in files],
+        [blob.last_modified.isoformat() for blob in files],
+        [blob.etag.strip('"') for blob in files],
+        [getattr(blob.blob_tier, "value", blob.blob_tier) for blob in files],
+        [item.name.encode() for item in items if isinstance(item, BlobPrefix)],
+        [blob.version_id or "null" for blob in files] if versions else [],
+        [bool(blob.is_current_version or not blob.version_id) for blob in files] if versions else [],
+        [False for _ in files] if versions else [],
+    )
+    return ListedPage(page, marker or None, len(blobs) - len(files))
+
+
+def _require_progress(listed: ListedPage, last: bytes | None, marker: str | None, prefix: bytes, location: str) -> None:
+    """Raise `StoreError` for a page that repeats or goes back, or has keys outside the prefix."""
+    names = [*listed.page.keys, *listed.page.common]
+    if any(not name.startswith(prefix) for name in names):
+        raise StoreError(f"{location}: a page has keys outside the requested prefix; this server does not follow the API of Azure")
+    if marker is not None and listed.marker == marker:
+        raise StoreError(f"{location}: two pages have the same marker, so the listing would not end")
+    first = min(names, default=None)
+    if last is not None and first is not None and not listed.page.version_ids and not _may_follow(first, last):
+        raise StoreError(f"{location}: a page begins with {first!r}, but the last one ends with {last!r}; expected later keys")
+
+
+def _may_follow(first: bytes, last: bytes) -> bool:
+    """Return True if a key follows another in one of the orders that servers have.
+
+    They compare bytes, UTF-16 units, or the components of paths.
+    """
+    one, other = first.decode(errors="surrogateescape"), last.decode(errors="surrogateescape")
+    units = one.encode("utf-16-be", "surrogatepass") > other.encode("utf-16-be", "surrogatepass")
+    return first > last or units or one.split("/") > other.split("/")

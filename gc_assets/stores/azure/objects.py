@@ -1,0 +1,19 @@
+"""Objects of Azure Blob Storage by address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gc_assets.azure.bucket import AzureBucket
+from gc_assets.config.azure import AzureConfig
+from gc_assets.core.paths import AZURE, bucket_and_key
+from gc_assets.stores.conditional.objects import BucketObjects
+
+
+@dataclass(frozen=True, slots=True)
+class AzureObjects(BucketObjects):
+    """`EditableObjects` on Azure. Replaces and deletes are conditional on the etag."""
+
+    def open(self, address: str) -> tuple[AzureBucket, str]:
+        container, key = bucket_and_key(address, AZURE)
+        return AzureBucket(container, "", self.connections.settings_for(address, AzureConfig)), key

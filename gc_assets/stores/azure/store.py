@@ -1,0 +1,82 @@
+"""A container of Azure Blob Storage, or a prefix of one, as a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gc_assets.azure.bucket import AzureBucket
+from gc_assets.azure.pages import PAGE_KEYS
+from gc_assets.config.azure import AzureConfig
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StoreError
+from gc_assets.core.findings import Finding
+from gc_assets.core.paths import AZURE as SCHEME
+from gc_assets.stores.azure import listing
+from gc_assets.stores.azure.conditions import find_obstacle, require_supported
+from gc_assets.stores.azure.doctor_checks import examine
+from gc_assets.stores.azure.objects import AzureObjects
+from gc_assets.stores.conditional.noncurrent import NoncurrentQuarantine
+from gc_assets.stores.conditional.store import BucketStore
+from gc_assets.stores.protocol import LEASE_DURATION, Lease, ListingTask, Quarantine, Traits
+
+
+@dataclass(frozen=True, slots=True)
+class AzureStore(BucketStore):
+    """`Store` of the blobs at `location` (`abfss://container@account.dfs.core.windows.net/prefix/`).
+
+    Uncommitted blocks are no multipart uploads: they belong to no listed blob, and Azure removes them
+    after a week.
+    """
+
+    @property
+    def bucket(self) -> AzureBucket:
+        return AzureBucket.of(self.location, self.connections.settings_for(self.location, AzureConfig))
+
+    @property
+    def scheme(self) -> str:
+        return SCHEME
+
+    @property
+    def objects(self) -> AzureObjects:
+        return AzureObjects(self.connections)
+
+    def versioned_quarantine(self) -> Quarantine:
+        return NoncurrentQuarantine(self.bucket)
+
+    def plan_listing(
+        self,
+        parallelism: int,
+        unchanged: frozenset[str] = frozenset(),
+        settled_before: datetime | None = None,
+        split_keys: Sequence[str] | None = None,
+    ) -> Sequence[ListingTask]:
+        """Plan as the protocol specifies. In an account with versions, their ids are listed."""
+        del unchanged, settled_before
+        bucket = self.bucket
+        try:
+            versions = bucket.versioning("read").has_versions
+        except OSError as error:
+            raise StoreError(f"storage {self.location} cannot be listed: {error.strerror or error}") from error
+        return listing.plan_listing(bucket, parallelism, split_keys, versions, PAGE_KEYS)
+
+    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
+        """Acquire the lease as the protocol specifies, if plans can be applied in this account."""
+        require_supported(self.bucket)
+        return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
+
+    def probe(self) -> Traits:
+        """Return the traits as the protocol specifies.
+
+        Raises:
+            StoreError: If plans cannot be applied in this account.
+        """
+        obstacle = find_obstacle(self.bucket)
+        if obstacle is not None:
+            raise StoreError(f"storage {self.location}: {obstacle}")
+        return BucketStore.probe(self)
+
+    def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+        return examine(self.bucket, storage, now)
