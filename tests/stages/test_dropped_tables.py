@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.errors import GcError
 from gc_assets.core.plan import PlanHeader
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.iceberg.catalog import CatalogClient
+from gc_assets.stages.delete.apply import apply_plan
+from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.accepted_runs import forget_lake
 from gc_assets.stages.records.dead_tables import accept_dead_table
+from gc_assets.stages.records.plans import find_plan
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
@@ -38,14 +44,17 @@ class Shop:
         self.tables = {name: self.lake.table(f"db.{name}", days_ago(40)) for name in tables}
         for table in self.tables.values():
             table.append(days_ago(30))
+        self.metadata = {name: table.metadata_location for name, table in self.tables.items()}
         self.house.lakes = [self.lake.config(**settings)]
         self.house.plan()
 
     def drop(self, name: str) -> str:
         """Drop a table, and return its newest metadata file."""
-        location = self.tables[name].metadata_location
         self.lake.catalog.drop_table(f"db.{name}")
-        return location
+        return self.metadata[name]
+
+    def register(self, name: str, metadata: str) -> None:
+        self.lake.catalog.register_table(f"db.{name}", metadata)
 
     def run(self, day: float) -> PlanHeader:
         self.house.now = NOW + timedelta(days=day)
@@ -70,6 +79,113 @@ def shop(spark: SparkSession, tmp_path: Path) -> Shop:
     return Shop(spark, tmp_path)
 
 
+def path_of(address: str) -> Path:
+    return Path(address.removeprefix("file://"))
+
+
+def touch(path: Path, at: datetime, content: str = "x") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    os.utime(path, (at.timestamp(),) * 2)
+
+
+@dataclass
+class Stories:
+    """Tables that leave their catalog in different ways, and the run after their waiting time."""
+
+    shop: Shop
+    header: PlanHeader
+    files: dict[str, set[str]]
+    recreated: TableBuilder
+
+    def planned(self, name: str) -> set[str]:
+        """Return the planned keys of a table."""
+        return {key for key in self.shop.house.keys("deletion_plan") if key.startswith(f"db/{name}/")}
+
+
+@pytest.fixture(scope="module")
+def stories(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stories:
+    shop = Shop(spark, tmp_path_factory.mktemp("stories"), "abcdefghijklmnopqrs")
+    house, catalog, root = shop.house, shop.lake.catalog, shop.house.root
+    other = LakeBuilder(root / "other")
+    house.lakes = [*house.lakes, other.config("other")]
+    files = {name: {key for key in house.files() if key.startswith(f"db/{name}/")} for name in shop.tables}
+    shop.run(0.1)
+
+    touch(path_of(shop.metadata["g"]), days_ago(30), "{")  # the table is unreadable when it is dropped
+    shop.run(1)
+    for name in "acdefghik":
+        shop.drop(name)
+    catalog.rename_table("db.b", "db.renamed")
+    shop.register("again", shop.metadata["c"])
+    other.catalog.create_namespace_if_not_exists("db")
+    other.catalog.register_table("db.d", shop.metadata["d"])
+    recreated = shop.lake.table("db.e", NOW + timedelta(days=1.5))
+    recreated.append(NOW + timedelta(days=1.5))
+    for path in (house.warehouse / "db/f/data").iterdir():
+        path.unlink()  # by DROP TABLE ... PURGE that was killed
+    adopted = [f"file://{path}" for path in sorted((house.warehouse / "db/h/data").iterdir())]
+    with shop.lake.at(NOW + timedelta(days=1.5)):
+        shop.tables["l"].table.add_files(adopted)
+    shop.run(2)
+    touch(house.warehouse / "db/i/data/00000-0-4f1c2b0e-5d8e-4a52-9d0c-6d2f0a8f9b11.parquet", NOW + timedelta(days=3))
+    elsewhere = json.loads(path_of(shop.metadata["j"]).read_text())
+    elsewhere["table-uuid"] = "7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00"
+    touch(house.warehouse / "db/k/inner/metadata/00000-x.metadata.json", days_ago(20), json.dumps(elsewhere))
+    return Stories(shop, shop.run(9.5), files, recreated)
+
+
+def test_plan_passes_its_gates(stories: Stories) -> None:
+    assert stories.shop.house.failed_gates(stories.header) == set()
+    assert stories.header.by_reason.keys() == {"dropped"}
+
+
+def test_files_of_a_dropped_table_are_planned(stories: Stories) -> None:
+    assert stories.planned("a") == stories.files["a"]
+
+
+@pytest.mark.parametrize("name", list("bcd"), ids=["renamed", "registered_again", "moved_to_another_catalog"])
+def test_table_that_a_catalog_lists_keeps_its_files(stories: Stories, name: str) -> None:
+    assert stories.planned(name) == set()
+    assert f"db.{name}" not in stories.shop.dropped()
+
+
+def test_only_the_former_files_of_a_table_made_again_in_place_are_planned(stories: Stories) -> None:
+    assert stories.planned("e") == stories.files["e"]
+    assert stories.shop.dropped()["db.e"]["replaced"]
+
+
+def test_rest_of_a_half_purged_table_is_planned(stories: Stories) -> None:
+    assert stories.planned("f") == {key for key in stories.files["f"] if "/metadata/" in key}
+
+
+def test_table_dropped_while_it_was_unreadable_is_planned(stories: Stories) -> None:
+    assert stories.planned("g") == stories.files["g"]
+
+
+def test_files_that_another_table_adopted_are_kept(stories: Stories) -> None:
+    assert stories.planned("h") == {key for key in stories.files["h"] if "/metadata/" in key}
+
+
+def test_table_waits_if_a_file_was_written_since(stories: Stories) -> None:
+    assert stories.planned("i") == set()
+    assert "00000-0-4f1c2b0e" in (stories.shop.waits_for("i") or "")
+
+
+def test_table_waits_if_its_location_has_metadata_of_another(stories: Stories) -> None:
+    assert stories.planned("k") == set()
+    assert "7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00" in (stories.shop.waits_for("k") or "")
+
+
+def test_all_listed_tables_are_readable_after_the_apply(stories: Stories) -> None:
+    house, catalog = stories.shop.house, stories.shop.lake.catalog
+    names = list(catalog.list_tables("db"))
+    before = {name: catalog.load_table(name).scan().to_arrow().num_rows for name in names}
+    assert outcomes(house.approve_and_apply(stories.header)) == {"done"}
+    assert {name: catalog.load_table(name).scan().to_arrow().num_rows for name in names} == before
+    assert {key for key in house.files() if key.startswith("db/a/")} == set()
+
+
 def test_files_of_a_dropped_table_are_collected_after_seven_days(shop: Shop) -> None:
     files = {key for key in shop.house.files() if key.startswith("db/a/")}
     shop.drop("a")
@@ -86,3 +202,181 @@ def test_files_of_a_dropped_table_are_collected_after_seven_days(shop: Shop) -> 
     assert outcomes(shop.house.approve_and_apply(purge)) == {"done"}
     assert shop.run(8.3).rows == 0
     assert {key[:5] for key in shop.house.files()} == {"db/b/", "db/c/", "db/d/"}
+
+
+def test_catalog_that_lost_most_tables_at_once_is_refused(shop: Shop) -> None:
+    for name in "abc":
+        shop.drop(name)
+    shop.run(1)
+    header = shop.run(9)
+    assert shop.house.failed_gates(header) == {"dropped_tables"}
+    (gate,) = header.failed_gates
+    assert "lake sales missed 3 of 4 tables first in the run of 2026-11-21 03:00 UTC" in gate.message
+    shop.house.approve(header, "dropped_tables")
+    assert outcomes(shop.house.apply(header)) == {"done"}
+
+
+def test_gate_limits_the_number_of_dropped_tables(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path)
+    shop.house.settings["gates"] = {**GATES, "max_dropped_tables": 0}
+    shop.drop("a")
+    shop.run(1)
+    header = shop.run(9)
+    assert shop.house.failed_gates(header) == {"dropped_tables"}
+    assert shop.planned() == {"db/a"}
+
+
+def test_catalog_replaced_by_an_empty_one_drops_nothing(shop: Shop) -> None:
+    for name in "abcd":
+        shop.drop(name)
+    for day in (1, 9, 20):
+        header = shop.run(day)
+        assert (shop.planned(), shop.house.failed_gates(header)) == (set(), {"lakes_present"})
+    forget_lake(shop.house.config, shop.house.clock, "sales", "ada")
+    shop.run(21)
+    assert shop.run(27).rows == 0
+    assert shop.house.failed_gates(shop.run(29)) == {"dropped_tables"}
+
+
+def test_other_catalog_under_the_same_name_drops_nothing(shop: Shop, tmp_path: Path) -> None:
+    elsewhere = LakeBuilder(tmp_path / "elsewhere")
+    elsewhere.catalog.create_namespace("db")
+    elsewhere.catalog.register_table("db.a", shop.metadata["a"])
+    shop.house.lakes = [elsewhere.config()]
+    shop.run(1)
+    assert shop.run(9).rows == 0
+    assert shop.dropped() == {}
+
+
+def test_waiting_time_starts_again_if_a_table_returns(shop: Shop) -> None:
+    metadata = shop.drop("a")
+    shop.run(1)
+    shop.register("a", metadata)
+    shop.run(5)
+    shop.drop("a")
+    shop.run(6)
+    assert shop.run(12).rows == 0
+    shop.run(14)
+    assert shop.planned() == {"db/a"}
+
+
+def test_uuid_in_use_at_another_location_drops_nothing(shop: Shop) -> None:
+    document = json.loads(path_of(shop.drop("a")).read_text())
+    document["location"] = f"file://{shop.house.warehouse}/db/copy"
+    copy = shop.house.warehouse / "db/copy/metadata/00000-copy.metadata.json"
+    touch(copy, days_ago(20), json.dumps(document))
+    shop.register("copy", f"file://{copy}")
+    shop.run(1)
+    assert shop.run(9).rows == 0
+    assert shop.dropped() == {}
+
+
+def test_table_that_returns_after_the_plan_is_not_removed(shop: Shop) -> None:
+    metadata = shop.drop("a")
+    shop.run(1)
+    header = shop.run(9)
+    shop.house.approve(header)
+    shop.register("a", metadata)
+    before = shop.house.files()
+    assert outcomes(shop.house.apply(header)) == {"changed"}
+    assert shop.house.files() == before
+
+
+def test_clock_that_jumped_ahead_removes_nothing(shop: Shop) -> None:
+    shop.drop("a")
+    shop.run(1)
+    header = shop.run(30)
+    assert shop.planned() == {"db/a"}
+    shop.house.approve(header)
+    shop.house.now = NOW + timedelta(days=1, hours=1)  # the clock is right again
+    before = shop.house.files()
+    context = RunContext.of(shop.house.config, shop.house.clock, shop.house.clock.today())
+    with pytest.raises(GcError):
+        apply_plan(shop.house.spark, context, find_plan(shop.house.config, header.plan_id))
+    assert shop.house.files() == before
+    assert shop.run(2).rows == 0
+
+
+def test_state_of_a_backup_waits_again(shop: Shop, tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "state", tmp_path / "backup")
+    shop.drop("a")
+    shop.run(1)
+    shutil.rmtree(tmp_path / "state")
+    shutil.copytree(tmp_path / "backup", tmp_path / "state")
+    assert shop.run(20).rows == 0
+    assert shop.waits_for("a") == "its waiting time ends at 2026-12-17 03:00 UTC"
+
+
+def test_table_that_the_catalog_hides_waits(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = CatalogClient.list_pointers
+
+    def hide(client: CatalogClient) -> Iterator[Any]:
+        return (item for item in listed(client) if getattr(item, "name", "") != "db.a")
+
+    monkeypatch.setattr(CatalogClient, "list_pointers", hide)
+    shop.run(1)
+    assert shop.run(9).rows == 0
+    assert shop.waits_for("a") == "its catalog still has db.a, but does not list it"
+
+
+def test_dropped_table_waits_for_unreadable_tables(shop: Shop) -> None:
+    shop.drop("a")
+    shop.run(1)
+    path_of(shop.metadata["b"]).rename(shop.house.root / "b.json")
+    shop.run(9)
+    assert shop.planned() == set()
+    assert shop.waits_for("a") == "table db.b of lake sales cannot be read and may use its files"
+    (shop.house.root / "b.json").rename(path_of(shop.metadata["b"]))
+    shop.run(10)
+    assert shop.planned() == {"db/a"}
+
+
+def test_table_that_becomes_unreadable_after_the_plan_stops_it(shop: Shop) -> None:
+    shop.drop("a")
+    shop.run(1)
+    header = shop.run(9)
+    shop.house.approve(header)
+    path_of(shop.metadata["b"]).rename(shop.house.root / "b.json")
+    assert outcomes(shop.house.apply(header)) == {"changed"}
+
+
+def test_accepted_table_does_not_wait(shop: Shop) -> None:
+    table = shop.tables["a"]
+    uuid = table.uuid
+    shop.drop("a")
+    shop.run(1)
+    touch(shop.house.warehouse / "db/a/data/00000-0-4f1c2b0e-5d8e-4a52-9d0c-6d2f0a8f9b11.parquet", NOW + timedelta(days=1.5))
+    shop.house.now = NOW + timedelta(days=2)
+    accept_dead_table(shop.house.config, shop.house.clock, uuid, f"file://{shop.house.warehouse}/db/a/", "ada")
+    shop.run(5)
+    assert shop.planned() == {"db/a"}
+    assert len(shop.house.keys("deletion_plan")) == 6
+
+
+def test_setting_keep_keeps_the_files_of_dropped_tables(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "ab", retention={"dropped": "keep"})
+    shop.drop("a")
+    shop.run(1)
+    assert shop.run(400).rows == 0
+    assert shop.waits_for("a") == "`retention.dropped` is keep"
+
+
+def test_table_outside_of_the_patterns_keeps_its_files(shop: Shop) -> None:
+    shop.drop("a")
+    shop.run(1)
+    shop.house.lakes = [shop.lake.config(tables=["db.b", "db.c", "db.d"])]
+    assert shop.run(9).rows == 0
+    assert shop.waits_for("a") == "no pattern of `tables` matches it"
+
+
+def test_explain_names_the_dropped_table(shop: Shop) -> None:
+    shop.drop("a")
+    key = min(key for key in shop.house.files() if key.startswith("db/a/data/"))
+    shop.run(1)
+    (waiting,) = explain(shop.house.run_context(), key)
+    assert waiting.verdict == "dropped"
+    assert waiting.sentence.startswith("It belongs to table db.a of lake sales, which its catalog no longer lists, and waits: its waiting")
+    shop.run(9)
+    (planned,) = explain(shop.house.run_context(), key)
+    assert planned.verdict == "planned"
+    assert "table db.a of lake sales, which its catalog no longer lists since 2026-11-21 03:00 UTC" in planned.sentence

@@ -25,11 +25,12 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.read.browse import read_matching_rows
 from gc_assets.stages.read.chain import Link, chain, last_chain, read_key_rows
+from gc_assets.stages.read.dropped_tables import describe, find_dropped_table
 from gc_assets.stages.read.live_rows import LiveRows
 from gc_assets.stages.records.ledger import newest_entries
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.ages import Ages
-from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
+from gc_assets.stages.sweep.dropped_tables import DROPPED, claims_with_dropped
 from gc_assets.stages.sweep.foreign_files import FOREIGN, protected_keys
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
 from gc_assets.state.listings import open_listing
@@ -43,8 +44,8 @@ class Explanation:
     """Content of the tables of a run date about one key.
 
     `verdict` is one of live, planned, refused, expired, waiting, quarantined, restored, purged,
-    young, unowned, foreign, protected, external, unknown. `approval_events` are the approvals and
-    rejections of the plans that name the key.
+    young, unowned, dropped, foreign, protected, external, unknown. `approval_events` are the
+    approvals and rejections of the plans that name the key.
     """
 
     storage: str | None
@@ -147,6 +148,8 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
     if plan is not None:
         refused = summary["plan_refused_by"]
         reason = plan["reason"]
+        if (dropped := summary.get("dropped")) is not None and reason == DROPPED:
+            reason += f": {dropped['name']}, which its catalog no longer lists since {dropped['gone_since']:%Y-%m-%d %H:%M} UTC"
         if orphan is not None and orphan["last_commit_id"] is not None:
             reason += f", last needed by commit {orphan['last_commit_id']}"
         sentence = f"No live commit needs it ({reason}): plan {summary['plan_id'][:12]} would {plan['action']} it"
@@ -157,6 +160,11 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
         return (
             "foreign",
             f"Lake {claim} claims its location, but it may belong to others ({RULES[orphan['foreign_rule']]}), so it is not planned.",
+        )
+    if orphan is None and (dropped := summary.get("dropped")) is not None and dropped["waits_for"] is not None:
+        return (
+            "dropped",
+            f"It belongs to {dropped['name']}, which its catalog no longer lists, and waits: {dropped['waits_for']}.",
         )
     if orphan is not None and orphan["held_by"] is not None:
         commit = orphan["last_commit_id"]
@@ -230,6 +238,11 @@ def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
         header = plan.summary(DeletionPlanSummary).header
         summary["plan_id"] = header.plan_id
         summary["plan_refused_by"] = [gate.name for gate in header.failed_gates]
+    if orphans is not None and summary.get("inventory") is not None:
+        dropped = find_dropped_table(context, storage, key, summary["inventory"]["last_modified"])
+        if dropped is not None:
+            table = dropped.table
+            summary["dropped"] = {"name": describe(context, dropped), "gone_since": table.gone_since, "waits_for": dropped.waits_for}
     owner = _claims(context, storage).owner_of(key)
     summary["claimed_by"] = owner.lake if owner is not None else None
     protected = protected_keys(context, storage)

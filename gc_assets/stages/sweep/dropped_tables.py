@@ -257,6 +257,18 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
     return DroppedPrefixes(tuple(judged), present, whole)
 
 
+def find_stored(context: RunContext, storage_name: str) -> DroppedPrefixes:
+    """Return the dropped tables as the sweep of the run date judged them."""
+    swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
+    if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
+        return _NOTHING
+    rows = [pair for pair in read_remembered(context, swept) if pair[0].gone_since is not None]
+    lakes = [lake.name for lake in context.config.lakes]
+    tables = [found for lake in lakes for table in (LAKE_REFS, LIVE_FILES) if (found := context.find(table, lake)) is not None]
+    claims, _ = effective_claims(context, storage_name, tables)
+    return DroppedPrefixes(tuple(_stored_table(*pair) for pair in rows), *_present_prefixes(context, storage_name, claims))
+
+
 def _stored_table(table: RememberedTable, row: Mapping[str, Any]) -> DroppedTable:
     evidence = Evidence(row["files"] or 0, row["bytes"] or 0, row["newest_file"], row["newest_key"])
     return DroppedTable(table, evidence, row["waits_for"], row["due_at"], row["accepted_at"], bool(row["shares_location"]))
@@ -307,13 +319,21 @@ def _judge(context: RunContext, item: DroppedTable, now: datetime, unreadable: S
 
 
 def _confirm(context: RunContext, judged: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
-    """Ask the catalogs for each table by its name. A table list may lack tables that a user may not see."""
+    """Ask the catalogs for each table by its name. A table list may lack tables that a user may not see.
+
+    Such a table, and others that the collector never knew, may need any file. So all tables wait.
+    """
     reasons: dict[str, str] = {}
+    if not any(item.is_due for item in judged):
+        return judged
     for lake in lakes:
         names = {
             item.table.table_uuid: item.table.table_name
             for item in judged
-            if item.is_due and item.table.lake == lake.lake and item.table.table_name is not None and not item.table.replaced
+            if item.table.lake == lake.lake
+            and item.table.table_name is not None
+            and not item.table.replaced
+            and (item.is_due or item.evidence.files)
         }
         opened = as_listing(context.lake(lake.lake)) if names else None
         if opened is None:
@@ -322,7 +342,11 @@ def _confirm(context: RunContext, judged: list[DroppedTable], lakes: Sequence[La
             reasons |= opened.find_listed(names)
         except (GcError, OSError) as error:
             reasons |= dict.fromkeys(names, f"its catalog cannot be asked for it: {error}")
-    return [replace(item, waits_for=reasons.get(item.table.table_uuid, item.waits_for)) if item.is_due else item for item in judged]
+    if not reasons:
+        return judged
+    example = next(item for item in judged if item.table.table_uuid in reasons)
+    others = f"the table list of lake {example.table.lake} may be incomplete: {reasons[example.table.table_uuid]}"
+    return [replace(item, waits_for=reasons.get(item.table.table_uuid, others)) if item.is_due else item for item in judged]
 
 
 def _read_evidence(spark: SparkSession, context: RunContext, found: DroppedPrefixes, inventory: PublishedTable) -> dict[int, Evidence]:

@@ -1,0 +1,291 @@
+"""Dropped tables in random histories, compared with an oracle that keeps the whole history.
+
+The oracle shares no code with the package: it reads the log of all events and runs, and decides by
+definition whether a file may be collected.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.dropped import (
+    DroppedPrefixes,
+    DroppedTable,
+    Evidence,
+    LakeTables,
+    RememberedTable,
+    find_reason_to_wait,
+    remember_tables,
+)
+from tests.depth import example_count
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WAIT = timedelta(days=7)
+LAKES = ("red", "blue")
+
+
+@dataclass
+class Run:
+    """What a run saw."""
+
+    at: datetime
+    accepted: bool
+    listed: dict[str, set[str]]  # uuids by lake
+    unknown: dict[str, set[str]]  # names of unreadable tables that no run read, by lake
+    down: set[str]
+
+
+@dataclass
+class World:
+    """Two catalogs, the files of their tables, and the memory of the collector."""
+
+    random: random.Random
+    now: datetime = START
+    catalogs: dict[str, dict[str, str]] = field(default_factory=lambda: {lake: {} for lake in LAKES})
+    location: dict[str, str] = field(default_factory=dict)
+    needs: dict[str, set[str]] = field(default_factory=dict)
+    files: dict[str, datetime] = field(default_factory=dict)
+    last_name: dict[str, tuple[str, str]] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set)
+    down: set[str] = field(default_factory=set)
+    read_as: set[tuple[str, str, str]] = field(default_factory=set)
+    memory: list[RememberedTable] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    planned_tables: set[str] = field(default_factory=set)
+    count: int = 0
+
+    def registered(self) -> list[tuple[str, str, str]]:
+        return [(lake, name, uuid) for lake, tables in self.catalogs.items() for name, uuid in tables.items()]
+
+    def step(self) -> None:
+        self.now += timedelta(hours=self.random.randint(1, 40))
+        actions = [self.create, self.create, self.write, self.write, self.drop, self.rename, self.register, self.create_in_place]
+        self.random.choice([*actions, self.clone, self.move, self.break_or_repair, self.hide, self.stop_catalog])()
+
+    def _any(self, readable: bool = True) -> tuple[str, str, str] | None:
+        found = [item for item in self.registered() if not readable or item[2] not in self.unreadable | self.hidden]
+        return self.random.choice(found) if found else None
+
+    def create(self, location: str | None = None, lake: str | None = None, name: str | None = None) -> str:
+        self.count += 1
+        uuid, lake, name = f"u{self.count}", lake or self.random.choice(LAKES), name or f"t{self.count}"
+        parents = [place for place in self.location.values() if place.count("/") == 1]
+        nested = location is None and parents and self.random.random() < 0.2
+        self.location[uuid] = location or (f"{self.random.choice(parents)}in{self.count}/" if nested else f"l{self.count}/")
+        self.needs[uuid] = set()
+        self.catalogs[lake][name] = uuid
+        self.last_name[uuid] = (lake, name)
+        self._write(uuid)
+        return uuid
+
+    def _write(self, uuid: str) -> None:
+        self.count += 1
+        key = f"{self.location[uuid]}f{self.count}"
+        self.files[key] = self.now
+        self.needs[uuid].add(key)
+
+    def write(self) -> None:
+        if (item := self._any()) is not None:
+            self._write(item[2])
+
+    def drop(self) -> None:
+        if (item := self._any(readable=False)) is not None:
+            del self.catalogs[item[0]][item[1]]
+
+    def rename(self) -> None:
+        if (item := self._any()) is not None:
+            self.count += 1
+            del self.catalogs[item[0]][item[1]]
+            self.catalogs[item[0]][f"r{self.count}"] = item[2]
+
+    def register(self) -> None:
+        """Undrop a table of which no file was planned, in any catalog."""
+        listed = {uuid for _, _, uuid in self.registered()}
+        lost = sorted(set(self.location) - listed - self.planned_tables)
+        if lost:
+            self.count += 1
+            uuid = self.random.choice(lost)
+            self.hidden.discard(uuid)
+            self.catalogs[self.random.choice(LAKES)][f"again{self.count}"] = uuid
+
+    def create_in_place(self) -> None:
+        if (item := self._any()) is not None:
+            lake, name, uuid = item
+            del self.catalogs[lake][name]
+            self.create(self.location[uuid], lake, name)
+
+    def clone(self) -> None:
+        if (item := self._any()) is not None:
+            self.needs[self.create()] |= self.needs[item[2]]
+
+    def move(self) -> None:
+        if (item := self._any()) is not None:
+            self.count += 1
+            del self.catalogs[item[0]][item[1]]
+            self.catalogs["blue" if item[0] == "red" else "red"][f"m{self.count}"] = item[2]
+
+    def break_or_repair(self) -> None:
+        self.unreadable = set() if self.unreadable else {item[2] for item in [self._any()] if item is not None}
+
+    def hide(self) -> None:
+        """Hide a table that the collector knows by its name, as a catalog does after a change of permissions."""
+        known = {(item.lake, item.table_name, item.table_uuid) for item in self.memory}
+        self.hidden = set() if self.hidden else {item[2] for item in [self._any()] if item is not None and item in known}
+
+    def stop_catalog(self) -> None:
+        self.down = set() if self.down else {self.random.choice(LAKES)}
+
+    def observe(self, lake: str) -> LakeTables:
+        if lake in self.down:
+            return LakeTables(lake, lake, self.now, is_unreadable=True)
+        shown = {name: uuid for name, uuid in self.catalogs[lake].items() if uuid not in self.hidden}
+        broken = {(name, uuid) for name, uuid in shown.items() if uuid in self.unreadable}
+        known = {uuid for name, uuid in broken if (lake, name, uuid) in self.read_as}
+        readable = {name: uuid for name, uuid in shown.items() if uuid not in self.unreadable}
+        self.read_as |= {(lake, name, uuid) for name, uuid in readable.items()}
+        tables = tuple(RememberedTable(lake, uuid, name, lake, (self.location[uuid],), self.now) for name, uuid in readable.items())
+        uuids = frozenset(readable.values()) | known
+        return LakeTables(lake, lake, self.now, tables, uuids, frozenset(known), readable, frozenset(name for name, _ in broken))
+
+    def run(self) -> tuple[Run, DroppedPrefixes, set[str]]:
+        """Return what the run saw, the dropped tables, and the planned keys."""
+        lakes = [self.observe(lake) for lake in LAKES]
+        run = Run(
+            self.now,
+            self.random.random() < 0.8,
+            {lake.lake: set(lake.uuids) for lake in lakes},
+            {lake.lake: {name for name in lake.unreadable_names if self.catalogs[lake.lake][name] not in lake.uuids} for lake in lakes},
+            set(self.down),
+        )
+        remembered = remember_tables(self.memory, lakes)
+        visible = [uuid for _, _, uuid in self.registered() if uuid not in self.hidden]
+        present = frozenset(self.location[uuid] for uuid in visible)
+        bare = DroppedPrefixes(tuple(DroppedTable(item) for item in remembered if item.gone_since is not None), present)
+        unreadable = [uuid for uuid in visible if uuid in self.unreadable] + sorted(self.down)
+        unreadable += [item.table.name for item in bare.tables if self.has(item.table)]  # an incomplete list
+        judged = tuple(self.judge(bare, item, unreadable) for item in bare.tables)
+        found = DroppedPrefixes(judged, present)
+        keys = sorted(self.files)
+        index = found.find(pa.array(keys, pa.string()), pa.array([self.files[key] for key in keys], pa.timestamp("us", "UTC")))
+        due = found.is_due(index).to_pylist()
+        live = {key for uuid in visible for key in self.needs[uuid]}
+        planned = {key for key, is_due in zip(keys, due, strict=True) if is_due and key not in live}
+        if run.accepted:
+            self.memory = remembered
+        self.runs.append(run)
+        return run, found, planned
+
+    def judge(self, found: DroppedPrefixes, item: DroppedTable, unreadable: list[str]) -> DroppedTable:
+        (prefix,) = item.table.prefixes
+        shared = found.is_shared(prefix)
+        mine = [(at, key) for key, at in self.files.items() if not shared and found.find_prefix(key[: key.rfind("/") + 1]) == prefix]
+        newest = max(mine, default=(None, None))
+        item = replace(item, evidence=Evidence(len(mine), 0, *newest), shares_location=shared)
+        return find_reason_to_wait(item, self.now, WAIT, item.table.lake, unreadable)
+
+    def has(self, table: RememberedTable) -> bool:
+        """Ask the catalog for a table by its name."""
+        return self.catalogs[table.lake].get(table.table_name or "") == table.table_uuid
+
+    # --- the oracle ---
+
+    def find_gone_since(self, uuid: str, lake: str, names: set[str]) -> tuple[datetime, datetime] | None:
+        """Return when accepted runs last read a table and first missed it, by the log of all runs."""
+        seen, gone = None, None
+        for run in [*(run for run in self.runs[:-1] if run.accepted), self.runs[-1]]:
+            if any(uuid in uuids for uuids in run.listed.values()) or run.unknown[lake] & names:
+                gone = None
+                seen = run.at if any(uuid in uuids for uuids in run.listed.values()) else seen
+            elif gone is None and seen is not None and lake not in run.down:
+                gone = run.at
+        return None if seen is None or gone is None else (seen, gone)
+
+
+@pytest.mark.parametrize("seed", range(example_count(200, 5_000)))
+def test_random_history_plans_no_file_that_is_needed(seed: int) -> None:
+    world = World(random.Random(seed))
+    for _ in range(12):
+        for _ in range(world.random.randint(1, 8)):
+            world.step()
+        run, found, planned = world.run()
+        needed = {key for _, _, uuid in world.registered() for key in world.needs[uuid]}
+        assert not planned & needed, seed
+        _check_planned(world, run, found, planned)
+        world.planned_tables |= {item.table.table_uuid for item in found.tables if item.is_due}
+        if run.accepted and world.random.random() < 0.5:  # the plan is applied
+            for key in planned:
+                del world.files[key]
+            for keys in world.needs.values():
+                keys -= planned
+
+
+def _check_planned(world: World, run: Run, found: DroppedPrefixes, planned: set[str]) -> None:
+    listed = set[str]().union(*run.listed.values())
+    due: dict[str, tuple[datetime, datetime]] = {}
+    for item in found.tables:
+        table = item.table
+        times = world.find_gone_since(table.table_uuid, table.lake, {table.table_name or ""})
+        if item.is_due:
+            assert times is not None
+            assert table.table_uuid not in listed
+            assert run.at - times[1] >= WAIT
+            due[table.table_uuid] = times
+    for key in planned:
+        owners = [uuid for uuid in due if key.startswith(world.location[uuid])]
+        assert any(world.files[key] < due[uuid][0] for uuid in owners), key
+    quiet = not world.unreadable and not world.hidden and not world.down
+    places = list(world.location.values())
+    for uuid, (seen, _) in due.items() if quiet else ():
+        place = world.location[uuid]
+        if sum(other.startswith(place) or place.startswith(other) for other in places) == 1:
+            needed = {key for _, _, other in world.registered() for key in world.needs[other]}
+            mine = {key for key, at in world.files.items() if key.startswith(place) and at < seen}
+            assert mine - needed <= planned
+
+
+def test_histories_plan_files_of_many_tables() -> None:
+    """The random histories are no evidence if they plan nothing."""
+    tables = set[str]()
+    for seed in range(40):
+        world = World(random.Random(seed))
+        for number in range(12):
+            for _ in range(5):
+                world.step()
+            _, found, planned = world.run()
+            if planned:
+                tables |= {f"{seed} {number} {item.table.table_uuid}" for item in found.tables if item.is_due}
+    assert len(tables) > 30
+
+
+def test_tables_of_one_location_own_the_files_of_their_time() -> None:
+    first = RememberedTable("red", "u1", "t", "red", ("t/",), START, gone_since=START + timedelta(days=1))
+    second = replace(first, table_uuid="u2", last_seen=START + timedelta(days=5), gone_since=START + timedelta(days=6))
+    found = DroppedPrefixes((DroppedTable(first), DroppedTable(second, waits_for="its time")), frozenset({"t/"}))
+    times = [START + timedelta(days=days) for days in (-1, 0, 4, 5)]
+    index = found.find(pa.array([f"t/{number}" for number in range(4)]), pa.array(times, pa.timestamp("us", "UTC")))
+    assert index.to_pylist() == [0, 1, 1, None]
+    assert found.is_due(index).to_pylist() == [True, False, False, False]
+
+
+def test_files_in_a_deeper_claim_belong_to_no_dropped_table() -> None:
+    outer = RememberedTable("red", "u1", "t", "red", ("t/",), START + timedelta(days=9))
+    found = DroppedPrefixes((DroppedTable(outer),), frozenset({"t/inner/"}))
+    index = found.find(pa.array(["t/x", "t/inner/x", "t/other/x", "u/x"]), pa.array([START] * 4, pa.timestamp("us", "UTC")))
+    assert index.to_pylist() == [0, None, 0, None]
+
+
+def test_everything_under_a_claim_of_a_lake_belongs_to_the_lake() -> None:
+    table = RememberedTable("red", "u1", "t", "red", ("wh/t/",), START + timedelta(days=9))
+    found = DroppedPrefixes((DroppedTable(table),), frozenset({"wh/"}), frozenset({"wh/"}))
+    assert found.find(pa.array(["wh/t/x"]), pa.array([START], pa.timestamp("us", "UTC"))).to_pylist() == [None]
+
+
+def test_clock_that_went_back_uses_the_earlier_time() -> None:
+    table = RememberedTable("red", "u1", "t", "red", ("t/",), START + timedelta(days=30), gone_since=START)
+    assert table.written_before == START
