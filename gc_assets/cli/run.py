@@ -84,6 +84,7 @@ def run_command(
             _require_access(platform.run_context(day, as_of), *places_of(platform, selection))
         plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, observer=progress, verbose=settings.verbose)
     _print_unused_rules(platform.run_context(day, as_of))
+    _print_empty_lakes(platform.run_context(day, as_of))
     _print_listings(platform.run_context(day, as_of))
     if format_ == "table" and plans:
         from gc_assets.cli.run_tables import print_run
@@ -116,6 +117,17 @@ def _print_unused_rules(context: RunContext) -> None:
         table = context.find(REACHABLE_SNAPSHOTS, lake.name)
         for note in table.summary(ReachableSnapshotsSummary).unused_rules if table is not None else ():
             print_message(f"Note: {note}.")
+
+
+def _print_empty_lakes(context: RunContext) -> None:
+    """Print the notes on lakes without any ref, because a wrong name can be the reason."""
+    from gc_assets.state.schemas import LAKE_REFS
+    from gc_assets.state.summaries import LakeRefsSummary
+
+    for lake in context.config.lakes:
+        table = context.find(LAKE_REFS, lake.name)
+        for note in table.summary(LakeRefsSummary).notes if table is not None and not table.receipt.rows else ():
+            print_message(f"Note: {note}.", "warn")
 
 
 def _print_listings(context: RunContext) -> None:

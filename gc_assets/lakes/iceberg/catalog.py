@@ -35,7 +35,7 @@ from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
 from gc_assets.lakes.iceberg.raw_pointers import RawPointer, read_raw_pointer, read_view_location
 from gc_assets.lakes.iceberg.refusals import is_refusal
-from gc_assets.lakes.iceberg.removal import build_local_commit, build_rest_commit
+from gc_assets.lakes.iceberg.removal import Pruning, build_local_commit, build_pruning_commit, build_rest_commit
 from gc_assets.lakes.iceberg.revalidate import Removal
 from gc_assets.lakes.iceberg.unread_locations import default_locations
 from gc_assets.lakes.protocol import UnreadableTable
@@ -362,8 +362,8 @@ class CatalogClient:
         except Exception:  # noqa: BLE001 - the caller reports the error of pyiceberg
             return None
 
-    def commit(self, table: CatalogTable, removal: Removal) -> str:
-        """Commit a removal and return the address of the new metadata.json.
+    def commit(self, table: CatalogTable, removal: Removal | Pruning) -> str:
+        """Commit a removal of history or of unused metadata, and return the address of the new metadata.json.
 
         Raises:
             CommitRejected: If the table changed since it was read.
@@ -374,7 +374,11 @@ class CatalogClient:
             raise CommitDenied(UNPARSABLE)
         try:
             client, handle = self._connect(), table.handle
-            updates, requirements = (build_rest_commit if isinstance(client, RestCatalog) else build_local_commit)(removal)
+            is_rest = isinstance(client, RestCatalog)
+            if isinstance(removal, Pruning):
+                updates, requirements = build_pruning_commit(removal, is_rest=is_rest)
+            else:
+                updates, requirements = (build_rest_commit if is_rest else build_local_commit)(removal)
             return self._call(table.name, lambda: client.commit_table(handle, requirements, updates)).metadata_location
         except CommitFailedException as error:
             raise CommitRejected(self._redact(str(error))) from None

@@ -449,3 +449,11 @@ def test_sqlite_catalog_is_closed_after_each_call(builder: LakeBuilder) -> None:
     for call in calls:
         call()
         assert [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and link.readlink() == database] == []
+
+
+def test_wrong_catalog_name_is_noted_with_the_names_in_the_database(builder: LakeBuilder) -> None:
+    create_table(builder)
+    wrong = IcebergLake(builder.config().model_copy(update={"catalog_name": "prod"}), LocalObjects())
+    note = wrong.freeze(START).notes[0]
+    assert "catalog 'prod' has no tables, but its database has tables of 'default'; set `catalog_name`" in note
+    assert "names" not in "".join(read_refs(builder).notes)
