@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "set-aside": ("set_aside", "Record that purges do not wait for an unreadable table."),
     "retry": ("retry", "Plan again what an apply was denied."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
+    "export": ("export", "Write the figures of runs for other programs, such as the cost of each table."),
     "metrics": ("metrics", "Write the last run of each storage and lake as Prometheus metrics."),
     "prune": ("prune", "Remove old run directories from the state."),
     "schema": ("init", "Print the JSON Schema of lakes.yaml, for editors."),
