@@ -36,3 +36,13 @@ def storage_breakdown_markdown(orphans: OrphanFilesSummary) -> str:
 def amounts_table(title: str, amounts: Amounts) -> str:
     rows = [f"| {escape_markdown(name)} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in amounts.items()]
     return "\n".join([f"| {title} | files | bytes |", "|---|--:|--:|", *rows])
+
+
+def dropped_tables_markdown(orphans: OrphanFilesSummary) -> str:
+    """Return the dropped tables that have files, as a table."""
+    rows = [
+        f"| {escape_markdown(f'{item.lake}: {item.table_name or item.table_uuid}')} | {item.last_seen:%Y-%m-%d %H:%M} | {item.files:,} "
+        f"| {format_bytes(item.bytes)} | {escape_markdown(f'waits: {item.waits_for}' if item.waits_for else 'collected')} |"
+        for item in orphans.dropped
+    ]
+    return "\n".join(["| dropped table | last read | files | bytes | state |", "|---|---|--:|--:|---|", *rows])

@@ -12,7 +12,7 @@ from gc_assets.assets.asset_step import AssetStep, RunDates, asset_keys, build_a
 from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
 from gc_assets.assets.deletion_log import deletion_log
 from gc_assets.assets.figures import Figures
-from gc_assets.assets.markdown import breakdown_steps, escape_markdown, storage_breakdown_markdown
+from gc_assets.assets.markdown import breakdown_steps, dropped_tables_markdown, escape_markdown, storage_breakdown_markdown
 from gc_assets.assets.observations import observe_tables
 from gc_assets.assets.plan_metadata import plan_metadata
 from gc_assets.assets.results import StepOutput
@@ -86,7 +86,8 @@ def _inventory_report(_: RunContext, published: PublishedTable) -> str:
 
 
 def _orphan_figures(published: PublishedTable) -> Figures:
-    steps = {step.label: step for step in breakdown_steps(published.summary(OrphanFilesSummary))}
+    summary = published.summary(OrphanFilesSummary)
+    steps = {step.label: step for step in breakdown_steps(summary)}
     expired, garbage = steps["expired history"], steps["garbage"]
     return {
         "orphan_files": expired.files + garbage.files,
@@ -98,6 +99,7 @@ def _orphan_figures(published: PublishedTable) -> Figures:
         "unowned_files": steps["unowned"].files,
         "within_grace_files": steps["within the grace period"].files,
         **_kept_figures(steps),
+        **({"dropped_tables": summary.dropped_tables} if summary.dropped_tables else {}),
     }
 
 
@@ -110,6 +112,8 @@ def _kept_figures(steps: Mapping[str, Step]) -> Figures:
 def _orphan_report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(OrphanFilesSummary)
     lines = [storage_breakdown_markdown(summary), f"Grace cut-off: {summary.grace_cutoff.isoformat()}."]
+    if summary.dropped:
+        lines.append(dropped_tables_markdown(summary))
     return "\n\n".join(lines + [f"- {escape_markdown(note)}" for note in summary.notes])
 
 

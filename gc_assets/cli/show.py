@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SHORT_COLUMNS: Final = {
     "orphan_files": ("table", "reason", "size", "key"),
     "deletion_plan": ("table", "reason", "size", "key", "action"),
+    "dropped_tables": ("table", "last_seen", "gone_since", "size", "last_writer", "state"),
 }
 # The default number of rows in format `table`. Other formats are for programs and are complete.
 TABLE_ROWS = 100
@@ -64,14 +65,14 @@ def show_command(
       gc-assets show snapshot_history --lake sales --table shop.orders
       gc-assets show orphan_files --run-date 2026-11-21 --limit 20
       gc-assets show deletion_plan --wide
+      gc-assets show dropped_tables
       gc-assets show live_files --lake sales --format parquet -o live.parquet
     """
     from gc_assets.lakes.kinds import all_tables
-    from gc_assets.stages.read.browse import read_matching_rows, runs_of
-    from gc_assets.stages.read.table_rows import count_table_rows, read_table_rows
+    from gc_assets.stages.read.dropped_tables import DROPPED_TABLES
     from gc_assets.state.schemas import TABLE_NAME
 
-    tables = all_tables()
+    tables = {**all_tables(), DROPPED_TABLES.name: DROPPED_TABLES}
     if asset not in tables:
         raise UsageError(f"no asset {asset!r}; the assets are {', '.join(tables)}{did_you_mean(asset, tables)}")
     if format_ == "parquet" and output is None:
@@ -83,14 +84,8 @@ def show_command(
     group = _owner_name(platform.config, table, lake, storage)
     day = run_date or platform.clock.today()
     context = platform.run_context(day)
-    total = count_table_rows(context, table, group)
     wanted = TABLE_ROWS if limit is None and format_ == "table" else limit
-    if only is None:
-        rows = read_table_rows(context, table, group, limit=wanted)
-    else:
-        paths = [path for run in runs_of(context.state, table, group, day) for path in run.paths()]
-        of_table = read_matching_rows(context.state, table.schema, paths, TABLE_NAME.name, [only])
-        rows, total = iter(of_table.slice(0, wanted).to_batches()), of_table.num_rows
+    rows, total = _select_rows(context, table, group, only, wanted)
     if format_ == "parquet":
         _write_parquet(rows, table.schema, Path(str(output)))
     elif output is None and format_ == "table" and not wide and asset in SHORT_COLUMNS:
@@ -102,6 +97,28 @@ def show_command(
             _write_text(rows, table, format_, target, wide=True)
     shown = total if wanted is None else min(wanted, total)
     print_message(f"{group}/{asset} of {day}: {shown:,} of {total:,} rows" + (f" in {output}" if output else ""))
+
+
+def _select_rows(
+    context: RunContext, table: Table, group: str, only: str | None, limit: int | None
+) -> tuple[Iterator[pa.RecordBatch], int]:
+    """Return at most `limit` rows, of the table `only` if it is not None, and the number of all."""
+    import pyarrow.compute as pc
+
+    from gc_assets.stages.read.browse import read_matching_rows, runs_of
+    from gc_assets.stages.read.dropped_tables import DROPPED_TABLES, read_dropped_tables
+    from gc_assets.stages.read.table_rows import count_table_rows, read_table_rows
+    from gc_assets.state.schemas import TABLE_NAME
+
+    if table.name == DROPPED_TABLES.name:
+        found = read_dropped_tables(context, group)
+        found = found if only is None else found.filter(pc.equal(found.column(TABLE_NAME.name), only))
+    elif only is None:
+        return read_table_rows(context, table, group, limit=limit), count_table_rows(context, table, group)
+    else:
+        paths = [path for run in runs_of(context.state, table, group, context.run_date) for path in run.paths()]
+        found = read_matching_rows(context.state, table.schema, paths, TABLE_NAME.name, [only])
+    return iter(found.slice(0, limit).to_batches()), found.num_rows
 
 
 def _owner_name(config: Config, table: Table, lake: str | None, storage: str | None) -> str:
@@ -138,8 +155,12 @@ def _write_text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, targ
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
     """Write rows of files with the columns of `SHORT_COLUMNS`, and their tables."""
     from gc_assets.core.units import format_bytes
+    from gc_assets.stages.read.dropped_tables import DROPPED_TABLES, short_row
     from gc_assets.stages.read.file_tables import FileTables
 
+    if table.name == DROPPED_TABLES.name:
+        write_table([short_row(row, context.config.label_of(row["lake"])) for row in _read_rows(rows)], SHORT_COLUMNS[table.name])
+        return
     tables = FileTables.of(context, storage)
     shown = [
         {**row, "table": name, "size": format_bytes(row["size_bytes"])}

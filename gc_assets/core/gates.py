@@ -294,7 +294,7 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
 
 
 def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequence[str]) -> GateResult:
-    """Fail if a plan has files of many dropped tables, or of a catalog that lost most tables at once.
+    """Fail if a plan has files of many dropped tables, or if one run missed most tables of a lake.
 
     A catalog that answers incompletely looks as if its tables were dropped.
 

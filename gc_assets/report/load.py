@@ -127,6 +127,8 @@ def _storage_page(context: RunContext, storage: StorageConfig) -> StoragePage:
         changes=tuple(_changes(previous, orphans)) if previous is not None else (),
         problems=dict(summary.problems),
         notes=summary.notes,
+        dropped=summary.dropped,
+        dropped_left_out=summary.dropped_tables - len(summary.dropped),
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
         unfinished=_describe_unfinished(context, storage.name),
     )

@@ -13,6 +13,7 @@ from gc_assets.report.drawing import Drawing
 from gc_assets.report.storage_breakdown import Step
 from gc_assets.report.trend import Point
 from gc_assets.stages.read.usage import TableUsage
+from gc_assets.state.summaries import DroppedTableSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class StoragePage:
             of live objects in the listing.
         unfinished: A sentence about unfinished uploads, or None.
         uploads: The oldest uploads that the plan aborts.
+        dropped: The dropped tables with files. `dropped_left_out` counts the others.
     """
 
     name: str
@@ -169,6 +171,8 @@ class StoragePage:
     unfinished: str | None = None
     uploads: tuple[PlannedUpload, ...] = ()
     notes: tuple[str, ...] = ()
+    dropped: tuple[DroppedTableSummary, ...] = ()
+    dropped_left_out: int = 0
 
     def usd_per_month(self, size_bytes: int) -> float | None:
         """Return the monthly price of storing these bytes, or None if no price is configured."""

@@ -352,7 +352,7 @@ CLAIMED: Final = schema_of(
 
 # Tables that accepted runs read, and the state of those that no catalog lists any more.
 DROPPED_TABLES_SIDE: Final = "_dropped_tables"
-DROPPED_TABLES: Final = schema_of(
+DROPPED_COLUMNS: Final = (
     column("lake", STRING, "Lake whose catalog listed the table.", since="0.4"),
     column("table_uuid", STRING, "Uuid of the table.", since="0.4"),
     column("table_name", STRING, "Name of the table when it was last read.", since="0.4"),
@@ -376,6 +376,7 @@ DROPPED_TABLES: Final = schema_of(
     column("newest_file", TIMESTAMP, "Time of the newest file under its claims that no listed table claims.", since="0.4"),
     column("newest_key", STRING, "Key of that file.", since="0.4"),
 )
+DROPPED_TABLES: Final = schema_of(*DROPPED_COLUMNS)
 # Scratch: listed files under the claims of a dropped table, by part of the listing.
 DROPPED_FILES: Final = pa.schema(
     [

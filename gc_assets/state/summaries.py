@@ -461,7 +461,7 @@ class OrphanFilesSummary(Summary):
         dropped: Dropped tables with listed files, those that are due first.
         dropped_tables: Number of dropped tables that the storage remembers.
         dropped_due: Number of due tables with files that no user accepted and no table replaced.
-        lost_tables: Messages on lakes that lost most of their tables at once, for due tables.
+        lost_tables: Messages on lakes of which one run missed most tables, for due tables.
     """
 
     TABLE: ClassVar = "orphan_files"

@@ -109,7 +109,7 @@ def _add_undue_rows(
     *,
     has_dropped: bool,
 ) -> DataFrame:
-    """Add the keys of dropped tables that are no longer due, because something changed since the plan."""
+    """Add the keys of dropped tables that are no longer due."""
     dropped = load_dropped_tables(context, storage_name, tables)
     if not (dropped.tables or has_dropped):
         return needed

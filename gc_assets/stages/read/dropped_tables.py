@@ -7,17 +7,20 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from gc_assets.core.dropped import DroppedTable
+from gc_assets.core.dropped_tables import DroppedTable
 from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.sweep.dropped_tables import find_stored
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import ORPHAN_FILES
-from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
+from gc_assets.state.schemas import ORPHAN_FILES, Table
+from gc_assets.state.side_tables import DROPPED_COLUMNS, DROPPED_TABLES_SIDE
+from gc_assets.state.side_tables import DROPPED_TABLES as DROPPED_SCHEMA
 
-# Columns of `gc-assets show dropped_tables` in format `table`.
-SHORT_COLUMNS: Final = ("table", "last_seen", "gone_since", "size", "last_writer", "state")
+# Shown like a published table. Its rows are a side table of `orphan_files`.
+DROPPED_TABLES: Final = Table(
+    "dropped_tables", "Tables that an earlier run read and no catalog lists any more.", "storage", ("lake", "table_uuid"), DROPPED_COLUMNS
+)
 
 
 def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
@@ -29,14 +32,14 @@ def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
         StateError: If the run date has no sweep.
     """
     swept = context.table(ORPHAN_FILES, storage_name)
-    rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES)
+    rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_SCHEMA)
     found = [row for row in rows.to_pylist() if row["gone_since"] is not None]
     ordered = sorted(found, key=lambda row: (-(row["bytes"] or 0), row["lake"], row["table_name"] or "", row["table_uuid"]))
-    return pa.Table.from_pylist(ordered, schema=DROPPED_TABLES)
+    return pa.Table.from_pylist(ordered, schema=DROPPED_SCHEMA)
 
 
 def short_row(row: dict[str, Any], lake_label: str) -> dict[str, Any]:
-    """Return a row with the computed columns of `SHORT_COLUMNS`."""
+    """Return a row with the computed columns table, size and state."""
     name = f"{lake_label}: {row['table_name'] or row['table_uuid']}"
     return {**row, "table": name, "size": format_bytes(row["bytes"] or 0), "state": describe_state(row)}
 

@@ -7,9 +7,9 @@ module uses Arrow lookups, without Spark and without reading a lake.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,9 +26,10 @@ from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.read.browse import read_matching_rows
 from gc_assets.stages.read.chain import Link, chain, last_chain, read_key_rows
 from gc_assets.stages.read.dropped_tables import describe, find_dropped_table
+from gc_assets.stages.read.key_search import MAX_MATCHES, find_keys
 from gc_assets.stages.read.live_rows import LiveRows
 from gc_assets.stages.records.ledger import newest_entries
-from gc_assets.stages.records.plans import list_plans
+from gc_assets.stages.records.plans import PARTIALLY_APPLIED, list_plans
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.dropped_tables import DROPPED, claims_with_dropped
 from gc_assets.stages.sweep.foreign_files import FOREIGN, protected_keys
@@ -38,12 +39,15 @@ from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE
 from gc_assets.state.side_tables import EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, StorageInventorySummary
 
+# Statuses of a plan that can still change files.
+_OPEN: Final = frozenset({"ready", "refused", "approved", PARTIALLY_APPLIED})
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Content of the tables of a run date about one key.
 
-    `verdict` is one of live, planned, refused, expired, waiting, quarantined, restored, purged,
+    `verdict` is one of live, planned, refused, rejected, expired, waiting, quarantined, restored, purged,
     young, unowned, dropped, foreign, protected, external, unknown. `approval_events` are the
     approvals and rejections of the plans that name the key.
     """
@@ -69,11 +73,12 @@ class Explanation:
 def explain(context: RunContext, text: str, storage: str | None = None) -> list[Explanation]:
     """Explain an address, or a key in each storage that contains it.
 
-    If no storage contains the key, there is one explanation for each storage.
+    A key may be shortened to its beginning or end, or contain an ellipsis, if only one file has
+    such a key. If no storage contains the key, there is one explanation for each storage.
 
     Raises:
         StateError: If the run date has no tables.
-        UsageError: If the storage does not exist.
+        UsageError: If the storage does not exist, or several files have such a key.
     """
     if is_address(text):
         resolved = context.resolver().resolve_one(text)
@@ -90,7 +95,22 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
         return [_explain(context, *resolved)]
     names = [item.name for item in context.config.storages] if storage is None else [context.storage(storage).name]
     found = [_explain(context, name, text) for name in names]
-    return [item for item in found if item.verdict != "unknown"] or found
+    known = [item for item in found if item.verdict != "unknown"]
+    return known or _explain_part(context, names, text) or found
+
+
+def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> list[Explanation]:
+    """Explain the only file whose key begins or ends with a text. Return nothing if there is none.
+
+    Raises:
+        UsageError: If there are several such files.
+    """
+    matches = [(storage, key) for storage in storages for key in find_keys(context, storage, text)]
+    if len(matches) > 1:
+        shown = "".join(f"\n  {storage}: {key}" for storage, key in matches[:MAX_MATCHES])
+        count = f"at least {MAX_MATCHES}" if len(matches) >= MAX_MATCHES else str(len(matches))
+        raise UsageError(f"{text} is the beginning or end of {count} keys. Write more of one of them:{shown}")
+    return [_explain(context, storage, key) for storage, key in matches]
 
 
 def _external_rows(context: RunContext, address: str) -> list[dict[str, Any]]:
@@ -154,6 +174,11 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
             reason += f", last needed by commit {orphan['last_commit_id']}"
         sentence = f"No live commit needs it ({reason}): plan {summary['plan_id'][:12]} would {plan['action']} it"
         sentence += f", once it has edited the history of lake {orphan['held_by']}." if plan["after_expiry"] and orphan else "."
+        status = summary["plan_status"]
+        if status == "rejected":
+            return "rejected", f"{sentence} The plan was rejected."
+        if status not in {None, *_OPEN}:
+            return "waiting", f"{sentence} But the plan is {status}, so it does not change the file any more. Run again."
         return ("refused", f"{sentence} The plan is refused by {', '.join(refused)}.") if refused else ("planned", sentence)
     if orphan is not None and orphan["reason"] == FOREIGN:
         claim = orphan["lake"]
@@ -238,6 +263,7 @@ def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
         header = plan.summary(DeletionPlanSummary).header
         summary["plan_id"] = header.plan_id
         summary["plan_refused_by"] = [gate.name for gate in header.failed_gates]
+        summary["plan_status"] = _find_status(context, storage, header.plan_id) if summary["plan"] is not None else None
     if orphans is not None and summary.get("inventory") is not None:
         dropped = find_dropped_table(context, storage, key, summary["inventory"]["last_modified"])
         if dropped is not None:
@@ -250,6 +276,11 @@ def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
     if owner is not None and orphans is not None and summary.get("inventory") is not None:
         summary["young_by_name"] = not _is_old(context, owner.lake, key, summary)
     return summary
+
+
+def _find_status(context: RunContext, storage: str, plan_id: str) -> str | None:
+    plans = (plan for plan in list_plans(context.config, storage) if plan.header.plan_id == plan_id)
+    return next((plan.status_at(context.clock.now()) for plan in plans), None)
 
 
 def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any]) -> bool:

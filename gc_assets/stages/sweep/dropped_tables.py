@@ -1,4 +1,4 @@
-"""Find the dropped tables of a storage, and the files that belong to them (`core/dropped.py`).
+"""Find the dropped tables of a storage, and the files that belong to them (`core/dropped_tables.py`).
 
 A sweep decides which dropped tables are due, and publishes the result next to `orphan_files`. Plans
 and applies read it, and check again what may have changed since.
@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.claims import Claim, Claims, Owner
-from gc_assets.core.dropped import (
+from gc_assets.core.dropped_tables import (
     FORGET_AFTER,
     DroppedPrefixes,
     DroppedTable,
-    Evidence,
+    FormerFiles,
     LakeTables,
     RememberedTable,
     find_reason_to_wait,
@@ -85,13 +85,15 @@ class DroppedTables:
     def claims(self) -> list[Claim]:
         return build_claims(self.prefixes)
 
-    def known(self) -> dict[str, KnownTable]:
+    def build_known(self) -> dict[str, KnownTable]:
         """Return the dropped tables as tables whose metadata is known."""
         return {item.table.table_uuid: KnownTable(item.table.newest_ms, in_use=False, dropped=True) for item in self.tables}
 
     def summary(self) -> dict[str, Any]:
         """Return the fields of `OrphanFilesSummary` about dropped tables."""
-        shown = sorted((item for item in self.tables if item.evidence.files), key=lambda item: (not item.is_due, -item.evidence.bytes))
+        shown = sorted(
+            (item for item in self.tables if item.former_files.count), key=lambda item: (not item.is_due, -item.former_files.bytes)
+        )
         due = [item for item in shown if item.is_due and item.accepted_at is None and not item.table.replaced]
         lost = {
             f"lake {item.table.lake} missed {item.table.lost_tables:,} of {item.table.known_tables:,} tables first in the run of "
@@ -133,7 +135,7 @@ class DroppedTables:
             else item
             for item in self.tables
         )
-        return replace(self, prefixes=DroppedPrefixes(tables, self.prefixes.present, self.prefixes.whole))
+        return replace(self, prefixes=DroppedPrefixes(tables, self.prefixes.present, self.prefixes.of_lakes))
 
     def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
         """Write the memory of the run as a side table."""
@@ -154,8 +156,8 @@ def _summarize(item: DroppedTable) -> DroppedTableSummary:
         lake=table.lake,
         table_uuid=table.table_uuid,
         table_name=table.table_name,
-        files=item.evidence.files,
-        bytes=item.evidence.bytes,
+        files=item.former_files.count,
+        bytes=item.former_files.bytes,
         last_seen=table.last_seen,
         gone_since=table.gone_since or table.last_seen,
         last_writer=table.last_writer,
@@ -169,7 +171,7 @@ NO_DROPPED_TABLES: Final = DroppedTables()
 def add_dropped(known: Mapping[str, KnownTable], dropped: DroppedTables) -> dict[str, KnownTable]:
     """Return the known tables with the dropped ones. Entries with newer commits have priority."""
     found = dict(known)
-    for uuid, item in dropped.known().items():
+    for uuid, item in dropped.build_known().items():
         if uuid not in found or found[uuid].newest < item.newest:
             found[uuid] = item
     return found
@@ -177,7 +179,7 @@ def add_dropped(known: Mapping[str, KnownTable], dropped: DroppedTables) -> dict
 
 def _is_forgotten(item: DroppedTable | None, now: datetime) -> bool:
     gone_since = item.table.gone_since if item is not None else None
-    return item is not None and gone_since is not None and not item.evidence.files and now - gone_since > FORGET_AFTER
+    return item is not None and gone_since is not None and not item.former_files.count and now - gone_since > FORGET_AFTER
 
 
 def _state_row(item: DroppedTable | None) -> dict[str, Any]:
@@ -188,10 +190,10 @@ def _state_row(item: DroppedTable | None) -> dict[str, Any]:
         "due_at": item.due_at,
         "accepted_at": item.accepted_at,
         "shares_location": item.shares_location,
-        "files": item.evidence.files,
-        "bytes": item.evidence.bytes,
-        "newest_file": item.evidence.newest,
-        "newest_key": item.evidence.newest_key,
+        "files": item.former_files.count,
+        "bytes": item.former_files.bytes,
+        "newest_file": item.former_files.newest,
+        "newest_key": item.former_files.newest_key,
     }
 
 
@@ -209,28 +211,28 @@ def find_dropped_tables(
     gone = [item for item in remembered if item.gone_since is not None]
     if not gone:
         return DroppedTables(tuple(remembered))
-    present, whole = _present_prefixes(context, storage_name, claims)
-    bare = DroppedPrefixes(tuple(map(DroppedTable, gone)), present, whole)
+    present, of_lakes = _present_prefixes(context, storage_name, claims)
+    bare = DroppedPrefixes(tuple(map(DroppedTable, gone)), present, of_lakes)
     accepted = _accepted_times(context, storage_name, gone)
     tables = tuple(
         replace(item, accepted_at=accepted.get(index), shares_location=all(map(bare.is_shared, item.table.prefixes)))
         for index, item in enumerate(bare.tables)
     )
-    found = DroppedPrefixes(tables, present, whole)
-    evidence = {} if listing.is_earlier else _read_evidence(spark, context, found, listing.inventory)
+    found = DroppedPrefixes(tables, present, of_lakes)
+    sums = {} if listing.is_earlier else _sum_former_files(spark, context, found, listing.inventory)
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     now = min(frozen_at, listing.as_of or frozen_at)
-    judged = [replace(item, evidence=evidence.get(index, Evidence())) for index, item in enumerate(tables)]
+    decided = [replace(item, former_files=sums.get(index, FormerFiles())) for index, item in enumerate(tables)]
     unreadable = _name_unreadable(context, live)
-    judged = [_judge(context, item, now, unreadable) for item in judged]
+    decided = [_add_state(context, item, now, unreadable) for item in decided]
     if listing.is_earlier:
-        judged = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in judged]
-    judged = _confirm(context, judged, lakes)
-    return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(judged), present, whole))
+        decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
+    decided = _confirm(context, decided, lakes)
+    return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(decided), present, of_lakes))
 
 
 def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> DroppedPrefixes:
-    """Return the dropped tables of the sweep of this run date, judged again.
+    """Return the dropped tables of the sweep of this run date, with their current state.
 
     A table that a lake lists now is left out. The waiting time and the unreadable tables are those
     of now, for an apply.
@@ -250,15 +252,15 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
         return _NOTHING
     listed = frozenset[str]().union(*(lake.uuids for lake in list_lake_tables(context, refs)))
     claims, _ = effective_claims(context, storage_name, tables)
-    present, whole = _present_prefixes(context, storage_name, claims)
+    present, of_lakes = _present_prefixes(context, storage_name, claims)
     now, unreadable = context.clock.now(), _name_unreadable(context, live)
     stored = [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed]
-    judged = [item if item.waits_for is not None else _judge(context, item, now, unreadable) for item in stored]
-    return DroppedPrefixes(tuple(judged), present, whole)
+    decided = [item if item.waits_for is not None else _add_state(context, item, now, unreadable) for item in stored]
+    return DroppedPrefixes(tuple(decided), present, of_lakes)
 
 
 def find_stored(context: RunContext, storage_name: str) -> DroppedPrefixes:
-    """Return the dropped tables as the sweep of the run date judged them."""
+    """Return the dropped tables with the states of the sweep of the run date."""
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
         return _NOTHING
@@ -270,8 +272,8 @@ def find_stored(context: RunContext, storage_name: str) -> DroppedPrefixes:
 
 
 def _stored_table(table: RememberedTable, row: Mapping[str, Any]) -> DroppedTable:
-    evidence = Evidence(row["files"] or 0, row["bytes"] or 0, row["newest_file"], row["newest_key"])
-    return DroppedTable(table, evidence, row["waits_for"], row["due_at"], row["accepted_at"], bool(row["shares_location"]))
+    former = FormerFiles(row["files"] or 0, row["bytes"] or 0, row["newest_file"], row["newest_key"])
+    return DroppedTable(table, former, row["waits_for"], row["due_at"], row["accepted_at"], bool(row["shares_location"]))
 
 
 def claims_with_dropped(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> Claims:
@@ -289,8 +291,8 @@ def build_claims(found: DroppedPrefixes) -> list[Claim]:
 
 def _present_prefixes(context: RunContext, storage_name: str, claims: Sequence[Claim]) -> tuple[frozenset[str], frozenset[str]]:
     own, _ = collector_paths(context, storage_name)
-    whole = {claim.prefix for claim in claims if claim.table is None and claim.collect}
-    return frozenset({*(claim.prefix for claim in claims), *own}), frozenset(whole)
+    of_lakes = {claim.prefix for claim in claims if claim.table is None and claim.collect}
+    return frozenset({*(claim.prefix for claim in claims), *own}), frozenset(of_lakes)
 
 
 def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[RememberedTable]) -> dict[int, datetime]:
@@ -310,7 +312,9 @@ def _name_unreadable(context: RunContext, live: Sequence[PublishedTable]) -> lis
     return [item.name for item in with_set_aside(context, found) if item.blocks_purges]
 
 
-def _judge(context: RunContext, item: DroppedTable, now: datetime, unreadable: Sequence[str], listed: str | None = None) -> DroppedTable:
+def _add_state(
+    context: RunContext, item: DroppedTable, now: datetime, unreadable: Sequence[str], listed: str | None = None
+) -> DroppedTable:
     lake = next((lake for lake in context.config.lakes if lake.name == item.table.lake), None)
     if lake is None:
         return find_reason_to_wait(item, now, None, None)
@@ -318,22 +322,23 @@ def _judge(context: RunContext, item: DroppedTable, now: datetime, unreadable: S
     return find_reason_to_wait(item, now, lake.dropped_after, catalog_identity(context, lake.name), unreadable, reason)
 
 
-def _confirm(context: RunContext, judged: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
-    """Ask the catalogs for each table by its name. A table list may lack tables that a user may not see.
+def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
+    """Ask the catalogs for each table by its name.
 
-    Such a table, and others that the collector never knew, may need any file. So all tables wait.
+    A list of tables may lack those that a user may not see. If it lacks one, others may be missing
+    too and need any file, so all tables wait.
     """
     reasons: dict[str, str] = {}
-    if not any(item.is_due for item in judged):
-        return judged
+    if not any(item.is_due for item in decided):
+        return decided
     for lake in lakes:
         names = {
             item.table.table_uuid: item.table.table_name
-            for item in judged
+            for item in decided
             if item.table.lake == lake.lake
             and item.table.table_name is not None
             and not item.table.replaced
-            and (item.is_due or item.evidence.files)
+            and (item.is_due or item.former_files.count)
         }
         opened = as_listing(context.lake(lake.lake)) if names else None
         if opened is None:
@@ -343,25 +348,27 @@ def _confirm(context: RunContext, judged: list[DroppedTable], lakes: Sequence[La
         except (GcError, OSError) as error:
             reasons |= dict.fromkeys(names, f"its catalog cannot be asked for it: {error}")
     if not reasons:
-        return judged
-    example = next(item for item in judged if item.table.table_uuid in reasons)
+        return decided
+    example = next(item for item in decided if item.table.table_uuid in reasons)
     others = f"the table list of lake {example.table.lake} may be incomplete: {reasons[example.table.table_uuid]}"
-    return [replace(item, waits_for=reasons.get(item.table.table_uuid, others)) if item.is_due else item for item in judged]
+    return [replace(item, waits_for=reasons.get(item.table.table_uuid, others)) if item.is_due else item for item in decided]
 
 
-def _read_evidence(spark: SparkSession, context: RunContext, found: DroppedPrefixes, inventory: PublishedTable) -> dict[int, Evidence]:
+def _sum_former_files(
+    spark: SparkSession, context: RunContext, found: DroppedPrefixes, inventory: PublishedTable
+) -> dict[int, FormerFiles]:
     """Sum the listed files of each dropped table, by index."""
     sizes = tuple(part.size_bytes for part in inventory.parts())
     scan = ParquetScan(context.state.files, _LISTED, tuple(inventory.paths()), sizes)
     task = _SumDropped(found)
     in_process = fits_in_process(inventory.rows, len(scan.paths))
     rows = run_in_process(task, scan.read_batches()) if in_process else collect(scan.map_arrow(spark, task, spark_schema(DROPPED_FILES)))
-    sums: dict[int, Evidence] = {}
+    sums: dict[int, FormerFiles] = {}
     for row in rows:
-        old = sums.get(row["table"], Evidence())
+        old = sums.get(row["table"], FormerFiles())
         is_newer = row["newest"] is not None and (old.newest is None or row["newest"] > old.newest)
-        sums[row["table"]] = Evidence(
-            old.files + row["files"],
+        sums[row["table"]] = FormerFiles(
+            old.count + row["files"],
             old.bytes + row["bytes"],
             row["newest"] if is_newer else old.newest,
             row["newest_key"] if is_newer else old.newest_key,
@@ -443,7 +450,7 @@ class DroppedFinder:
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def find_states(self, keys: pa.Array, modified: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return the state of each file, null if it belongs to no dropped table, and whether only
+        """Return the state of each file, missing if it belongs to no dropped table, and whether only
         dropped tables claim it.
 
         A file of unknown origin under a claim of dropped tables alone waits.

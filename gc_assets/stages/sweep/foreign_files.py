@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.claims import Claim, Claims
 from gc_assets.core.commands import command
-from gc_assets.core.dropped import RememberedTable
+from gc_assets.core.dropped_tables import RememberedTable
 from gc_assets.core.foreign import HIDDEN_PATH, NEW_CLAIM, OTHER_FORMAT, RULES, ClaimAges, ForeignRules, KnownFiles
 from gc_assets.core.globs import glob_regex
 from gc_assets.engine.parquet_scan import ParquetScan
@@ -181,7 +181,7 @@ def claim_ages(
     """Return the ages of the current claims: by the last run without each, and the first run with it.
 
     A claim is new if the newest accepted run of the storage did not have it. It keeps its age in
-    all later runs. So does a claim (prefix, table) of a `dropped` table.
+    all later runs. A claim (prefix, table) of a `dropped` table keeps its age too.
     """
     listed, _ = effective_claims(context, storage_name, tables)
     current = [*_owners(listed), *sorted(dropped)]

@@ -1,4 +1,4 @@
-"""Remember the tables of all lakes from one accepted run to the next (`core/dropped.py`).
+"""Remember the tables of all lakes from one accepted run to the next (`core/dropped_tables.py`).
 
 The memory is a side table of `orphan_files`. Each run continues with that of the last accepted run,
 so a refused run, such as one with an incomplete table list, changes nothing.
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.claims import Claim
-from gc_assets.core.dropped import LakeTables, RememberedTable, remember_tables
+from gc_assets.core.dropped_tables import LakeTables, RememberedTable, remember_tables
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind

@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from gc_assets.core.dropped import (
+from gc_assets.core.dropped_tables import (
     DroppedPrefixes,
     DroppedTable,
-    Evidence,
+    FormerFiles,
     LakeTables,
     RememberedTable,
     find_reason_to_wait,
@@ -31,7 +31,7 @@ LAKES = ("red", "blue")
 
 @dataclass
 class Run:
-    """What a run saw."""
+    """Tables that a run read."""
 
     at: datetime
     accepted: bool
@@ -60,7 +60,7 @@ class World:
     planned_tables: set[str] = field(default_factory=set)
     count: int = 0
 
-    def registered(self) -> list[tuple[str, str, str]]:
+    def list_registrations(self) -> list[tuple[str, str, str]]:
         return [(lake, name, uuid) for lake, tables in self.catalogs.items() for name, uuid in tables.items()]
 
     def step(self) -> None:
@@ -69,7 +69,7 @@ class World:
         self.random.choice([*actions, self.clone, self.move, self.break_or_repair, self.hide, self.stop_catalog])()
 
     def _any(self, readable: bool = True) -> tuple[str, str, str] | None:
-        found = [item for item in self.registered() if not readable or item[2] not in self.unreadable | self.hidden]
+        found = [item for item in self.list_registrations() if not readable or item[2] not in self.unreadable | self.hidden]
         return self.random.choice(found) if found else None
 
     def create(self, location: str | None = None, lake: str | None = None, name: str | None = None) -> str:
@@ -106,7 +106,7 @@ class World:
 
     def register(self) -> None:
         """Undrop a table of which no file was planned, in any catalog."""
-        listed = {uuid for _, _, uuid in self.registered()}
+        listed = {uuid for _, _, uuid in self.list_registrations()}
         lost = sorted(set(self.location) - listed - self.planned_tables)
         if lost:
             self.count += 1
@@ -164,13 +164,13 @@ class World:
             set(self.down),
         )
         remembered = remember_tables(self.memory, lakes)
-        visible = [uuid for _, _, uuid in self.registered() if uuid not in self.hidden]
+        visible = [uuid for _, _, uuid in self.list_registrations() if uuid not in self.hidden]
         present = frozenset(self.location[uuid] for uuid in visible)
         bare = DroppedPrefixes(tuple(DroppedTable(item) for item in remembered if item.gone_since is not None), present)
         unreadable = [uuid for uuid in visible if uuid in self.unreadable] + sorted(self.down)
         unreadable += [item.table.name for item in bare.tables if self.has(item.table)]  # an incomplete list
-        judged = tuple(self.judge(bare, item, unreadable) for item in bare.tables)
-        found = DroppedPrefixes(judged, present)
+        decided = tuple(self.add_state(bare, item, unreadable) for item in bare.tables)
+        found = DroppedPrefixes(decided, present)
         keys = sorted(self.files)
         index = found.find(pa.array(keys, pa.string()), pa.array([self.files[key] for key in keys], pa.timestamp("us", "UTC")))
         due = found.is_due(index).to_pylist()
@@ -181,12 +181,12 @@ class World:
         self.runs.append(run)
         return run, found, planned
 
-    def judge(self, found: DroppedPrefixes, item: DroppedTable, unreadable: list[str]) -> DroppedTable:
+    def add_state(self, found: DroppedPrefixes, item: DroppedTable, unreadable: list[str]) -> DroppedTable:
         (prefix,) = item.table.prefixes
         shared = found.is_shared(prefix)
         mine = [(at, key) for key, at in self.files.items() if not shared and found.find_prefix(key[: key.rfind("/") + 1]) == prefix]
         newest = max(mine, default=(None, None))
-        item = replace(item, evidence=Evidence(len(mine), 0, *newest), shares_location=shared)
+        item = replace(item, former_files=FormerFiles(len(mine), 0, *newest), shares_location=shared)
         return find_reason_to_wait(item, self.now, WAIT, item.table.lake, unreadable)
 
     def has(self, table: RememberedTable) -> bool:
@@ -214,7 +214,7 @@ def test_random_history_plans_no_file_that_is_needed(seed: int) -> None:
         for _ in range(world.random.randint(1, 8)):
             world.step()
         run, found, planned = world.run()
-        needed = {key for _, _, uuid in world.registered() for key in world.needs[uuid]}
+        needed = {key for _, _, uuid in world.list_registrations() for key in world.needs[uuid]}
         assert not planned & needed, seed
         _check_planned(world, run, found, planned)
         world.planned_tables |= {item.table.table_uuid for item in found.tables if item.is_due}
@@ -244,7 +244,7 @@ def _check_planned(world: World, run: Run, found: DroppedPrefixes, planned: set[
     for uuid, (seen, _) in due.items() if quiet else ():
         place = world.location[uuid]
         if sum(other.startswith(place) or place.startswith(other) for other in places) == 1:
-            needed = {key for _, _, other in world.registered() for key in world.needs[other]}
+            needed = {key for _, _, other in world.list_registrations() for key in world.needs[other]}
             mine = {key for key, at in world.files.items() if key.startswith(place) and at < seen}
             assert mine - needed <= planned
 

@@ -111,7 +111,7 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
     """Return the tables to remember after a run.
 
     A table that any lake lists is not dropped. A table of a lake that left the configuration, that
-    reads another catalog, or whose table list is unknown, stays as it is.
+    reads another catalog, or whose table list is unknown, stays unchanged.
 
     Args:
         previous: The tables that the last accepted run remembered.
@@ -147,22 +147,22 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
 
 
 def as_listed(table: RememberedTable) -> RememberedTable:
-    """Return a table that a catalog lists again. Its waiting time starts anew if it is missed later."""
+    """Return a table that a catalog lists. If it is missed later, its waiting time starts then."""
     return replace(table, gone_since=None, lost_tables=0, known_tables=0, replaced=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class FormerFiles:
     """Listed files under the claims of a dropped table.
 
     Attributes:
-        files: Number of files that were written before the table was last seen.
+        count: Number of files that were written before the table was last seen.
         bytes: Their size.
         newest: Time of the newest file that no listed table claims.
         newest_key: Its key.
     """
 
-    files: int = 0
+    count: int = 0
     bytes: int = 0
     newest: datetime | None = None
     newest_key: str | None = None
@@ -174,7 +174,7 @@ class DroppedTable:
 
     Attributes:
         table: The table.
-        evidence: Its listed files.
+        former_files: Its listed files.
         waits_for: Why its files are not collected, or None if they are.
         due_at: Time at which its waiting time ends, or None if its files are kept.
         accepted_at: Time at which a user accepted it as dead, or None.
@@ -182,7 +182,7 @@ class DroppedTable:
     """
 
     table: RememberedTable
-    evidence: Evidence = Evidence()
+    former_files: FormerFiles = FormerFiles()
     waits_for: str | None = None
     due_at: datetime | None = None
     accepted_at: datetime | None = None
@@ -234,7 +234,7 @@ def _find_reason(
     listed: str | None,
     accepted: datetime | None,
 ) -> str | None:
-    table, evidence = dropped.table, dropped.evidence
+    table, former = dropped.table, dropped.former_files
     if catalog is None:
         return f"lake {table.lake} is not in lakes.yaml"
     if catalog != table.catalog:
@@ -248,9 +248,9 @@ def _find_reason(
         return "`retention.dropped` is keep"
     if accepted is None and due_at is not None and now < due_at:
         return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC"
-    if evidence.newest is not None and evidence.newest >= dropped.before and evidence.newest_key is not None:
+    if former.newest is not None and former.newest >= dropped.before and former.newest_key is not None:
         since = "it was accepted as dead" if accepted is not None else "a run last read the table"
-        return f"{show(evidence.newest_key)} was written after {since}"
+        return f"{show(former.newest_key)} was written after {since}"
     return None
 
 
@@ -269,12 +269,13 @@ class DroppedPrefixes:
     Attributes:
         tables: All dropped tables.
         present: Prefixes that the current tables and lakes claim.
-        whole: Those of them that lakes claim for themselves. Everything in them belongs to the lake.
+        of_lakes: Those of them that lakes claim for themselves. Everything in them belongs to the
+            lake.
     """
 
     tables: tuple[DroppedTable, ...]
     present: frozenset[str] = frozenset()
-    whole: frozenset[str] = frozenset()
+    of_lakes: frozenset[str] = frozenset()
 
     @cached_property
     def by_prefix(self) -> Mapping[str, Sequence[int]]:
@@ -282,12 +283,12 @@ class DroppedPrefixes:
         found: dict[str, list[int]] = {}
         for index, item in enumerate(self.tables):
             for prefix in item.table.prefixes:
-                if not self._is_in_whole(prefix):
+                if not self._is_of_lake(prefix):
                     found.setdefault(prefix, []).append(index)
         return {prefix: sorted(indices, key=lambda index: self.tables[index].before) for prefix, indices in found.items()}
 
-    def _is_in_whole(self, prefix: str) -> bool:
-        return any(at in self.whole for at in upwards(prefix))
+    def _is_of_lake(self, prefix: str) -> bool:
+        return any(at in self.of_lakes for at in upwards(prefix))
 
     def is_shared(self, prefix: str) -> bool:
         """Return True if a current table claims this prefix or one that contains it."""
@@ -303,7 +304,7 @@ class DroppedPrefixes:
         return None
 
     def find(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return the index of the table that each file belongs to, null if none."""
+        """Return the index of the table that each file belongs to, None if it belongs to none."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
         at = pa.array([prefix is not None for prefix in prefixes], pa.bool_()).take(directories.indices)
