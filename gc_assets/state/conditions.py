@@ -128,8 +128,8 @@ def _put(store: ConditionalStore, name: str, content: bytes, version: str | None
     try:
         return store.put_if(name, content, version, condition) is not None
     except OSError as error:
-        is_s3 = isinstance(error.__cause__, ClientError)
-        if error.errno == errno.ENOSYS or (is_s3 and error_code(error.__cause__) in {"NotImplemented", "501"}):
+        code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
+        if error.errno == errno.ENOSYS or code in {"NotImplemented", "501"}:
             raise _condition_error(store, f"it answers {error.strerror}") from error
         raise
 
