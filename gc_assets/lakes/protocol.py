@@ -109,10 +109,14 @@ class Claim:
         return not self.collect and self.table_uuid is None and self.table_name is not None
 
 
-Action = Literal["edit_parent", "remove_snapshot", "delete_ref"]
+Action = Literal["edit_parent", "remove_snapshot", "delete_ref", "remove_schema", "remove_spec"]
 EDIT_PARENT: Action = "edit_parent"
 REMOVE_SNAPSHOT: Action = "remove_snapshot"
 DELETE_REF: Action = "delete_ref"
+REMOVE_SCHEMA: Action = "remove_schema"
+REMOVE_SPEC: Action = "remove_spec"
+# Edits that release no files.
+PRUNING: frozenset[Action] = frozenset({REMOVE_SCHEMA, REMOVE_SPEC})
 ExpiryVerdict = Literal["done", "absent", "changed", "denied", "failed"]
 
 
@@ -121,7 +125,8 @@ class ExpiryAction:
     """Planned history edit, one row of `expiry_plan`.
 
     Attributes:
-        snapshot_id: Snapshot to edit or remove. For `delete_ref`, the head of the ref.
+        snapshot_id: Snapshot to edit or remove. For `delete_ref`, the head of the ref. For
+            `remove_schema` and `remove_spec`, the id of the schema or partition spec.
         old_parent_id: Parent replaced by `edit_parent`. It is compared before the edit, and
             restored by `undo`. In Icechunk, also the parent of a removed snapshot.
         details: JSON that `undo` needs. For Icechunk 2, the snapshot's entry in `repo`.
@@ -290,7 +295,8 @@ class Container:
     Attributes:
         size_bytes: Expected size, verified when decoding.
         expected_entries: Expected number of entries, verified when decoding.
-        snapshot_id: Snapshot id inherited by entries without one.
+        snapshot_id: Snapshot that added the container. For a content root, the commit. Entries without
+            a snapshot inherit it.
     """
 
     address: str

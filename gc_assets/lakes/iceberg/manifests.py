@@ -17,13 +17,24 @@ from gc_assets.core.errors import DecodingAborted, FormatError
 from gc_assets.core.worker_process import is_started
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.iceberg.avro import Column, ReaderAborted, UnexpectedCount, count_rows, has_datafusion, read_columns, read_groups
+from gc_assets.lakes.iceberg.avro import (
+    Column,
+    ReaderAborted,
+    UnexpectedCount,
+    count_rows,
+    has_datafusion,
+    read_columns,
+    read_groups,
+    read_header,
+)
 from gc_assets.lakes.protocol import Container, decode_or_error
 
 # The codes `status` and `content` of the format are indices of these arrays.
 _STATUS = pa.array(["existing", "added", "deleted"])
+_ADDED = 1
 _CONTENT = pa.array([Kind.DATA, Kind.POSITION_DELETES, Kind.EQUALITY_DELETES, Kind.DELETION_VECTOR])
 _MANIFEST_CONTENTS = 2  # data, deletes
+_SNAPSHOT_ID = b"snapshot-id"
 
 # Iceberg Java wrote `added_data_files_count` before 1.0, with the same field id.
 _LIST_COLUMNS = (
@@ -35,6 +46,7 @@ _LIST_COLUMNS = (
     Column("existing", (("existing_files_count",), ("existing_data_files_count",)), pa.int64()),
     Column("deleted", (("deleted_files_count",), ("deleted_data_files_count",)), pa.int64()),
 )
+_SPEC_COLUMNS = (Column("spec_id", (("partition_spec_id",),), pa.int32()),)
 _MANIFEST_COLUMNS = (
     Column("address", (("data_file", "file_path"),), pa.string()),
     Column("size_bytes", (("data_file", "file_size_in_bytes"),), pa.int64()),
@@ -56,8 +68,8 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
 
     Raises:
         FormatError: If the entry count differs from the parent's value. Without a count, the length
-            must be equal. Also if the file cannot be decoded, or an entry has no address or an
-            unknown code. The message names the container.
+            must be equal. Also if the file belongs to another snapshot or cannot be decoded, or an
+            entry has no address or an unknown code. The message names the container.
     """
     if container.kind not in _DECODERS:
         raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container, expected manifest_list or manifest")
@@ -65,6 +77,11 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
         _require_promised_entries(container, raw)
     if not raw:
         raise FormatError(f"{_label(container)}: the file is empty; restore it, or expire the snapshots that need it")
+    if (other := _find_other_snapshot(container, raw)) is not None:
+        raise FormatError(
+            f"{_label(container)}: its header names snapshot {other}, but snapshot {container.snapshot_id} needs it; the file was "
+            "replaced, restore it, or expire that snapshot"
+        )
     columns, build_rows = _DECODERS[container.kind]
     try:
         table = read_columns(raw, columns, container.expected_entries)
@@ -78,6 +95,22 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
             f"{_label(container)}: cannot decode {len(raw):,} bytes as Avro ({type(error).__name__}: {error}); restore the file"
         ) from error
     return build_rows(_label(container), table, pa.scalar(container.snapshot_id, pa.string()))
+
+
+def read_spec_ids(address: str, raw: bytes) -> frozenset[int]:
+    """Return the partition specs of the manifests in a manifest list.
+
+    Raises:
+        FormatError: If the list cannot be decoded, or a manifest has no spec.
+    """
+    name = f"{Kind.MANIFEST_LIST} {address}"
+    try:
+        specs = read_columns(raw, _SPEC_COLUMNS, None)["spec_id"]
+    except Exception as error:
+        raise FormatError(f"{name}: cannot decode {len(raw):,} bytes as Avro ({type(error).__name__}: {error})") from error
+    if specs.null_count:
+        raise FormatError(f"{name}: a manifest has no partition spec")
+    return frozenset(specs.unique().to_pylist())
 
 
 def _require_promised_entries(container: Container, raw: bytes) -> None:
@@ -109,7 +142,9 @@ def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch
     found: dict[int, pa.RecordBatch] = {}
     for kind in _DECODERS:
         indices = [
-            number for number, (container, raw) in enumerate(items) if container.kind == kind and _has_expected_length(container, raw)
+            number
+            for number, (container, raw) in enumerate(items)
+            if container.kind == kind and _has_expected_length(container, raw) and _find_other_snapshot(container, raw) is None
         ]
         same_kind = [items[number] for number in indices]
         if _is_worth_grouping(same_kind):
@@ -123,6 +158,22 @@ def _is_worth_grouping(items: Sequence[tuple[Container, bytes]]) -> bool:
 
 def _has_expected_length(container: Container, raw: bytes) -> bool:
     return bool(raw) and container.size_bytes in {None, len(raw)}
+
+
+def _find_other_snapshot(container: Container, raw: bytes) -> str | None:
+    """Return the snapshot of a manifest list if it is not that of its parent.
+
+    All known writers name it in the header of the file, although the specification does not require
+    it. Neither a length nor a count of a manifest list is recorded anywhere.
+    """
+    if container.kind != Kind.MANIFEST_LIST or container.snapshot_id is None:
+        return None
+    try:
+        named = read_header(raw).metadata.get(_SNAPSHOT_ID)
+    except ValueError:
+        return None  # an error of the decoder
+    found = None if named is None else named.decode("utf-8", "replace")
+    return None if found == container.snapshot_id else found
 
 
 def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[pa.RecordBatch]:
@@ -159,7 +210,11 @@ def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar 
 
 
 def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
-    """Build file rows. Entries without a snapshot inherit their manifest's `parent_snapshot`."""
+    """Build file rows. Entries without a snapshot inherit their manifest's `parent_snapshot`.
+
+    The snapshot that added a manifest added its added entries. Manifests of two snapshots may have
+    equal lengths and counts.
+    """
     _require_addresses(name, table, Kind.MANIFEST)
     content = _read_codes(name, table, "content", 3)
     status = _read_codes(name, table, "status", len(_STATUS), nullable=False)
@@ -168,6 +223,12 @@ def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa
         raise FormatError(f"{name}: an entry in Puffin format is not a position delete, which gc-assets does not support")
     kind = pc.take(_CONTENT, pc.if_else(puffin, 3, content))
     snapshot = pc.coalesce(table["snapshot_id"].cast(pa.string()), parent_snapshot)
+    is_other = pc.and_(pc.equal(status, _ADDED), pc.fill_null(pc.not_equal(snapshot, parent_snapshot), False))
+    if pc.any(is_other).as_py():
+        raise FormatError(
+            f"{name}: snapshot {pc.filter(snapshot, is_other)[0].as_py()} added an entry, but its manifest list states another snapshot; "
+            "the file was replaced, restore it, or rewrite the table's manifests"
+        )
     return _entries(table, kind, is_container=False, snapshot=snapshot, status=pc.take(_STATUS, status))
 
 

@@ -64,7 +64,7 @@ class ReadabilityChecker:
             raw = self.objects.read(snapshot.manifest_list)
         except FileNotFoundError:
             raise FormatError(f"manifest list {snapshot.manifest_list} of snapshot {snapshot.snapshot_id} does not exist") from None
-        rows = decode(Container(snapshot.manifest_list, Kind.MANIFEST_LIST), raw)
+        rows = decode(Container(snapshot.manifest_list, Kind.MANIFEST_LIST, snapshot_id=snapshot.snapshot_id), raw)
         return pa.table({name: rows[name] for name in _LISTED} | {"size_bytes": pc.fill_null(rows["size_bytes"], _UNKNOWN_SIZE)})
 
     def _check_size(self, manifest: tuple[str, int, int | None]) -> None:

@@ -97,7 +97,8 @@ class FindPending:
         containers = roots.filter(roots.column("is_container"))
         # For a root, only the current length is valid, because an earlier one may have been wrong.
         inner = wanted.filter(pc.invert(pc.is_in(wanted.column("address"), containers.column("address"))))
-        pending = containers.filter(pc.invert(self._is_settled(tables, containers, known))).select(_ROOT_COLUMNS)
+        pending = containers.filter(pc.invert(self._is_settled(tables, containers, known)))
+        pending = pending.select([*_ROOT_COLUMNS, "commit_id"]).rename_columns([*_ROOT_COLUMNS, "snapshot_id"])
         return pa.concat_tables([inner, pending], promote_options="default"), known
 
     def _find_stale(self, known: pa.Table) -> pa.Array:

@@ -119,6 +119,14 @@ def oracle(path: Path, inherited: str | None) -> list[dict[str, Any]]:
     return rows
 
 
+def stated_snapshot(path: Path) -> str:
+    """Return the snapshot that the parent of a file states: that of the added entries, or of the header of a list."""
+    with path.open("rb") as file:
+        reader = fastavro.reader(file)
+        added = [record["snapshot_id"] for record in reader if record.get("status") == 1 and record.get("snapshot_id") is not None]
+        return str(added[0] if added else reader.metadata.get("snapshot-id", "55"))
+
+
 @pytest.mark.skipif(not WILD_AVRO, reason="the fixtures of other writers are missing")
 @pytest.mark.parametrize("from_bytes", [0, 2**62], ids=["datafusion", "fastavro"])
 def test_manifests_of_many_writers_decode_like_fastavro(from_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +134,9 @@ def test_manifests_of_many_writers_decode_like_fastavro(from_bytes: int, monkeyp
     for path in WILD_AVRO:
         raw = path.read_bytes()
         kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
-        rows = oracle(path, inherited="55")
-        batch = decode(Container(str(path), kind, len(raw), len(rows), "55"), raw)
+        snapshot = stated_snapshot(path)
+        rows = oracle(path, inherited=snapshot)
+        batch = decode(Container(str(path), kind, len(raw), len(rows), snapshot), raw)
         assert batch.schema == ENTRY_SCHEMA
         assert batch.to_pylist() == rows, path
 
@@ -392,14 +401,15 @@ def test_grouped_and_single_decoding_agree_for_many_writers(grouped_calls: list[
             kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
             raw = path.read_bytes()
             items += [
-                (Container(f"{path}#{copy}", kind, len(raw), snapshot_id=str(copy)), raw) for copy in range(manifests.MIN_GROUP_FILES)
+                (Container(f"{path}#{copy}", kind, len(raw), snapshot_id=stated_snapshot(path)), raw)
+                for copy in range(manifests.MIN_GROUP_FILES)
             ]
     assert decode_many(items) == [decode(*item) for item in items]
     assert len(grouped_calls) == 2
 
 
 def test_grouped_entries_inherit_the_snapshot_of_their_manifest(grouped_calls: list[int]) -> None:
-    raws = [manifest({"snapshot_id": None}, {}) for _ in range(9)]
+    raws = [manifest({"snapshot_id": None}, {"status": 0}) for _ in range(9)]
     items = [(Container("a", Kind.MANIFEST, len(raw), 2, str(number)), raw) for number, raw in enumerate(raws)]
     assert [rows["snapshot_id"].to_pylist() for rows in decode_many(items)] == [[str(number), "7"] for number in range(9)]
     assert grouped_calls == [9]
@@ -446,3 +456,21 @@ def test_group_with_large_decompressed_size_is_decoded_separately(grouped_calls:
 def test_small_group_does_not_start_datafusion(grouped_calls: list[int]) -> None:
     assert len(decode_many(name_manifests(*[manifest()] * (manifests.MIN_GROUP_FILES - 1)))) == manifests.MIN_GROUP_FILES - 1
     assert grouped_calls == []
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+def test_manifest_of_another_snapshot_is_refused(count: int) -> None:
+    raw = manifest(*[{}] * count)
+    with pytest.raises(FormatError, match="snapshot 7 added an entry, but its manifest list states another snapshot"):
+        decode(container(raw, expected_entries=count, snapshot_id="8"), raw)
+
+
+def test_manifest_list_of_another_snapshot_is_refused() -> None:
+    raw = manifest_list_bytes()
+    named = io.BytesIO()
+    fastavro.writer(named, LISTED, list(fastavro.reader(io.BytesIO(raw))), metadata={"snapshot-id": "7"})
+    expected = container(named.getvalue(), Kind.MANIFEST_LIST, snapshot_id="8")
+    assert decode(container(raw, Kind.MANIFEST_LIST, snapshot_id="8"), raw).num_rows == 1  # without a snapshot in the header
+    assert decode(Container(expected.address, expected.kind, snapshot_id="7"), named.getvalue()).num_rows == 1
+    for found in (decode_many([(expected, named.getvalue())])[0], *decode_many([(expected, named.getvalue())] * 9)):
+        assert "its header names snapshot 7, but snapshot 8 needs it" in str(found)
