@@ -30,6 +30,7 @@ def accept_command(settings: Settings, table_uuid: str, location: str, by: str, 
     Example:
       gc-assets accept 9c12d441-03fe-4693-9a96-a0705ddf69c1 file:///data/warehouse/db/orders/ --by ada
     """
+    from gc_assets.stages.read.acceptances import describe_dead_table
     from gc_assets.stages.records.dead_tables import accept_dead_table
 
     platform = settings.platform()
@@ -38,4 +39,6 @@ def accept_command(settings: Settings, table_uuid: str, location: str, by: str, 
         write_json([{"storage": storage, **with_old_keys(record.model_dump(mode="json"), said="decision")}])
     else:
         click.echo(f"storage {storage}: {record}")
+    if not withdraw and (effect := describe_dead_table(platform.config, storage, record)) is not None:
+        print_message(effect)
     print_message("Next: gc-assets run   (earlier plans do not change)")

@@ -28,6 +28,7 @@ def accept_prefix_command(settings: Settings, location: str, by: str, comment: s
     Example:
       gc-assets accept-prefix file:///data/warehouse/db/old/ --by ada --comment "an old export"
     """
+    from gc_assets.stages.read.acceptances import describe_accepted_prefix
     from gc_assets.stages.records.accepted_prefixes import accept_prefix
 
     platform = settings.platform()
@@ -36,4 +37,6 @@ def accept_prefix_command(settings: Settings, location: str, by: str, comment: s
         write_json([{"storage": storage, **record.model_dump(mode="json")}])
     else:
         click.echo(f"storage {storage}: {record}")
+    if not withdraw:
+        print_message(describe_accepted_prefix(platform.config, storage, record.prefix))
     print_message("Next: gc-assets run   (earlier plans do not change)")

@@ -37,6 +37,10 @@ _CLOUD_HOSTS: Final = (
 )
 _URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
 _NO_FILE: Final = "a file that does not exist on this machine"
+NO_DIRECTORY: Final = "a directory that does not exist on this machine"
+# Local files of a table whose other files are missing. They may be in a mount point without its mount,
+# so that another identity proves nothing.
+OLD_COPY: Final = "a file of a table with files that do not exist on this machine, so it may be an old copy"
 # Parts of names that are not chosen twice: a UUID, or an identifier such as those of Icechunk.
 _UNIQUE: Final = "(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-z]{20}"
 _TAIL: Final = r"(?s)(?:(?:^|/)(?P<parent>[^/]*)/)?(?P<base>[^/]*)$"
@@ -105,6 +109,16 @@ class ExternalAddresses:
             return found
         missing = [None if self.file_exists(address) else _NO_FILE for address in addresses.filter(is_checked).to_pylist()]
         return pc.replace_with_mask(found, is_checked, pa.array(missing, pa.string()))
+
+    @staticmethod
+    def are_missing(reasons: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """Return which reasons state that a local file does not exist."""
+        return pc.is_in(reasons, pa.array([_NO_FILE, NO_DIRECTORY]))
+
+    def find_old_copies(self, addresses: pa.Array) -> pa.Array:
+        """Return `OLD_COPY` for each local address without a reason. Other values are missing."""
+        accepted = pc.and_(pc.match_substring_regex(addresses, _LOCAL), pc.is_null(self.find_reasons(addresses)))
+        return pc.if_else(accepted, pa.scalar(OLD_COPY), pa.scalar(None, pa.string()))
 
     def _find_reason(self, group: str) -> str | None:
         scheme, url = scheme_of(group), parse_url(group)

@@ -346,6 +346,11 @@ def _hidden_prefix(prefix: str, below: str) -> str | None:
     return None if at is None else prefix + "/".join(components[: at + 1]) + "/"
 
 
+def has_hidden_directory(path: str) -> bool:
+    """Check if a directory of a relative path is hidden, so that a record must name it."""
+    return _hidden_prefix("", path) is not None
+
+
 def _upwards(directory: str) -> Iterator[str]:
     """Yield the directory and those above it, and last the whole storage."""
     while directory:

@@ -13,6 +13,8 @@ from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.paths import FILE, Location, scheme_of
 from gc_assets.core.urls import parse_alias
+from gc_assets.stores.azure.kind import AZURE
+from gc_assets.stores.gcs.kind import GOOGLE
 from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
 from gc_assets.stores.kind import StoreKind
 from gc_assets.stores.local.kind import LOCAL
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from gc_assets.core.objects import EditableObjects
     from gc_assets.stores.protocol import Lister, PathAlias, Store, SymbolicLink
 
-SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
+SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3, AZURE, GOOGLE)}
 
 
 def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) -> Store:
@@ -88,13 +90,14 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
     with other inode numbers than the storages on `disks` (their paths). An existing directory may be
     a mount point without its mount: see `local_file_exists` for its files.
     """
+    from gc_assets.core.external_addresses import NO_DIRECTORY  # imports pyarrow
     from gc_assets.stores.local.mounts import has_same_inodes, is_in_one_mount, may_hang
 
     # Without an access, because a dead server would stop the run.
     if may_hang(path) and (has_buckets or not all(is_in_one_mount(path, disk) for disk in disks)):
         return "a network or FUSE mount, which may show a bucket, or a disk under other inode numbers"
     if not os.path.isdir(path):  # noqa: PTH112  (False for names that no file system allows)
-        return "a directory that does not exist on this machine"
+        return NO_DIRECTORY
     if has_buckets and may_hang(os.path.realpath(path)):
         return "a network or FUSE mount, which may show a bucket"
     is_comparable = all(has_same_inodes(path, disk) for disk in disks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from gc_assets.core.external_addresses import ExternalAddresses
 from gc_assets.core.paths import FILE, S3, Location, scheme_of
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import MAX_SAMPLES, PARTS_DDL, WrittenParts, collect, merge_written, report_parts, run_in_process
+from gc_assets.engine.tables import MAX_SAMPLES, PARTS_DDL, WrittenParts, collect, merge_written, report_parts, run_in_process, side_paths
 from gc_assets.engine.tasks import fits_in_process, run_single_task
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
@@ -69,25 +69,46 @@ def _select_unknown(spark: SparkSession, context: RunContext, run: TableRun, ext
     files = context.state.files
     schema = pa.schema([LIVE_FILES.schema.field(name) for name in _COLUMNS])
     scan = ParquetScan(files, schema, tuple(f"{run.path}/{part.name}" for part in external), tuple(part.size_bytes for part in external))
+    is_few = fits_in_process(sum(part.rows for part in external), len(external))
+
+    def select(task: _SelectUnknown) -> Sequence[Any]:
+        return run_in_process(task, scan.read_batches()) if is_few else collect(scan.map_arrow(spark, task, PARTS_DDL))
+
     task = _SelectUnknown(external_addresses(context), files, run)
-    if fits_in_process(sum(part.rows for part in external), len(external)):
-        return run_in_process(task, scan.read_batches())
-    return collect(scan.map_arrow(spark, task, PARTS_DDL))
+    found = select(task)
+    incomplete = _find_incomplete(files, side_paths(run, merge_written(found), UNKNOWN_ADDRESSES_SIDE))
+    return [*found, *select(replace(task, incomplete=incomplete))] if incomplete else found
+
+
+def _find_incomplete(files: Files, paths: Sequence[str]) -> frozenset[str]:
+    """Return the uuids of tables with local files that do not exist, "" in a lake without tables."""
+    found: set[str] = set()
+    for path in paths:
+        rows = read_parts(files, [path], UNKNOWN_ADDRESSES, ["table_uuid", "reason"])
+        missing = rows.filter(ExternalAddresses.are_missing(rows.column("reason")))
+        found |= {uuid or "" for uuid in pc.unique(missing.column("table_uuid")).to_pylist()}
+    return frozenset(found)
 
 
 @dataclass(frozen=True)
 class _SelectUnknown:
-    """Task that writes the unknown addresses among external files."""
+    """Task that writes the unknown addresses among external files.
+
+    Attributes:
+        incomplete: If not empty, only files that exist are written, of these tables. Some of their
+            other files do not exist, so a mount may be missing, under which an old copy lies.
+    """
 
     addresses: ExternalAddresses
     files: Files
     run: TableRun
+    incomplete: frozenset[str] = frozenset()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, UNKNOWN_ADDRESSES, UNKNOWN_ADDRESSES_SIDE)
         count, samples = 0, list[str]()
         for batch in batches:
-            reasons = self.addresses.find_reasons(batch.column("key"))
+            reasons = self._find_reasons(batch)
             rows = batch.append_column("reason", reasons).filter(pc.is_valid(reasons))
             rows = rows.rename_columns(["address" if name == "key" else name for name in rows.schema.names])
             writer.write(rows.select(UNKNOWN_ADDRESSES.names).cast(UNKNOWN_ADDRESSES))
@@ -95,6 +116,12 @@ class _SelectUnknown:
             some = rows.slice(0, MAX_SAMPLES - len(samples))
             samples += [f"{row['address']} ({row['reason']})" for row in some.select(["address", "reason"]).to_pylist()]
         yield report_parts(writer.close(), summary={"addresses": count, "samples": samples})
+
+    def _find_reasons(self, batch: pa.RecordBatch) -> pa.Array:
+        if not self.incomplete:
+            return self.addresses.find_reasons(batch.column("key"))
+        is_mine = pc.is_in(pc.fill_null(batch.column("table_uuid"), ""), pa.array(sorted(self.incomplete)))
+        return pc.if_else(is_mine, self.addresses.find_old_copies(batch.column("key")), pa.scalar(None, pa.string()))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.external_addresses import split_tail
+from gc_assets.core.external_addresses import OLD_COPY, split_tail
 from gc_assets.core.phases import RESTORE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
@@ -97,6 +97,8 @@ def planned_by_unknown_address(
 
 def _is_another_object(context: RunContext, storage_name: str, row: Any) -> bool:
     """Return True if the address leads to an object with another identity than the planned one."""
+    if row["reason"] == OLD_COPY:
+        return False
     location = context.storage(storage_name).location
     found = read_identity(row["address"], location, context.config.connections())
     return found is not None and found != row["etag"]

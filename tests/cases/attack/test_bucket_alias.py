@@ -8,6 +8,7 @@ The same happened to files behind a bind mount that is absent on the collector's
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_address_of_a_web_server_refuses_the_apply(spark: SparkSession, tmp_path
 def test_file_behind_an_absent_mount_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     """The writer reaches the files through mounts: an empty directory here, and a directory with another name.
 
-    `copied.parquet` is another file, which exists here.
+    `copied.parquet` exists here too, but it may be an old copy that a mount hides.
     """
     house = Lakehouse(spark, tmp_path)
     writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
@@ -170,9 +171,30 @@ def test_file_behind_an_absent_mount_refuses_the_plan(spark: SparkSession, tmp_p
     assert writer.data_files() == set(mounted)
     assert house.failed_gates(header) == {GATE}
     message = next(gate.message for gate in header.failed_gates)
-    assert "2 planned files" in message, message
+    assert "3 planned files" in message, message
+    assert "/srv/db/t/data/copied.parquet (a file of a table with files that do not exist on this machine, so it may be an old" in message
     assert "/srv/db/t/data/bound.parquet (a file that does not exist on this machine)" in message
     assert "/mnt/events/renamed.parquet (a directory that does not exist on this machine)" in message
+
+
+def test_old_copy_under_an_absent_mount_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """The missing file itself is too young for the plan."""
+    house = Lakehouse(spark, tmp_path)
+    writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
+    mount = tmp_path / "srv/db/t/data"
+    mount.mkdir(parents=True)
+    for name in ("old.parquet", "young.parquet"):
+        _, size_bytes = writer.write(name)
+        writer.commit(f"file://{mount}/{name}", size_bytes)
+    content = house.warehouse / "db/t/data"
+    (mount / "old.parquet").write_bytes((content / "old.parquet").read_bytes())
+    young = (max(house.now, datetime.now(house.now.tzinfo)) + timedelta(days=9, hours=12)).timestamp()
+    os.utime(content / "young.parquet", (young, young))
+    header = writer.plan()
+    assert writer.data_files() == {"old.parquet"}
+    assert house.failed_gates(header) == {GATE}
+    (mount / "young.parquet").write_bytes((content / "young.parquet").read_bytes())
+    assert not writer.plan().failed_gates  # a complete copy in another place
 
 
 def test_file_in_a_mount_with_other_inodes_refuses_the_plan(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

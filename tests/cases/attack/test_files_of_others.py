@@ -22,6 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import GateResult, PlanHeader
+from gc_assets.stages.read.acceptances import describe_accepted_prefix
 from gc_assets.stages.records.accepted_prefixes import accept_prefix
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
@@ -256,6 +257,14 @@ def test_copy_is_not_purged_after_it_becomes_foreign(spark: SparkSession, tmp_pa
     names = ("landing/invoices.csv", "landing/more.csv", "data/left.parquet")
     invoices, more, left = (house.key(write(house.warehouse / "db/t" / name, days_ago(20))) for name in names)
     landing = f"file://{house.warehouse}/db/t/landing/"
+    assert "effect is unknown" in describe_accepted_prefix(house.config, house.storage, "db/t/landing/")
+    write(house.warehouse / "db/t/landing/_old/notes.csv", days_ago(20))
+    house.plan()
+    assert "found 3 foreign files under db/t/landing/. The record may not change 1 of them" in describe_accepted_prefix(
+        house.config, house.storage, "db/t/landing/"
+    )
+    assert "found 1 foreign files under db/t/landing/_old/." in describe_accepted_prefix(house.config, house.storage, "db/t/landing/_old/")
+    assert "changes nothing now" in describe_accepted_prefix(house.config, house.storage, "db/t/landed/")
     accept_prefix(house.config, house.clock, landing, "ada", "an old export")
     header = house.plan()
     assert house.keys("deletion_plan") == lost | {invoices, more, left}
