@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -18,7 +19,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.read.what_if import what_if
 from tests.depth import full_suite_only, select_cases
-from tests.lakes.lakefs.builder import RepositoryBuilder
+from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
@@ -364,3 +365,49 @@ def test_gates_stop_rule_for_everything(repo: tuple[LifecycleRepository, Reposit
     at.rules(everything={"prefix": "", "days": 0, "enabled": True})
     at.house.now = NOW + timedelta(days=1)
     assert "live_drop" in at.house.failed_gates(at.house.plan())
+
+
+def find_collision(prefix: str) -> tuple[str, str]:
+    """Return two keys with one XXH64. The prefix has 64 characters, and the keys differ in two later lanes.
+
+    The text of the second lane is computed from that of the first, and tried until it is a valid name.
+    """
+    p1, p2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
+    inverse = np.uint64(pow(int(p2), -1, 2**64))
+    names = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
+    filler = "f" * 24
+
+    def step(state: Any, lane: Any) -> Any:
+        added = state + lane * p2
+        return ((added << np.uint64(31)) | (added >> np.uint64(33))) * p1
+
+    with np.errstate(over="ignore"):
+        state = np.uint64(42) + p1 + p2
+        for lane in (prefix[:8], prefix[32:40]):
+            state = step(state, np.frombuffer(lane.encode(), np.uint64))
+        first = np.random.default_rng(1).choice(names, (500_000, 8)).view(np.uint64).ravel()
+        second = np.frombuffer(b"secondly", np.uint64)
+        other = second + (step(state, first[:1]) - step(state, first)) * inverse
+    is_name = np.isin(other.view(np.uint8).reshape(-1, 8), names).all(axis=1)
+    at = int(np.flatnonzero(is_name & (first != first[0]))[0])
+    keys = [(first[0], second[0]), (first[at], other[at])]
+    one, two = (f"{prefix}{a.tobytes().decode()}{filler}{b.tobytes().decode()}{filler}" for a, b in keys)
+    return one, two
+
+
+def test_live_file_with_the_hash_of_a_released_one_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    for at, builder in serve(spark, tmp_path):
+        folder = f"{builder.namespace.name}/data/{xid(builder.now)}/"
+        old, kept = (key.removeprefix(folder) for key in find_collision(folder.ljust(64, "x")))
+        old, kept = builder.upload(name=old), builder.upload(name=kept)
+        builder.stage("main", "tmp/a", old)
+        builder.stage("main", "keep/a", kept)
+        builder.commit("main")
+        builder.now = days_ago(5)
+        builder.commit("main", other=b"x")
+        at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
+
+        header = at.house.plan()
+
+        assert at.orphans() == {old: "lifecycle"}
+        assert header.failed_gates == []

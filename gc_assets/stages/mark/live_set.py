@@ -271,10 +271,20 @@ class LiveSet:
         rows = pa.Table.from_batches(self._row_task(iter(group_rows(matched).to_batches())), ROUTED_ROWS)
         if self.released is None:
             return rows
-        released = read_parts(self._files, self.released.published.paths(), self.released.table.schema, ["storage", "key", "deduplicated"])
-        released = released.filter(pc.invert(released.column("deduplicated")))
+        released = self._read_released()
         is_released = pc.and_(pc.equal(rows.column(ROUTE), ""), pc.is_in(_identity(rows), _identity(released)))
         return with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
+
+    def read_released(self, storage: str) -> pa.ChunkedArray:
+        """Return the keys of the released files in a storage."""
+        rows = self._read_released()
+        return rows.column("key").filter(pc.equal(rows.column("storage"), storage))
+
+    def _read_released(self) -> pa.Table:
+        if self.released is None:
+            return pa.table({"storage": pa.array([], pa.string()), "key": pa.array([], pa.string())})
+        rows = read_parts(self._files, self.released.published.paths(), self.released.table.schema, ["storage", "key", "deduplicated"])
+        return rows.filter(pc.invert(rows.column("deduplicated"))).select(["storage", "key"])
 
     def _count_rows(self) -> LiveTotals:
         by, counted, found = TOTALS.names[:5], list[pa.Table](), 0

@@ -26,6 +26,7 @@ from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import map_arrow
 from gc_assets.stages.mark.file_entries import loose_form
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable
@@ -51,6 +52,22 @@ def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: l
     equal = _CountEqual(context.state.files, tuple(candidate_paths))
     found = LiveKeys.of(spark, context, storage_name, live).run_task(equal, "hits long", size_bytes)
     return sum(row["hits"] for row in found) > 0
+
+
+def find_collisions(context: RunContext, storage_name: str, live: list[PublishedTable], candidate_paths: list[str]) -> pa.Array:
+    """Return the candidates that may be live although their hash is that of a released file.
+
+    The live keys leave out released files by their hashes, so they may lack such a candidate.
+    """
+    found = [pa.array([], pa.string())]
+    for table in live:
+        released = LiveSet(context, table).read_released(storage_name)
+        hashes = np.unique(xxhash64(released)) if len(released) else np.empty(0, np.int64)
+        for path in candidate_paths if len(hashes) else ():
+            keys = read_parts(context.state.files, [path], CANDIDATES, ["key"]).column("key")
+            keys = keys.filter(pa.array(is_in_sorted(xxhash64(keys), hashes)))
+            found.append(keys.filter(pc.invert(pc.is_in(keys, released))).combine_chunks())
+    return pa.concat_arrays(found)
 
 
 def ignores_case(context: RunContext, storage_name: str) -> bool:

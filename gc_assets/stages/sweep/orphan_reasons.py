@@ -21,7 +21,7 @@ from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import ROUTE, frame_from_arrow, map_arrow, read_paths
 from gc_assets.stages.mark.live_set import MAX_KEYS, LiveSet
 from gc_assets.stages.mark.released_files import find_released_files
-from gc_assets.stages.sweep.exact_comparison import find_hits, ignores_case, may_hit
+from gc_assets.stages.sweep.exact_comparison import find_collisions, find_hits, ignores_case, may_hit
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
 from gc_assets.stages.sweep.live_filter import live_keys
 from gc_assets.state.arrow_types import STRING
@@ -59,7 +59,8 @@ def find_reasons(
     """Return the candidates with their reasons and witnesses.
 
     A candidate that equals a live key is routed to the false negatives. One that differs from a
-    live key only in its spelling is routed to the near misses.
+    live key only in its spelling is routed to the near misses, as is a live one whose hash is that
+    of a released file.
 
     Args:
         spark: The session. Few candidates are joined in a small session.
@@ -72,7 +73,8 @@ def find_reasons(
             is in a dataset of another format.
     """
     keys = read_parts(context.state.files, candidate_paths, CANDIDATES, ["key"]).column("key") if rows <= MAX_KEYS else None
-    is_hit = may_hit(spark, context, storage_name, live, candidate_paths)
+    collisions = find_collisions(context, storage_name, live, candidate_paths)
+    is_hit = bool(len(collisions)) or may_hit(spark, context, storage_name, live, candidate_paths)
     session = spark if keys is None or is_hit else choose_session(spark, *_size(context, rows))
     witnesses = _witnesses(spark, session, context, storage_name, live, keys)
     candidates = read_paths(session, context.state.files, CANDIDATES, candidate_paths)
@@ -90,6 +92,8 @@ def find_reasons(
     unnamed = _never_committed(context)
     lifecycle = F.coalesce(F.col("w.strength") == LIFECYCLE, F.lit(False))
     is_foreign = F.col("foreign_rule").isNotNull() & (~named | (F.col("foreign_rule") == OTHER_FORMAT))
+    # The live keys lack a file whose hash is that of a released file, which is no error of the filter.
+    is_lost = F.col("exact") & ~F.col("key").isin(collisions.to_pylist())
     is_held = (F.col("w.strength") == HELD) & ~is_foreign
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
@@ -105,7 +109,7 @@ def find_reasons(
         F.col("w.kind").alias("kind"),
         F.when(lifecycle & ~is_foreign, F.col("dangling_commits")).alias("dangling_commits"),
         F.when(is_foreign, F.col("foreign_rule")).alias("foreign_rule"),
-        F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
+        F.when(is_lost, FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
 
 
