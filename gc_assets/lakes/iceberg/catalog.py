@@ -363,7 +363,7 @@ class CatalogClient:
             return None
 
     def commit(self, table: CatalogTable, removal: Removal | Pruning) -> str:
-        """Commit a removal of history or of unused metadata, and return the address of the new metadata.json.
+        """Commit a removal and return the address of the new metadata.json.
 
         Raises:
             CommitRejected: If the table changed since it was read.

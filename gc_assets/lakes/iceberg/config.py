@@ -91,6 +91,9 @@ class IcebergRetention(DroppedTableRetention):
     refs: tuple[RefRule, ...] = Field(
         default=(), description="Rules for refs: a ref that matches is retained by this cut-off instead of the table's settings."
     )
+    unused_metadata: Literal["keep", "remove"] = Field(
+        default="keep", description="`remove`: plans remove schemas and partition specs that no retained snapshot needs."
+    )
     tags: Literal["keep", "policy"] = Field(
         default="policy", description="`policy`: a tag lapses by its max-ref-age, as in Iceberg; `keep`: no tag lapses."
     )
@@ -190,7 +193,10 @@ class IcebergLakeConfig(LakeConfig):
         return tuple(f"{key}={public[key]}" if key in public else f"{key} (not shown)" for key in self._merged_properties)
 
     def policy(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude={"catalog"})
+        found = self.model_dump(mode="json", exclude={"catalog"})
+        if self.retention.unused_metadata == "keep":  # the digests of 0.3 do not contain the key
+            del found["retention"]["unused_metadata"]
+        return found
 
     @property
     def dropped_after(self) -> timedelta | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -12,9 +12,11 @@ from pyiceberg.typedef import Identifier
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, NotLoadable, TablePointer
+from gc_assets.lakes.iceberg.manifests import read_spec_ids
+from gc_assets.lakes.iceberg.metadata_pruning import MetadataPruning
 from gc_assets.lakes.iceberg.readable import ReadabilityChecker
 from gc_assets.lakes.iceberg.table_expiry import Policy, ReadRegistration, TableExpiry
-from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
+from gc_assets.lakes.protocol import PRUNING, ExpiryAction, ExpiryOutcome
 
 CONCURRENT_TABLES = 4
 CONCURRENT_READS = 16
@@ -49,12 +51,26 @@ class CatalogExpiry:
             except LakeUnreadable as error:
                 yield from (ExpiryOutcome(action, "failed", str(error)) for action in actions)
                 return
-            edits = [workers.submit(self._build_table_expiry(uuid, own, index, readers).run) for uuid, own in actions_by_table.items()]
+            edits = [workers.submit(self._edit_table, uuid, own, index, readers) for uuid, own in actions_by_table.items()]
             try:
                 for edit in as_completed(edits):
                     yield from edit.result()
             finally:
                 workers.shutdown(cancel_futures=True)
+
+    def _edit_table(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> list[ExpiryOutcome]:
+        """Remove snapshots and refs, and then the schemas and specs that the others do not need."""
+        history = [action for action in actions if action.action not in PRUNING]
+        pruning = [action for action in actions if action.action in PRUNING]
+        outcomes = self._build_table_expiry(uuid, history, index, readers).run() if history else []
+        if not pruning:
+            return outcomes
+
+        def read_specs(addresses: Sequence[str]) -> Iterable[frozenset[int]]:
+            return readers.map(lambda address: read_spec_ids(address, self.objects.read(address)), addresses)
+
+        locations = list(index.tables.get(uuid, {}))
+        return outcomes + MetadataPruning(self.catalog, self.read_registration, read_specs, uuid, locations, pruning).run()
 
     def _build_table_expiry(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> TableExpiry:
         locations, checker = index.tables.get(uuid, {}), ReadabilityChecker(self.objects, readers)

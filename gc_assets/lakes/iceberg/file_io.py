@@ -1,30 +1,38 @@
 """A pyiceberg `FileIO` that rejects local files that block or decompress without a limit.
 
 pyiceberg opens metadata files itself. A FIFO would block the process, and gzipped files are
-decompressed at any size.
+decompressed at any size. Addresses on Azure are opened with adlfs: pyarrow takes the account in
+`abfss://container@account.dfs.core.windows.net/` for a part of the container.
 """
 
 from __future__ import annotations
 
 import errno
 import stat
+from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
+from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
+from gc_assets.core.paths import AZURE, scheme_of
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES, gunzip
 
 
 class GuardedFileIO(PyArrowFileIO):
-    """pyiceberg's `PyArrowFileIO` with a check of local files."""
+    """pyiceberg's `PyArrowFileIO` with a check of local files, and `FsspecFileIO` on Azure."""
 
     def new_input(self, location: str) -> PyArrowFile:
         """Open a file for reading.
 
         Raises:
+            ImportError: If adlfs is not installed, for an address on Azure.
             OSError: If a local file is not a regular file, or is too large.
             ValueError: If a local file decompresses to more than the limit.
         """
+        if scheme_of(location) == AZURE:
+            return cast(PyArrowFile, self._on_azure(location).new_input(location))
         scheme, _, path = self.parse_location(location, self.properties)
         if scheme == "file" and Path(path).exists():
             status = Path(path).stat()
@@ -35,3 +43,22 @@ class GuardedFileIO(PyArrowFileIO):
             if location.endswith(".gz.metadata.json"):
                 gunzip(Path(path).read_bytes())
         return super().new_input(location)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        if scheme_of(location) == AZURE:
+            return cast(PyArrowFile, self._on_azure(location).new_output(location))
+        return super().new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        address = location if isinstance(location, str) else location.location
+        if scheme_of(address) == AZURE:
+            self._on_azure(address).delete(address)
+        else:
+            super().delete(location)
+
+    def _on_azure(self, location: str) -> FileIO:
+        if find_spec("adlfs") is None:
+            raise ImportError(f"{location} needs the library adlfs: pip install 'gc-assets[azure]'")
+        from pyiceberg.io.fsspec import FsspecFileIO
+
+        return FsspecFileIO(self.properties)

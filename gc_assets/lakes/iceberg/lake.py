@@ -32,6 +32,7 @@ from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_me
 from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
 from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.iceberg.unread_locations import absolute_locations, read_locations, sibling_locations
+from gc_assets.lakes.iceberg.unused_metadata import plan_pruning
 from gc_assets.lakes.protocol import (
     Claim,
     Commit,
@@ -207,7 +208,16 @@ class IcebergLake:
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """Apply the table settings at `as_of`, with overrides from the configuration."""
-        return retain(refs, commits, as_of, grace_cutoff, self._config.retention)
+        found = retain(refs, commits, as_of, grace_cutoff, self._config.retention)
+        if self._config.retention.unused_metadata == "keep":
+            return found
+        actions, notes = plan_pruning(refs.sources, commits, found.reachable, self._read_specs)
+        expiry = pa.concat_tables([found.expiry, pa.Table.from_pylist(actions, found.expiry.schema)])
+        return replace(found, expiry=expiry, notes=(*found.notes, *notes))
+
+    def _read_specs(self, addresses: Sequence[str]) -> list[frozenset[int]]:
+        with ThreadPoolExecutor(CONCURRENT_READS) as pool:
+            return list(pool.map(lambda address: manifests.read_spec_ids(address, self._objects.read(address)), addresses))
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
         """Execute the edits table by table, with at most one commit per registration.
@@ -220,7 +230,7 @@ class IcebergLake:
         def policy(registrations: Sequence[Registration]) -> Retention:
             refs = tuple(ref for item in registrations for ref in list_refs(item))
             frozen = FrozenRefs(self.name, self.kind, refs, tuple(map(build_source, registrations)), (), ())
-            return self.retain(frozen, build_graph(registrations), as_of, grace_cutoff)
+            return retain(frozen, build_graph(registrations), as_of, grace_cutoff, self._config.retention)
 
         tables = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         yield from CatalogExpiry(tables, self._objects, self.read_registration, policy).run(actions)

@@ -71,6 +71,19 @@ class SnapshotRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Evolution:
+    """The schemas and partition specs of a table, by id.
+
+    All are empty if the metadata lists none, as in format version 1, or in an unknown way.
+    """
+
+    schemas: frozenset[int] = frozenset()
+    current_schema: int | None = None
+    specs: frozenset[int] = frozenset()
+    default_spec: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TableMetadata:
     """Parsed metadata.json.
 
@@ -86,6 +99,7 @@ class TableMetadata:
     previous_metadata: tuple[str, ...]
     unlisted_statistics: tuple[ContentRoot, ...]
     format_version: int = 2
+    evolution: Evolution = Evolution()
 
     @property
     def relative_locations(self) -> Mapping[str, str]:
@@ -169,6 +183,7 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
         previous_metadata=_parse_metadata_log(document),
         unlisted_statistics=tuple(file for snapshot_id, file in statistics if str(snapshot_id) not in listed),
         format_version=version,
+        evolution=_parse_evolution(document),
     )
 
 
@@ -245,6 +260,19 @@ def _is_unclosed(text: str) -> bool:
 
 def _find_newest(document: _JsonObject, key: str) -> int:
     return max((item.require("timestamp-ms", int) for item in document.items(key)), default=0)
+
+
+def _parse_evolution(document: _JsonObject) -> Evolution:
+    """Parse what the removal of unused metadata needs. Damage does not make the table unreadable."""
+    try:
+        return Evolution(
+            frozenset(item.require("schema-id", int) for item in document.items("schemas")),
+            document.get("current-schema-id", int),
+            frozenset(item.require("spec-id", int) for item in document.items("partition-specs")),
+            document.get("default-spec-id", int),
+        )
+    except FormatError:
+        return Evolution()
 
 
 def _parse_metadata_log(document: _JsonObject) -> tuple[str, ...]:

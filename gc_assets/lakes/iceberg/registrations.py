@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, TABLE_SETTINGS, TableMetadata
 from gc_assets.lakes.iceberg.retention import COLLECT, WRITABLE
+from gc_assets.lakes.iceberg.unused_metadata import write_evolution
 from gc_assets.lakes.protocol import CommitSource, Ref
 from gc_assets.state.schemas import COMMIT_GRAPH
 
@@ -54,7 +55,10 @@ def build_source(item: Registration) -> CommitSource:
     """Return the commit source of the table, with the properties that retention needs."""
     properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
     own = {COLLECT: "true" if item.collect else "false"} | ({} if item.writable else {WRITABLE: "false"})
-    return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **own}, digest=item.digest)
+    evolution = write_evolution(item.table.evolution)
+    return CommitSource(
+        item.table.address, item.table.table_uuid, item.name, properties={**properties, **own, **evolution}, digest=item.digest
+    )
 
 
 def build_graph(items: Iterable[Registration]) -> pa.Table:

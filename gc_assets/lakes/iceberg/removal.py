@@ -17,16 +17,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata as LoadedMetadata
 from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import SnapshotLogEntry
 from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemovePartitionSpecsUpdate,
     RemovePartitionStatisticsUpdate,
+    RemoveSchemasUpdate,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     RemoveStatisticsUpdate,
@@ -39,8 +44,21 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import IcebergBaseModel
 
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.iceberg.metadata import GC_ENABLED, REF_SETTINGS, TABLE_SETTINGS
+from gc_assets.lakes.iceberg.metadata import GC_ENABLED, REF_SETTINGS, TABLE_SETTINGS, TableMetadata
 from gc_assets.lakes.iceberg.revalidate import Removal
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """Schemas and partition specs to remove from a table.
+
+    They are unused in the metadata `base`.
+    """
+
+    base: TableMetadata
+    schemas: frozenset[int]
+    specs: frozenset[int]
+
 
 # Name to (type, snapshot id, min-snapshots-to-keep, max-snapshot-age-ms, max-ref-age-ms).
 Refs = dict[str, tuple[str, int, int | None, int | None, int | None]]
@@ -56,7 +74,7 @@ class AssertSameRefs(ValidatableTableRequirement):
     refs: Refs
     properties: dict[str, str]
 
-    def validate(self, base_metadata: TableMetadata | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as pyiceberg does
+    def validate(self, base_metadata: LoadedMetadata | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as pyiceberg does
         """Raise `CommitFailedException` with the first difference."""
         if base_metadata is None:
             raise CommitFailedException("Requirement failed: the table does not exist")
@@ -68,6 +86,19 @@ class AssertSameRefs(ValidatableTableRequirement):
             raise CommitFailedException(f"Requirement failed: the retention properties were {self.properties} and are {properties} now")
 
 
+class AssertSameSnapshots(ValidatableTableRequirement):
+    """A requirement: the table has exactly these snapshots, so no new one uses what is removed."""
+
+    type: Literal["assert-same-snapshots"] = "assert-same-snapshots"  # pyright: ignore[reportIncompatibleVariableOverride]  # as pyiceberg does
+    snapshot_ids: frozenset[int]
+
+    def validate(self, base_metadata: LoadedMetadata | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as pyiceberg does
+        """Raise `CommitFailedException` if a snapshot was added or removed."""
+        found = set[int]() if base_metadata is None else {snapshot.snapshot_id for snapshot in base_metadata.snapshots}
+        if found != self.snapshot_ids:
+            raise CommitFailedException(f"Requirement failed: {len(found ^ self.snapshot_ids):,} snapshots were added or removed")
+
+
 class RemoveHistoryUpdate(IcebergBaseModel):
     """An update: remove snapshots and refs from the metadata, with their statistics and log."""
 
@@ -77,7 +108,7 @@ class RemoveHistoryUpdate(IcebergBaseModel):
 
 
 @_apply_table_update.register(RemoveHistoryUpdate)
-def _remove_history(update: RemoveHistoryUpdate, base_metadata: TableMetadata, context: _TableMetadataUpdateContext) -> TableMetadata:
+def _remove_history(update: RemoveHistoryUpdate, base_metadata: LoadedMetadata, context: _TableMetadataUpdateContext) -> LoadedMetadata:
     """Remove the snapshots and refs in linear time.
 
     Retained snapshots are unchanged. A parent that is no longer listed ends the ancestry, as after
@@ -121,6 +152,28 @@ def build_rest_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[
         updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [int(item.snapshot_id) for item in removed]}))
     asserted = [AssertRefSnapshotId.model_validate({"ref": ref.name, "snapshot-id": int(ref.snapshot_id)}) for ref in removal.base.refs]
     return tuple(updates), (_assert_uuid(removal), *asserted)
+
+
+def build_pruning_commit(pruning: Pruning, *, is_rest: bool) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """Return the updates and requirements to remove schemas and partition specs.
+
+    The REST protocol cannot assert that no snapshot without a ref was added.
+    """
+    base = pruning.base
+    updates: list[TableUpdate] = []
+    requirements: list[TableRequirement] = [AssertTableUUID(uuid=uuid.UUID(base.table_uuid))]
+    requirements += [AssertRefSnapshotId.model_validate({"ref": ref.name, "snapshot-id": int(ref.snapshot_id)}) for ref in base.refs]
+    if not is_rest:
+        requirements.append(AssertSameSnapshots(snapshot_ids=frozenset(int(item.snapshot_id) for item in base.snapshots)))  # pyright: ignore[reportArgumentType]  # the union names pyiceberg's own types
+    if base.evolution.current_schema is not None:
+        requirements.append(AssertCurrentSchemaId.model_validate({"current-schema-id": base.evolution.current_schema}))
+    if base.evolution.default_spec is not None:
+        requirements.append(AssertDefaultSpecId.model_validate({"default-spec-id": base.evolution.default_spec}))
+    if pruning.specs:
+        updates.append(RemovePartitionSpecsUpdate.model_validate({"spec-ids": sorted(pruning.specs)}))
+    if pruning.schemas:
+        updates.append(RemoveSchemasUpdate.model_validate({"schema-ids": sorted(pruning.schemas)}))
+    return tuple(updates), tuple(requirements)
 
 
 _STATISTICS = (Kind.STATISTICS, Kind.PARTITION_STATISTICS)

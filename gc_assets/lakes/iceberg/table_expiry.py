@@ -21,7 +21,7 @@ from gc_assets.lakes.iceberg.revalidate import Removal, Revalidation, find_damag
 from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, Retention
 
 MAX_ATTEMPTS = 5
-_FIRST_WAIT_SECONDS = 0.1
+FIRST_WAIT_SECONDS = 0.1
 
 ReadRegistration = Callable[[str, str], Registration]
 Policy = Callable[[Sequence[Registration]], Retention]
@@ -88,7 +88,7 @@ class TableExpiry:
             for removal in pending:
                 self._commit(loaded[removal.name][0], removal)
             if self.rejections:
-                time.sleep(_FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+                time.sleep(FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
             attempt += 1
 
     def _precheck(self) -> None:

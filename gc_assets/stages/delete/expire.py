@@ -27,7 +27,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import KINDS, reversible_titles
-from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, ReversibleLake, as_reversible
+from gc_assets.lakes.protocol import PRUNING, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, ReversibleLake, as_reversible
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
 from gc_assets.stages.delete.planned_edits import planned_actions
 from gc_assets.stages.mark.snapshot_history import record_removals
@@ -222,7 +222,7 @@ def expire_lakes(
         counts.update(published)
         done_by_lake[lake_name] = published.get(DONE, 0)
         for item in record.outcomes().values():
-            if item.verdict in {FAILED, CHANGED, DENIED}:
+            if item.verdict in {FAILED, CHANGED, DENIED} and item.action.action not in PRUNING:
                 (failed if item.verdict == FAILED else not_made).add((lake_name, item.action.table_uuid))
     return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made), done_by_lake)
 

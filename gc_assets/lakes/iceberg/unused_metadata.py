@@ -1,0 +1,140 @@
+"""Find schemas and partition specs that no retained snapshot needs. Pure, except for reading lists.
+
+Source: `RemoveSnapshots.cleanExpiredMetadata` of Apache Iceberg 1.11. A schema is used if it is
+current or belongs to a retained snapshot. A partition spec is used if it is the default, or a
+manifest of a retained snapshot has it. Sort orders are kept, because no catalog can remove them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.iceberg.metadata import Evolution
+from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, RETAINED, Action, CommitSource, is_editable
+
+# Key of a frozen source's properties. Only tables with more than one schema or spec have it.
+EVOLUTION: Final = "evolution"
+SCHEMA_ID: Final = "schema-id"
+_REASONS: Final = {
+    REMOVE_SCHEMA: "no retained snapshot has schema {}, and it is not current",
+    REMOVE_SPEC: "no manifest of a retained snapshot has partition spec {}, and it is not the default",
+}
+
+# Reads the partition specs of the manifests in manifest lists, by address.
+ReadSpecs = Callable[[Sequence[str]], Iterable[frozenset[int]]]
+
+
+def write_evolution(evolution: Evolution) -> dict[str, str]:
+    """Return the frozen property of a table that has more than one schema or spec."""
+    if len(evolution.schemas) < 2 and len(evolution.specs) < 2:
+        return {}
+    values = (sorted(evolution.schemas), evolution.current_schema, sorted(evolution.specs), evolution.default_spec)
+    return {EVOLUTION: json.dumps(values)}
+
+
+def read_evolution(properties: Mapping[str, str]) -> Evolution:
+    schemas, current, specs, default = json.loads(properties.get(EVOLUTION, "[[], null, [], null]"))
+    return Evolution(frozenset(schemas), current, frozenset(specs), default)
+
+
+@dataclass(frozen=True, slots=True)
+class UsedMetadata:
+    """Schemas and partition specs that snapshots use, with the current schema and the default spec."""
+
+    schemas: frozenset[int]
+    specs: frozenset[int]
+
+
+def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Sequence[str], read: ReadSpecs) -> UsedMetadata:
+    """Return what snapshots use.
+
+    Args:
+        evolution: The schemas and specs of the table.
+        schema_ids: The schema of each snapshot, None if it has none.
+        lists: Addresses of their manifest lists, the newest last.
+        read: Reads lists. It is not called for a table with one spec, and not after all specs of
+            the table were found.
+
+    Raises:
+        FormatError, OSError: If a list cannot be read.
+    """
+    schemas = {int(value) for value in schema_ids if value is not None and value.removeprefix("-").isdecimal()}
+    specs = set[int]() if evolution.default_spec is None else {evolution.default_spec}
+    unread = list(dict.fromkeys(reversed(lists)))
+    while unread and not evolution.specs <= specs:
+        batch, unread = unread[:_BATCH], unread[_BATCH:]
+        specs.update(*read(batch))
+    current = set[int]() if evolution.current_schema is None else {evolution.current_schema}
+    return UsedMetadata(frozenset(schemas | current), frozenset(specs))
+
+
+_BATCH: Final = 64
+
+
+def plan_pruning(
+    sources: Iterable[CommitSource], commits: pa.Table, reachable: pa.Table, read: ReadSpecs
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return actions that remove unused schemas and specs, and notes on tables that are left alone.
+
+    Args:
+        sources: The frozen tables.
+        commits: Their snapshots, with the columns of `commit_graph`.
+        reachable: The state of each snapshot, in the order of `commits`.
+        read: Reads manifest lists.
+    """
+    by_uuid: dict[str, list[CommitSource]] = defaultdict(list)
+    for source in sources:
+        by_uuid[source.table_uuid or ""].append(source)
+    evolved = {uuid: own for uuid, own in by_uuid.items() if any(EVOLUTION in source.properties for source in own)}
+    rows_of = _group_rows(commits, evolved)
+    states = reachable.column("state").to_pylist() if evolved else []
+    actions, notes = list[dict[str, Any]](), list[str]()
+    for uuid, own in evolved.items():
+        if not all(map(is_editable, own)):
+            continue
+        name = own[0].table_name
+        if len(own) > 1:
+            notes.append(f"table {name} is registered {len(own)} times, so no schema or partition spec of it is removed")
+            continue
+        evolution = read_evolution(own[0].properties)
+        rows = commits.take([row for row in rows_of.get(uuid, ()) if states[row] == RETAINED]).sort_by("committed_at")
+        try:
+            used = find_used(evolution, *_read_snapshots(rows), read)
+        except (FormatError, OSError) as error:
+            notes.append(f"table {name}: no schema or partition spec is removed, because a manifest list cannot be read: {error}")
+            continue
+        for action, unused in _find_unused(evolution, used):
+            identity = {"table_uuid": uuid, "table_name": name, "snapshot_id": str(unused), "action": action}
+            actions.append({**identity, "reason": _REASONS[action].format(unused)})
+    return actions, notes
+
+
+def _find_unused(evolution: Evolution, used: UsedMetadata) -> Iterator[tuple[Action, int]]:
+    # Without a current schema or a default spec, the metadata is older than these lists.
+    if evolution.current_schema is not None:
+        yield from ((REMOVE_SCHEMA, number) for number in sorted(evolution.schemas - used.schemas))
+    if evolution.default_spec is not None:
+        yield from ((REMOVE_SPEC, number) for number in sorted(evolution.specs - used.specs))
+
+
+def _group_rows(commits: pa.Table, uuids: Iterable[str]) -> dict[str, list[int]]:
+    wanted, found = set(uuids), defaultdict[str, list[int]](list)
+    if wanted:
+        for row, uuid in enumerate(commits.column("table_uuid").to_pylist()):
+            if uuid in wanted:
+                found[uuid].append(row)
+    return found
+
+
+def _read_snapshots(rows: pa.Table) -> tuple[list[str | None], list[str]]:
+    """Return the schema ids and the addresses of the manifest lists of snapshots."""
+    summaries = [dict(summary or ()) for summary in rows.column("summary").to_pylist()]
+    roots = rows.column("content_roots").to_pylist()
+    return [summary.get(SCHEMA_ID) for summary in summaries], [items[0]["address"] for items in roots if items]

@@ -1,0 +1,202 @@
+"""Schemas and partition specs that no retained snapshot needs are removed, and no others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+
+from gc_assets.lakes.iceberg.lake import IcebergLake
+from gc_assets.lakes.protocol import PRUNING, ExpiryAction, ExpiryOutcome
+from gc_assets.stores.local.objects import LocalObjects
+from tests.depth import example_count
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.lakes.iceberg.expiry_actions import DAY, START, run_expiry
+from tests.lakes.iceberg.random_evolutions import (
+    REMOVE,
+    add_column,
+    evolve,
+    lake_with_pruning,
+    partition_by,
+    plan_all,
+    schema_ids,
+    spec_ids,
+)
+from tests.lakes.iceberg.rest_server import serve_catalog
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> LakeBuilder:
+    return LakeBuilder(tmp_path)
+
+
+def prunings_of(actions: list[ExpiryAction]) -> set[tuple[str, str]]:
+    return {(action.action, action.snapshot_id) for action in actions if action.action in PRUNING}
+
+
+def apply(read: IcebergLake, actions: list[ExpiryAction]) -> dict[ExpiryAction, ExpiryOutcome]:
+    return run_expiry(read, actions)
+
+
+@pytest.fixture
+def evolved(builder: LakeBuilder) -> TableBuilder:
+    """A table with snapshots of schema 0 and spec 0 that expire, and a newest one that rewrote all data with schema 2 and spec 1."""
+    table = builder.table("db.t", START)
+    table.append(START + DAY)
+    add_column(table, START + 2 * DAY, "colour")
+    add_column(table, START + 3 * DAY, "shape")
+    partition_by(table, START + 4 * DAY, "part", "by_part")
+    table.overwrite(START + 5 * DAY)
+    return table
+
+
+def test_schema_and_spec_of_expired_snapshots_are_removed(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    read = lake_with_pruning(builder)
+    actions, _ = plan_all(read)
+    assert prunings_of(actions) == {("remove_schema", "0"), ("remove_schema", "1"), ("remove_spec", "0")}
+    outcomes = apply(read, actions)
+    assert {outcome.verdict for outcome in outcomes.values()} == {"done"}
+    assert (schema_ids(evolved.table), spec_ids(evolved.table)) == ({2}, {1})
+    assert evolved.table.scan().to_arrow().num_rows > 0
+
+
+def test_nothing_is_removed_by_default(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    actions, _ = plan_all(IcebergLake(builder.config(), LocalObjects()))
+    assert actions
+    assert prunings_of(actions) == set()
+
+
+def test_schema_of_a_tagged_snapshot_is_kept(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    first = evolved.table.metadata.snapshots[0].snapshot_id
+    evolved.tag(START + 6 * DAY, "release", str(first))
+    actions, _ = plan_all(lake_with_pruning(builder))
+    assert prunings_of(actions) == {("remove_schema", "1")}
+
+
+def test_spec_of_a_manifest_that_a_new_snapshot_inherits_is_kept(builder: LakeBuilder) -> None:
+    table = builder.table("db.t", START)
+    table.append(START + DAY)
+    partition_by(table, START + 2 * DAY, "part", "by_part")
+    table.append(START + 3 * DAY)
+    actions, _ = plan_all(lake_with_pruning(builder))
+    assert prunings_of(actions) == set()
+
+
+def test_expiry_that_was_not_made_keeps_its_schema(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    read = lake_with_pruning(builder)
+    actions, _ = plan_all(read)
+    only_pruning = [action for action in actions if action.action in PRUNING]
+    outcomes = apply(read, only_pruning)
+    assert {(action.snapshot_id, action.action): outcome.verdict for action, outcome in outcomes.items()} == {
+        ("0", "remove_schema"): "changed",
+        ("1", "remove_schema"): "done",
+        ("0", "remove_spec"): "changed",
+    }
+    assert (schema_ids(evolved.table), spec_ids(evolved.table)) == ({0, 2}, {0, 1})
+
+
+def test_schema_that_became_current_again_is_kept(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    read = lake_with_pruning(builder)
+    actions, _ = plan_all(read)
+    with builder.at(START + 7 * DAY), evolved.table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("shape")
+        update.delete_column("colour")
+    current = evolved.table.metadata.current_schema_id
+    outcomes = apply(read, actions)
+    assert current in schema_ids(evolved.table)
+    verdicts = {action.snapshot_id: outcome.verdict for action, outcome in outcomes.items() if action.action == "remove_schema"}
+    assert verdicts.get(str(current), "changed") == "changed"
+
+
+def test_second_apply_finds_nothing_to_do(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    read = lake_with_pruning(builder)
+    actions, _ = plan_all(read)
+    apply(read, actions)
+    before = evolved.table.metadata_location
+    assert {outcome.verdict for outcome in apply(read, actions).values()} == {"absent"}
+    assert evolved.table.metadata_location == before
+    assert prunings_of(plan_all(read)[0]) == set()
+
+
+def test_missing_manifest_list_keeps_the_specs(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    newest = evolved.table.metadata.snapshots[-1].manifest_list
+    path = Path(newest.removeprefix("file://"))
+    content = path.read_bytes()
+    path.write_bytes(b"not Avro")
+    actions, notes = plan_all(lake_with_pruning(builder))
+    path.write_bytes(content)
+    assert prunings_of(actions) == set()
+    assert any("a manifest list cannot be read" in note for note in notes)
+
+
+def test_table_with_two_names_is_left_alone(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    builder.register("db.copy", evolved.metadata_location)
+    actions, notes = plan_all(lake_with_pruning(builder))
+    assert prunings_of(actions) == set()
+    assert any("is registered 2 times" in note for note in notes)
+
+
+def test_table_that_is_not_collected_keeps_its_metadata(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    evolved.set_properties(START + 8 * DAY, {"gc.enabled": "false"})
+    assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == set()
+
+
+def test_dropped_table_is_reported(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    read = lake_with_pruning(builder)
+    actions = [action for action in plan_all(read)[0] if action.action in PRUNING]
+    builder.catalog.drop_table("db.t")
+    assert {outcome.verdict for outcome in apply(read, actions).values()} == {"changed"}
+
+
+def test_metadata_is_removed_over_rest(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    with serve_catalog(builder) as server:
+        catalog = {"type": "rest", "uri": server.uri, "token": "hunter2"}
+        config = builder.config().model_validate({"name": "sales", "kind": "iceberg", "catalog": catalog, "retention": REMOVE})
+        read = IcebergLake(config, LocalObjects())
+        outcomes = apply(read, plan_all(read)[0])
+    assert {outcome.verdict for outcome in outcomes.values()} == {"done"}
+    assert (schema_ids(evolved.table), spec_ids(evolved.table)) == ({2}, {1})
+
+
+def test_metadata_log_is_shortened_by_the_commit(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    evolved.set_properties(START + 8 * DAY, {"write.metadata.previous-versions-max": "2"})
+    read = lake_with_pruning(builder)
+    apply(read, plan_all(read)[0])
+    assert len(evolved.table.metadata.metadata_log) <= 2
+
+
+def oracle(table: Table, kept: set[int]) -> set[tuple[str, str]]:
+    """Return what no kept snapshot uses, by pyiceberg's own readers."""
+    metadata = table.metadata
+    snapshots = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in kept]
+    schemas = {snapshot.schema_id for snapshot in snapshots} | {metadata.current_schema_id}
+    specs = {manifest.partition_spec_id for snapshot in snapshots for manifest in snapshot.manifests(table.io)} | {metadata.default_spec_id}
+    return {("remove_schema", str(number)) for number in schema_ids(table) - schemas} | {
+        ("remove_spec", str(number)) for number in spec_ids(table) - specs
+    }
+
+
+def histories(count: int) -> Iterator[random.Random]:
+    yield from (random.Random(seed) for seed in range(count))
+
+
+def test_random_histories_equal_the_oracle(tmp_path: Path) -> None:
+    found = 0
+    for index, chance in enumerate(histories(example_count(6, 30))):
+        builder = LakeBuilder(tmp_path / str(index))
+        table = builder.table("db.t", START)
+        for day in range(1, 10):
+            evolve(table, chance, START + day * DAY)
+        read = lake_with_pruning(builder)
+        actions, _ = plan_all(read)
+        removed = {int(action.snapshot_id) for action in actions if action.action == "remove_snapshot"}
+        kept = {snapshot.snapshot_id for snapshot in table.table.metadata.snapshots} - removed
+        assert prunings_of(actions) == oracle(table.table, kept), index
+        assert {outcome.verdict for outcome in apply(read, actions).values()} <= {"done"}
+        assert oracle(table.table, kept) == set()
+        found += len(prunings_of(actions))
+    assert found > timedelta(days=example_count(6, 30)).days
