@@ -23,8 +23,10 @@ from xdist.scheduler import LoadFileScheduling
 
 from gc_assets.resources.spark import SparkRuntime
 from tests import cluster
+from tests.azure import credentials as azure_credentials
 from tests.cluster import Cluster
 from tests.depth import DEPTH, ONLY_IN_FULL, SHARES, commit_count, in_full
+from tests.gcs import servers as gcs_servers
 from tests.lakes.icechunk.v2 import library
 from tests.lakes.icechunk.v2.library import Library
 from tests.lakes.nessie.server import Server, running
@@ -37,7 +39,7 @@ gc.disable()
 
 # The credentials of the S3 servers must be set before a JVM or library reads the environment.
 _USERS = tempfile.TemporaryDirectory(prefix="gc-assets-users-")
-os.environ |= environment(Path(_USERS.name))
+os.environ |= environment(Path(_USERS.name)) | gcs_servers.environment(Path(_USERS.name)) | azure_credentials.environment()
 
 # xdist sets the width of a terminal for its processes.
 os.environ.pop("COLUMNS", None)

@@ -20,7 +20,7 @@ from typing import Final
 
 from gc_assets.config.connections import StoreSettings
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.core.paths import FILE, S3, scheme_of
+from gc_assets.core.paths import AZURE, FILE, S3, scheme_of
 from gc_assets.state.backend import ABSENT, Backend, FileStat, VersionedContent
 from gc_assets.state.local_files import LocalFiles
 
@@ -37,8 +37,19 @@ def _open_s3(root: str, settings: StoreSettings | None) -> Backend:
     return s3_files(root, settings if isinstance(settings, S3Config) else S3Config())
 
 
+def _open_azure(root: str, settings: StoreSettings | None) -> Backend:
+    from gc_assets.azure.bucket import AzureBucket
+    from gc_assets.config.azure import AzureConfig
+    from gc_assets.state.bucket_files import BucketFiles
+
+    found = settings if isinstance(settings, AzureConfig) else AzureConfig()
+    # Every run writes the state, and a scheduled job may not have the identity that deletes.
+    own = found.model_copy(update={"apply_secret_variable": None, "apply_client_id": None})
+    return BucketFiles(AzureBucket.of(root, own), AZURE)
+
+
 # Opens the files under an address of each scheme.
-_BACKENDS: Final[Mapping[str, Callable[[str, StoreSettings | None], Backend]]] = {S3: _open_s3}
+_BACKENDS: Final[Mapping[str, Callable[[str, StoreSettings | None], Backend]]] = {S3: _open_s3, AZURE: _open_azure}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 from gc_assets.config.models import Config, StorageConfig
-from gc_assets.config.s3 import S3Config
 from gc_assets.stores.protocol import RESERVED_PREFIX
 from tests.stages.lakehouse import STORAGE, Lakehouse
+from tests.stores.azure_bench import AzureBench
 from tests.stores.s3_bench import S3Bench
 
 
 @dataclass
 class BucketHouse(Lakehouse):
-    """A storage in a bucket. `state` may be in another bucket, which `s3` configures."""
+    """A storage in a bucket. `state` may be in another bucket, which `s3` configures on S3.
 
-    bench: S3Bench = field(kw_only=True)
+    On other stores it may be in the same bucket.
+    """
+
+    bench: S3Bench | AzureBench = field(kw_only=True)
 
     @property
     def config(self) -> Config:
-        location = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.connections.default(S3Config)}
+        own: dict[str, Any] = {settings.KEY: settings for settings in self.bench.connections.defaults}
+        location = {"name": STORAGE, "location": self.bench.store.location, **own}
         storage = StorageConfig.model_validate(
             {**location, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0, **self.settings}
         )
-        return Config(state=self.state or str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes), s3=self.s3)
+        settings = {**own, "s3": self.s3}
+        return Config(state=self.state or str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes), **settings)
 
     def contents(self) -> dict[str, str]:
         """Return the sha256 of every readable object by key, without the collector's own."""

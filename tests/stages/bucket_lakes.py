@@ -19,6 +19,8 @@ from pyiceberg.types import LongType, NestedField
 
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from tests.azure.credentials import ACCOUNT, KEY, connection_string
+from tests.azure.servers import AzureServer
 from tests.lakes.lakefs.fake_server import Answer, FakeServer
 from tests.lakes.lakefs.support import config_of
 from tests.lakes.nessie.builder import NessieBuilder, iceberg_table
@@ -26,14 +28,37 @@ from tests.lakes.nessie.server import Server
 from tests.s3.servers import REGION, S3Server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.test_lakefs_protocol import FilledRepository
+from tests.stores.azure_bench import AzureBench
+from tests.stores.s3_bench import S3Bench
 
 ROWS = Schema(NestedField(1, "id", LongType()))
 
 
-def file_io(server: S3Server) -> dict[str, str]:
+def file_io(server: S3Server | AzureServer) -> dict[str, str]:
     """Return pyiceberg's properties for the server."""
+    if isinstance(server, AzureServer):
+        return {"adls.connection-string": f"{connection_string(KEY)};BlobEndpoint={server.endpoint}"}
     keys = {"s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key}
     return {"s3.endpoint": server.endpoint, "s3.region": REGION, **keys}
+
+
+def icechunk_storage(bench: S3Bench | AzureBench, name: str) -> icechunk.Storage:
+    """Return the storage of a repository in the bucket, as icechunk opens it."""
+    if isinstance(bench, AzureBench):
+        client = {"azure_storage_endpoint": bench.server.endpoint, "azure_allow_http": "true"}
+        place = {"container": bench.client.container_name, "prefix": f"{bench.prefix}{name}"}
+        return icechunk.azure_storage(account=ACCOUNT, access_key=KEY, config=client, **place)
+    server = bench.server
+    return icechunk.s3_storage(
+        bucket=bench.bucket,
+        prefix=f"{bench.prefix}{name}",
+        endpoint_url=server.endpoint,
+        allow_http=True,
+        force_path_style=True,
+        region=REGION,
+        access_key_id=server.access_key,
+        secret_access_key=server.secret_key,
+    )
 
 
 def catalog_of(house: BucketHouse) -> dict[str, str]:
@@ -85,17 +110,8 @@ class Icechunk:
     """
 
     def __init__(self, house: BucketHouse) -> None:
-        self.house, bench, server = house, house.bench, house.bench.server
-        self.storage = icechunk.s3_storage(
-            bucket=bench.bucket,
-            prefix=f"{bench.prefix}weather",
-            endpoint_url=server.endpoint,
-            allow_http=True,
-            force_path_style=True,
-            region=REGION,
-            access_key_id=server.access_key,
-            secret_access_key=server.secret_key,
-        )
+        self.house, bench = house, house.bench
+        self.storage = icechunk_storage(bench, "weather")
         compares = bench.mode != "versioned"
         alone = icechunk.StorageSettings(unsafe_use_conditional_create=compares, unsafe_use_conditional_update=compares)
         self.repo = icechunk.Repository.create(self.storage, icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0, storage=alone))

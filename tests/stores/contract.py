@@ -32,7 +32,9 @@ from gc_assets.stores.store import SCHEMES, open_store
 from gc_assets.stores.trash import TrashedObject, list_trash
 from tests.depth import example_count
 from tests.process_kills import PROCESSES
+from tests.stores.azure_bench import open_azure_bench
 from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory
+from tests.stores.gcs_bench import open_gcs_bench
 from tests.stores.s3_bench import open_s3_bench
 
 TICK = timedelta(microseconds=1)
@@ -65,7 +67,8 @@ ODD_KEYS = [
 class Bench(Protocol):
     """A store under test, and another writer.
 
-    `tick` is the resolution of the store's times. `many` objects take about a second.
+    `tick` is the resolution of the store's times. `many` objects take about a second. `refused` are
+    those of the odd keys that the store does not accept.
     """
 
     store: Store
@@ -73,6 +76,7 @@ class Bench(Protocol):
     mode: QuarantineMode
     tick: timedelta
     many: int
+    refused: frozenset[str]
 
     def put(self, key: str, content: bytes) -> None: ...
     def get(self, key: str) -> bytes | None: ...
@@ -91,6 +95,7 @@ class LocalBench:
     # The kernel dates a file with the last tick of its clock.
     tick: timedelta = timedelta(milliseconds=20)
     many: int = 1000
+    refused: frozenset[str] = frozenset()
 
     def put(self, key: str, content: bytes) -> None:
         path, staged = self.root / key, self.root.parent / f"staged-{uuid.uuid4().hex}"
@@ -109,6 +114,10 @@ class LocalBench:
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file()}
 
 
+def odd_keys(bench: Bench) -> list[str]:
+    return [key for key in ODD_KEYS if key not in bench.refused]
+
+
 @contextmanager
 def open_local_bench() -> Iterator[Bench]:
     with memory_directory() as base:
@@ -121,13 +130,19 @@ STORES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
     "local": open_local_bench,
     "ceph": lambda: open_s3_bench("ceph"),
     "ceph_versioned": lambda: open_s3_bench("ceph", versioned=True),
+    "azure": open_azure_bench,
+    "gcs": open_gcs_bench,
+    "gcs_versioned": lambda: open_gcs_bench(versioned=True),
 }
 # Ceph 16 ignores conditions in a bucket with versions.
-CONDITIONAL = {name: STORES[name] for name in ("local", "ceph")}
+CONDITIONAL = {name: STORES[name] for name in ("local", "ceph", "azure", "gcs", "gcs_versioned")}
 MODES_OF: dict[str, tuple[QuarantineMode, ...]] = {
     "local": ("trash", "deferred"),
     "ceph": ("trash", "deferred"),
     "ceph_versioned": ("versioned", "deferred"),
+    "azure": ("trash", "deferred"),
+    "gcs": ("trash", "deferred"),
+    "gcs_versioned": ("versioned", "deferred"),
 }
 
 
@@ -242,13 +257,13 @@ def test_listing_contains_every_object_that_always_existed(bench: Bench, budget:
 
 
 def test_keys_are_listed_and_read_byte_for_byte(bench: Bench) -> None:
-    contents = {key: key.encode() for key in ODD_KEYS}
+    contents = {key: key.encode() for key in odd_keys(bench)}
     for key, content in contents.items():
         bench.put(key, content)
     objects = bench.store.objects
     assert {key: row["size_bytes"] for key, row in inventory(bench.store).items()} == {key: len(c) for key, c in contents.items()}
-    assert {key: objects.read(address(bench.store, key)) for key in ODD_KEYS} == contents
-    assert {key: objects.size(address(bench.store, key)) for key in ODD_KEYS} == {key: len(c) for key, c in contents.items()}
+    assert {key: objects.read(address(bench.store, key)) for key in contents} == contents
+    assert {key: objects.size(address(bench.store, key)) for key in contents} == {key: len(c) for key, c in contents.items()}
     below = {name: size for name, size, _ in objects.list(bench.store.location)}
     assert below == {address(bench.store, key): len(content) for key, content in contents.items()}
 
@@ -482,24 +497,26 @@ def put_all(bench: Bench, keys: Sequence[str]) -> None:
 
 
 def test_restore_returns_quarantined_objects(act: QuarantineBench) -> None:
-    put_all(act.bench, [*ODD_KEYS, "t/other"])
+    keys = odd_keys(act.bench)
+    put_all(act.bench, [*keys, "t/other"])
     listed = inventory(act.bench.store)
-    rows, done = [row_of(listed[key]) for key in ODD_KEYS], ["done"] * len(ODD_KEYS)
+    rows, done = [row_of(listed[key]) for key in keys], ["done"] * len(keys)
     assert act(*rows) == done
-    assert [act.bench.get(key) for key in ODD_KEYS] == [key.encode() if act.mode == "deferred" else None for key in ODD_KEYS]
+    assert [act.bench.get(key) for key in keys] == [key.encode() if act.mode == "deferred" else None for key in keys]
     assert act(*(act.follow_up(row, "restore") for row in rows)) == done
-    assert {key: act.bench.get(key) for key in inventory(act.bench.store)} == {key: key.encode() for key in [*ODD_KEYS, "t/other"]}
+    assert {key: act.bench.get(key) for key in inventory(act.bench.store)} == {key: key.encode() for key in [*keys, "t/other"]}
 
 
 def test_purge_keeps_all_other_objects(act: QuarantineBench) -> None:
-    others = sorted({*(f"{key[:200]}2" for key in ODD_KEYS), "t/other", "u/x"})
-    put_all(act.bench, [*ODD_KEYS, *others])
+    keys = odd_keys(act.bench)
+    others = sorted({*(f"{key[:200]}2" for key in keys), "t/other", "u/x"})
+    put_all(act.bench, [*keys, *others])
     listed = inventory(act.bench.store)
-    rows, done = [row_of(listed[key]) for key in ODD_KEYS], ["done"] * len(ODD_KEYS)
+    rows, done = [row_of(listed[key]) for key in keys], ["done"] * len(keys)
     assert act(*rows) == done
     assert act(*(act.follow_up(row, "purge") for row in rows)) == done
     assert {key: act.bench.get(key) for key in inventory(act.bench.store)} == {key: key.encode() for key in others}
-    assert act(*(act.follow_up(row, "restore") for row in rows)) == ["absent"] * len(ODD_KEYS)
+    assert act(*(act.follow_up(row, "restore") for row in rows)) == ["absent"] * len(keys)
     assert not [name for name in act.bench.everything() if not name.startswith(RESERVED_PREFIX) and name not in others]
 
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gc_assets.azure.bucket import AzureBucket
 from gc_assets.config.azure import AzureConfig
 from gc_assets.core.paths import AZURE, bucket_and_key
 from gc_assets.stores.conditional.objects import BucketObjects
 
+if TYPE_CHECKING:
+    from gc_assets.azure.bucket import AzureBucket
+
 
 @dataclass(frozen=True, slots=True)
 class AzureObjects(BucketObjects):
-    """`EditableObjects` on Azure. Replaces and deletes are conditional on the etag."""
+    """`EditableObjects` on Azure. Replaces and deletes are conditional on the etag.
+
+    The client is imported on use: objects of every kind are opened together, and the library of one
+    kind may not be installed.
+    """
 
     def open(self, address: str) -> tuple[AzureBucket, str]:
+        from gc_assets.azure.bucket import AzureBucket
+
         container, key = bucket_and_key(address, AZURE)
         return AzureBucket(container, "", self.connections.settings_for(address, AzureConfig)), key

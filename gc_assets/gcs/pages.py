@@ -1,0 +1,179 @@
+"""List a bucket page by page with Objects: list, keys byte for byte.
+
+The client's library sends the requests, and this module reads the JSON of each page without an
+object per key. A page counts only if it continues after the previous page. If a server, cache or
+proxy repeats or reorders pages, the listing stops with an error.
+
+Source: Cloud Storage JSON API, Objects: list (lexicographic order, `startOffset`, `pageToken`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice, pairwise
+from typing import Any, Final
+
+from gc_assets.buckets.protocol import Page, Role
+from gc_assets.config.gcs import GcsConfig
+from gc_assets.core.errors import StoreError
+from gc_assets.gcs.client import call, get_client
+
+PAGE_KEYS: Final = 1_000
+_ITEM: Final = "name,generation,metageneration,size,updated,storageClass"
+_FIELDS: Final = f"items({_ITEM},timeDeleted),prefixes,nextPageToken"
+
+
+def list_objects(
+    settings: GcsConfig,
+    bucket: str,
+    prefix: str,
+    *,
+    after: bytes = b"",
+    delimiter: str = "",
+    role: Role = "read",
+    page_keys: int = PAGE_KEYS,
+) -> Iterator[Page]:
+    """Yield pages of live objects under a prefix, in the byte order of their keys.
+
+    Args:
+        settings: How the server is reached.
+        bucket: The bucket.
+        prefix: Keys begin with it.
+        after: The first page starts after this key.
+        delimiter: Keys that contain it after the prefix are summarized as common prefixes.
+        role: The credentials.
+        page_keys: The maximum number of keys of a page.
+
+    Raises:
+        OSError: If a page cannot be read.
+        StoreError: If the pages are no listing in order.
+    """
+    location, last, token = f"gs://{bucket}/{prefix}", after, None
+    while True:
+        document, token = _fetch_page(settings, bucket, prefix, after, delimiter, role, page_keys, token)
+        page = parse_page(document, location)
+        page = _skip_start(page, after) if last == after else page
+        _require_order(page, last, location)
+        _require_prefix(page, prefix.encode(), location)
+        yield page
+        if token is None:
+            return
+        last = page.last if page.last is not None else last
+
+
+def _fetch_page(
+    settings: GcsConfig, bucket: str, prefix: str, after: bytes, delimiter: str, role: Role, page_keys: int, token: str | None
+) -> tuple[dict[str, Any], str | None]:
+    """Return the JSON of a page, and the token of the next one."""
+
+    def request() -> tuple[dict[str, Any], str | None]:
+        found = get_client(settings, role).list_blobs(
+            get_client(settings, role).bucket(bucket, user_project=settings.user_project),
+            page_token=token,
+            page_size=page_keys,
+            prefix=prefix or None,
+            delimiter=delimiter or None,
+            start_offset=after.decode() or None,
+            fields=_FIELDS,
+            retry=None,
+        )
+        page = next(found.pages, None)
+        return (page.raw_page if page is not None else {}), found.next_page_token
+
+    return call(f"gs://{bucket}/{prefix}", request)
+
+
+def list_generations(settings: GcsConfig, bucket: str, key: str, role: Role) -> list[tuple[str, datetime]]:
+    """Return the generations of one key with their times of creation, the oldest first."""
+
+    def request() -> list[tuple[str, datetime]]:
+        source = get_client(settings, role).bucket(bucket, user_project=settings.user_project)
+        # The end is the next possible name, so that longer names are not listed.
+        listed = get_client(settings, role).list_blobs(source, prefix=key, end_offset=f"{key}\0", versions=True, retry=None)
+        return sorted((int(blob.generation), blob.time_created) for blob in listed if blob.name == key)
+
+    return [(str(generation), created) for generation, created in call(f"gs://{bucket}/{key}", request)]
+
+
+def count_soft_deleted(settings: GcsConfig, bucket: str, prefix: str, max_pages: int) -> tuple[int, int, bool]:
+    """Return number and bytes of soft-deleted objects, and whether all pages were read."""
+
+    def request() -> tuple[int, int, bool]:
+        source = get_client(settings, "read").bucket(bucket, user_project=settings.user_project)
+        listed = get_client(settings, "read").list_blobs(
+            source, prefix=prefix or None, soft_deleted=True, fields="items(size),nextPageToken", page_size=PAGE_KEYS, retry=None
+        )
+        sizes = [int(item["size"]) for page in islice(listed.pages, max_pages) for item in page.raw_page.get("items", [])]
+        return len(sizes), sum(sizes), listed.next_page_token is None
+
+    return call(f"gs://{bucket}/{prefix}", request)
+
+
+def require_success(answer: Any) -> None:
+    """Raise the error of a failed request of the JSON API."""
+    if not answer.ok:
+        from google.cloud.exceptions import from_http_response
+
+        raise from_http_response(answer)
+
+
+def parse_page(document: dict[str, Any], location: str) -> Page:
+    """Convert a page's JSON to columns. Raises `StoreError` for an entry that cannot be parsed."""
+    page = Page([], [], [], [], [], [], [], [], [])
+    try:
+        for item in document.get("items", []):
+            page.keys.append(item["name"].encode())
+            page.sizes.append(int(item["size"]))
+            page.modified.append(item["updated"])
+            page.etags.append(server_etag(item))
+            page.classes.append(item.get("storageClass"))
+        page.common.extend(prefix.encode() for prefix in document.get("prefixes", []))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        after = f"the entry after {page.keys[-1]!r}" if page.keys else "the first entry"
+        raise StoreError(
+            f"{location}: cannot parse {after} of a page ({error!r}); this server does not follow the API of Google Cloud Storage"
+        ) from error
+    return page
+
+
+def server_etag(resource: dict[str, Any]) -> str:
+    """Return generation and metageneration of an Objects resource as one text."""
+    return f"{int(resource['generation'])}.{int(resource['metageneration'])}"
+
+
+def _skip_start(page: Page, after: bytes) -> Page:
+    """Leave out the start of the range, because `startOffset` includes it."""
+    if not after or page.keys[:1] != [after]:
+        return page
+    columns = {name: getattr(page, name)[1:] for name in ("keys", "sizes", "modified", "etags", "classes")}
+    return replace(page, **columns)
+
+
+def _require_order(page: Page, last: bytes, location: str) -> None:
+    """Raise `StoreError` unless the keys grow and follow the last key of the previous page."""
+    for names in (page.keys, page.common):
+        if names and not names[0] > last and not (names is page.common and last.startswith(names[0])):
+            raise StoreError(
+                f"{location}: a page starts with {names[0]!r}, but the previous page ended with {last!r}. "
+                "A proxy or cache may repeat answers; connect to the server directly"
+            )
+        if not _is_growing(names):
+            raise StoreError(
+                f"{location}: the keys of a page are not in byte order; this server does not follow the API of Google Cloud Storage"
+            )
+
+
+def _is_growing(names: Sequence[bytes]) -> bool:
+    return all(one < other for one, other in pairwise(names))
+
+
+def _require_prefix(page: Page, prefix: bytes, location: str) -> None:
+    """Raise `StoreError` if an ordered page contains keys without the requested prefix."""
+    for name in [*page.keys[:1], *page.keys[-1:], *page.common[:1], *page.common[-1:]]:
+        if not name.startswith(prefix):
+            raise StoreError(
+                f"{location}: a page contains {name!r}, expected keys that begin with {prefix!r}. "
+                "A proxy or cache may return answers to other requests; connect to the server directly"
+            )

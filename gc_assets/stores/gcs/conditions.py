@@ -1,0 +1,45 @@
+"""Refuse to apply plans on a server that ignores the generation of a delete.
+
+Google Cloud Storage compares it. `fake-gcs-server` and other emulators do not, and would delete an
+object that a writer has just replaced.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from gc_assets.buckets.identity import token_of
+from gc_assets.buckets.protocol import ConditionalBucket
+from gc_assets.core.errors import StoreError
+from gc_assets.stores.protocol import RESERVED_PREFIX
+
+
+def compares_generations(bucket: ConditionalBucket) -> bool:
+    """Return True if the server keeps a canary object whose delete names another generation.
+
+    Raises:
+        OSError: If the canary cannot be written or removed.
+    """
+    canary = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
+    bucket.put_if_absent(canary, b"canary").require()
+    wrong = bucket.delete_if_match(canary, bucket.unknown_token)
+    current = bucket.head(canary)
+    if current is None:
+        return False
+    removed = bucket.delete_if_match(canary, token_of(current.identity))
+    removed.require()
+    return wrong.verdict == "changed"
+
+
+def require_conditional_delete(bucket: ConditionalBucket) -> None:
+    """Raise `StoreError` if plans cannot be applied on this server."""
+    try:
+        is_compared = compares_generations(bucket)
+    except OSError as error:
+        found = f"cannot test deletes with a canary object: {error.filename or bucket.location}: {error.strerror or error}"
+        raise StoreError(f"storage {bucket.location}: {found}") from error
+    if not is_compared:
+        raise StoreError(
+            f"storage {bucket.location}: the server deletes an object although its generation is another (it ignores ifGenerationMatch). "
+            "An object that is replaced at the same time would be lost. Plans cannot be applied on this server; use it for plans only"
+        )

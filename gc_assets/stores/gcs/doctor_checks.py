@@ -1,0 +1,144 @@
+"""Checks that `doctor` makes for a bucket of Google Cloud Storage, besides those of every bucket.
+
+What the bucket itself keeps, deletes and retains, and whether deletes compare generations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.findings import FAIL, OK, WARN, Finding
+from gc_assets.core.units import format_bytes, format_duration
+from gc_assets.gcs import pages
+from gc_assets.gcs.bucket import GcsBucket
+from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
+from gc_assets.stores.gcs.conditions import compares_generations
+from gc_assets.stores.protocol import RESERVED_PREFIX
+
+# Pages of soft-deleted objects that are counted.
+_SOFT_DELETED_PAGES: Final = 10
+_TERMS: Final = StoreTerms(
+    {
+        "versioned": "each object becomes noncurrent; it incurs costs until it is purged",
+        "trash": "each object is copied under .gc-assets/ and deleted; one COPY per file, and minimum storage durations apply twice",
+        "deferred": "nothing moves, readers still find each object, and it incurs costs until it is purged",
+    },
+    "the changing role (`gcs.apply_service_account`)",
+)
+_ROLES: Final = "Grant storage.buckets.get (docs/gcs.md), or check the bucket manually."
+
+
+def examine(bucket: GcsBucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+    """Yield the findings of `Store.examine`."""
+    settings = {"soft_delete": _check_soft_delete, "lifecycle": _check_lifecycle, "lock": _check_retention}
+    settings_checks = [(name, partial(_check_setting, bucket, name, check)) for name, check in settings.items()]
+    further_checks = [("generations", partial(_check_generations, bucket))] if storage.mode == "apply" else []
+    yield from examine_bucket(bucket, storage, now, _TERMS, settings_checks, further_checks)
+
+
+def _check_setting(bucket: GcsBucket, name: str, check: Any, storage: StorageConfig) -> Iterator[Finding]:
+    try:
+        resource = bucket.resource("read")
+    except OSError as error:
+        found = f"the settings of bucket {bucket.name} cannot be read: {error.strerror or error}"
+        yield Finding(storage.name, name, WARN, found, _ROLES)
+    else:
+        yield from check(bucket, resource, storage)
+
+
+def _check_generations(bucket: GcsBucket, storage: StorageConfig) -> Iterator[Finding]:
+    """Test with a canary object whether a delete compares the generation."""
+    if compares_generations(bucket):
+        yield Finding(storage.name, "generations", OK, "the server compares the generation in deletes")
+    else:
+        found = "this server deletes an object although its generation is another: it ignores ifGenerationMatch in deletes"
+        action = "Plans cannot be applied on this server. Google Cloud Storage compares generations; check `gcs.endpoint`."
+        yield Finding(storage.name, "generations", FAIL, found, action)
+
+
+def _check_soft_delete(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
+    """Yield how long deleted objects still incur costs and can be restored, and how many there are."""
+    seconds = int(resource.soft_delete_policy.retention_duration_seconds or 0)
+    if not seconds:
+        yield Finding(storage.name, "soft_delete", OK, f"bucket {resource.name} has no soft delete, so a purge is final")
+        return
+    kept = format_duration(timedelta(seconds=seconds))
+    found = f"bucket {resource.name} keeps each deleted object for {kept}: it can be restored, and incurs costs until then"
+    if storage.quarantine == "trash":
+        found += ". This applies to the original of each copy in the trash, and again to the copy after its purge"
+    try:
+        count, size_bytes, is_complete = pages.count_soft_deleted(bucket.settings, bucket.name, bucket.prefix, _SOFT_DELETED_PAGES)
+    except OSError as error:
+        yield Finding(storage.name, "soft_delete", OK, f"{found}. They cannot be counted: {error.strerror or error}")
+        return
+    more = "" if is_complete else "at least "
+    found += f". The storage has {more}{count:,} of them, {format_bytes(size_bytes)}"
+    yield Finding(storage.name, "soft_delete", OK, found)
+
+
+def _check_lifecycle(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
+    """Warn of lifecycle rules of the bucket that may delete quarantined objects.
+
+    A rule that does so before a purge is due is a failure in a storage of mode `apply`.
+    """
+    rules = list(_find_deleting_rules(bucket, resource))
+    for days, description in rules:
+        verdict = FAIL if storage.mode == "apply" and days < storage.quarantine_days else WARN
+        action = f"Extend it beyond {storage.quarantine_days} days, or exclude {bucket.prefix}{RESERVED_PREFIX} and the lakes."
+        yield Finding(storage.name, "lifecycle", verdict, f"{description}, including quarantined objects", action)
+    if not rules:
+        yield Finding(storage.name, "lifecycle", OK, "no lifecycle rule of the bucket deletes objects of the storage")
+
+
+def examine_state(bucket: GcsBucket) -> Iterator[Finding]:
+    """Yield the findings of `StoreKind.examine_state`.
+
+    The state contains plans, approvals and the record of the quarantine.
+    """
+    try:
+        rules = list(_find_deleting_rules(bucket, bucket.resource("read")))
+    except OSError as error:
+        found = f"the lifecycle rules of bucket {bucket.name} cannot be read: {error.strerror or error}"
+        yield Finding("state", "lifecycle", WARN, found, _ROLES)
+        return
+    for _, description in rules:
+        yield Finding("state", "lifecycle", FAIL, f"{description}, including the state", f"Exclude {bucket.prefix} from the rule.")
+    if not rules:
+        yield Finding("state", "lifecycle", OK, "no lifecycle rule of its bucket deletes objects of the state")
+
+
+def _find_deleting_rules(bucket: GcsBucket, resource: Any) -> Iterator[tuple[int, str]]:
+    """Yield the rules that delete objects of the storage: the earliest age in days, and a description."""
+    for rule in resource.lifecycle_rules:
+        condition: Mapping[str, Any] = rule.get("condition", {})
+        prefixes = condition.get("matchesPrefix") or [""]
+        affected = [prefix for prefix in prefixes if prefix.startswith(bucket.prefix) or bucket.prefix.startswith(prefix)]
+        if rule.get("action", {}).get("type") != "Delete" or not affected:
+            continue
+        ages = [int(condition[name]) for name in ("age", "daysSinceNoncurrentTime", "daysSinceCustomTime") if name in condition]
+        terms = ", ".join(f"{name} {value}" for name, value in sorted(condition.items()) if name != "matchesPrefix")
+        # Without an age, such as with numNewerVersions, an object may be deleted at once.
+        yield max(ages, default=0), f"a lifecycle rule of bucket {bucket.name} deletes objects under {affected[0]!r} ({terms or 'always'})"
+
+
+def _check_retention(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
+    """Warn of settings that keep objects which a plan would delete."""
+    del bucket
+    kept = list[str]()
+    if resource.retention_period:
+        locked = "locked " if resource.retention_policy_locked else ""
+        kept.append(f"a {locked}retention policy of {format_duration(timedelta(seconds=resource.retention_period))}")
+    if resource.default_event_based_hold:
+        kept.append("an event-based hold on each new object")
+    if resource.object_retention_mode:
+        kept.append("retention configurations of single objects")
+    if not kept:
+        yield Finding(storage.name, "lock", OK, "the bucket has no retention policy and no default hold")
+        return
+    found = f"bucket {resource.name} has {' and '.join(kept)}. Deleting a kept object is `denied`, and it still incurs costs"
+    action = "No data is lost. Plan again when the retention has ended; release holds manually."
+    yield Finding(storage.name, "lock", WARN, found, action)

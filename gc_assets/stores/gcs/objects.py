@@ -1,0 +1,25 @@
+"""Objects of Google Cloud Storage by address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gc_assets.config.gcs import GcsConfig
+from gc_assets.core.paths import GCS, bucket_and_key
+from gc_assets.stores.conditional.objects import BucketObjects
+
+if TYPE_CHECKING:
+    from gc_assets.gcs.bucket import GcsBucket
+
+
+@dataclass(frozen=True, slots=True)
+class GcsObjects(BucketObjects):
+    """`EditableObjects` on Google Cloud Storage. Replaces and deletes are conditional on the generation."""
+
+    def open(self, address: str) -> tuple[GcsBucket, str]:
+        # The library is an optional dependency, and every process has objects of all kinds of store.
+        from gc_assets.gcs.bucket import GcsBucket
+
+        bucket, key = bucket_and_key(address, GCS)
+        return GcsBucket(bucket, "", self.connections.settings_for(address, GcsConfig)), key

@@ -1,0 +1,51 @@
+"""A bucket of Google Cloud Storage, or a prefix of one, as a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gc_assets.config.gcs import GcsConfig
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.findings import Finding
+from gc_assets.core.paths import GCS as SCHEME
+from gc_assets.gcs.bucket import GcsBucket
+from gc_assets.stores.conditional.noncurrent import NoncurrentQuarantine
+from gc_assets.stores.conditional.store import BucketStore
+from gc_assets.stores.gcs.conditions import require_conditional_delete
+from gc_assets.stores.gcs.doctor_checks import examine
+from gc_assets.stores.gcs.objects import GcsObjects
+from gc_assets.stores.protocol import LEASE_DURATION, Lease, Quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class GcsStore(BucketStore):
+    """`Store` of the objects at `location` (`gs://bucket/prefix/`).
+
+    Unfinished resumable uploads cannot be listed, and expire after a week.
+    """
+
+    @property
+    def bucket(self) -> GcsBucket:
+        return GcsBucket.of(self.location, self.connections.settings_for(self.location, GcsConfig))
+
+    @property
+    def scheme(self) -> str:
+        return SCHEME
+
+    @property
+    def objects(self) -> GcsObjects:
+        return GcsObjects(self.connections)
+
+    def versioned_quarantine(self) -> Quarantine:
+        return NoncurrentQuarantine(self.bucket)
+
+    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
+        """Acquire the lease as the protocol specifies, if the server compares generations in deletes."""
+        require_conditional_delete(self.bucket)
+        return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
+
+    def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+        return examine(self.bucket, storage, now)
