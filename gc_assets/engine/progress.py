@@ -29,6 +29,7 @@ from gc_assets.core.requests import Requests, Tally, count_requests
 from gc_assets.engine.recorded_names import record_names
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_remote
+from gc_assets.engine.telemetry import stage_span
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.schemas import Table
 from gc_assets.state.summaries import LiveFilesSummary
@@ -114,6 +115,7 @@ class _Step:
     inner: _Step | None = None
     activity: str = ""
     published: list[str] = field(default_factory=list[str])
+    rows: dict[str, int] = field(default_factory=dict[str, int])
     began: float = field(default_factory=time.monotonic)
     logged_at: float = field(default_factory=time.monotonic)
     # Serialised, because a log handler may not be thread-safe.
@@ -174,7 +176,10 @@ def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[C
         def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             index, run_context = next((number, value) for number, value in enumerate(args) if isinstance(value, RunContext))
             spark = args[0] if index and not callable(args[0]) else None
-            with _step(logging.getLogger(stage.__module__), _name(owner(args[index + 1]), table, run_context.run_date), spark):
+            group = owner(args[index + 1])
+            attributes = {"gc_assets.owner": group, "gc_assets.run_date": run_context.run_date.isoformat()}
+            log = logging.getLogger(stage.__module__)
+            with _step(log, _name(group, table, run_context.run_date), spark, table.name, attributes):
                 return stage(*args, **kwargs)
 
         return wrapper
@@ -282,21 +287,28 @@ def record_publication(published: PublishedTable) -> None:
     if current is not None:
         receipt = published.receipt
         is_view = receipt.asset == LiveFilesSummary.TABLE
-        count = f"{published.summary(LiveFilesSummary).files:,} files" if is_view else f"{receipt.rows:,} rows"
+        rows = published.summary(LiveFilesSummary).files if is_view else receipt.rows
+        count = f"{rows:,} files" if is_view else f"{rows:,} rows"
+        current.rows[receipt.asset] = current.rows.get(receipt.asset, 0) + rows
         current.published.append(f"{receipt.asset} {count}")
 
 
 @contextmanager
 def measure_work(name: str) -> Generator[None]:
     """Log progress of work that publishes no table, as a stage with this name."""
-    with _step(logging.getLogger(__name__), name, None):
+    with _step(logging.getLogger(__name__), name, None, name, {}):
         yield
 
 
 @contextmanager
-def _step(log: logging.Logger, name: str, spark: Any) -> Generator[None]:
-    with count_requests() as tally, _run_step(_Step(log, name, spark, _CURRENT.get(), tally, count_jobs(spark))):
-        yield
+def _step(log: logging.Logger, name: str, spark: Any, stage: str, attributes: dict[str, str]) -> Generator[None]:
+    with count_requests() as tally, stage_span(stage, {"gc_assets.stage": stage, **attributes}) as record:
+        current = _Step(log, name, spark, _CURRENT.get(), tally, count_jobs(spark))
+        try:
+            with _run_step(current):
+                yield
+        finally:
+            record.rows, record.requests = current.rows, tally.sent.counts
 
 
 @contextmanager

@@ -1,0 +1,174 @@
+"""Spans and metrics of stages for OpenTelemetry.
+
+They are off unless a variable `OTEL_*` is set and the extra `otel` is installed. A provider of the
+surrounding program is used if it exists. Otherwise the exporters of `OTEL_TRACES_EXPORTER` and
+`OTEL_METRICS_EXPORTER` (`otlp` over HTTP, `console` or `none`) are started.
+
+Attributes contain names and counts, and neither addresses nor messages of errors.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from gc_assets._version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from opentelemetry.trace import Tracer
+
+NAME: Final = "gc_assets"
+DURATION: Final = "gc_assets.stage.duration"
+ROWS: Final = "gc_assets.stage.rows"
+REQUESTS: Final = "gc_assets.stage.requests"
+FAILURES: Final = "gc_assets.stage.failures"
+_DISABLED: Final = "OTEL_SDK_DISABLED"
+_NO_EXPORTER: Final = "The OTLP exporter of OpenTelemetry is not installed. Run pip install 'gc-assets[otel]'."
+# Attributes of the metrics. A run date as an attribute would make a series for each run.
+_METRIC_ATTRIBUTES: Final = frozenset({"gc_assets.stage", "gc_assets.owner"})
+_log: Final = logging.getLogger(__name__)
+
+
+class StageRecord:
+    """Counts of a stage, which the stage fills in before it ends."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+        self.requests: Mapping[str, int] = {}
+
+
+class Telemetry:
+    """Instruments of this process."""
+
+    def __init__(self, tracer: Tracer, meter: Meter) -> None:
+        self._tracer = tracer
+        self._duration = meter.create_histogram(DURATION, "s", "Duration of a stage.")
+        self._rows = meter.create_counter(ROWS, "{row}", "Rows of the published tables.")
+        self._requests = meter.create_counter(REQUESTS, "{request}", "Requests to object stores.")
+        self._failures = meter.create_counter(FAILURES, "{failure}", "Stages that ended with an error.")
+
+    @contextmanager
+    def stage(self, name: str, attributes: Mapping[str, str]) -> Generator[StageRecord]:
+        """Record a span and the metrics of a stage.
+
+        Args:
+            name: Name of the span, such as `live_files`.
+            attributes: Attributes of the span. Those of `_METRIC_ATTRIBUTES` are of the metrics too.
+        """
+        from opentelemetry.trace import Status, StatusCode
+
+        record, began = StageRecord(), time.monotonic()
+        of_metric = {key: value for key, value in attributes.items() if key in _METRIC_ATTRIBUTES}
+        with self._tracer.start_as_current_span(
+            name, attributes=dict(attributes), record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield record
+            except BaseException as error:
+                kind = type(error).__name__
+                span.set_status(Status(StatusCode.ERROR, kind))
+                span.set_attribute("error.type", kind)
+                self._failures.add(1, {**of_metric, "error.type": kind})
+                raise
+            finally:
+                for table, rows in record.rows.items():
+                    span.set_attribute(f"gc_assets.rows.{table}", rows)
+                    self._rows.add(rows, {**of_metric, "gc_assets.table": table})
+                for kind, count in record.requests.items():
+                    span.set_attribute(f"gc_assets.requests.{kind}", count)
+                    self._requests.add(count, {**of_metric, "gc_assets.request": kind})
+                self._duration.record(time.monotonic() - began, of_metric)
+
+
+@contextmanager
+def stage_span(name: str, attributes: Mapping[str, str]) -> Generator[StageRecord]:
+    """Record a stage, if telemetry is on. See `Telemetry.stage`."""
+    found = telemetry()
+    with found.stage(name, attributes) if found is not None else nullcontext(StageRecord()) as record:
+        yield record
+
+
+@cache
+def telemetry() -> Telemetry | None:
+    """Return the instruments of this process, or None if telemetry is off."""
+    if not is_requested(os.environ):
+        return None
+    if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
+        _log.warning("OTEL_* is set, but the OpenTelemetry SDK is not installed. Run pip install 'gc-assets[otel]'.")
+        return None
+    from opentelemetry import metrics, trace
+
+    _start_providers(os.environ)
+    return Telemetry(trace.get_tracer(NAME, __version__), metrics.get_meter(NAME, __version__))
+
+
+def is_requested(environment: Mapping[str, str]) -> bool:
+    """Return True if a variable `OTEL_*` is set and `OTEL_SDK_DISABLED` is not `true`."""
+    if environment.get(_DISABLED, "").lower() == "true":
+        return False
+    return any(name.startswith("OTEL_") and value for name, value in environment.items() if name != _DISABLED)
+
+
+def _start_providers(environment: Mapping[str, str]) -> None:
+    """Start the providers that the surrounding program has not started."""
+    from opentelemetry import metrics, trace
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+
+    named = "OTEL_SERVICE_NAME" in environment or "service.name" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    resource = Resource.create({} if named else {"service.name": "gc-assets", "service.version": __version__})
+    if not isinstance(trace.get_tracer_provider(), TracerProvider) and (spans := _span_processor(environment)) is not None:
+        tracers = TracerProvider(resource=resource)
+        tracers.add_span_processor(spans)
+        trace.set_tracer_provider(tracers)
+    if not isinstance(metrics.get_meter_provider(), MeterProvider) and (reader := _metric_reader(environment)) is not None:
+        metrics.set_meter_provider(MeterProvider([reader], resource=resource))
+
+
+def _span_processor(environment: Mapping[str, str]) -> Any:
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
+    exporter = _exporter(environment, "OTEL_TRACES_EXPORTER")
+    if exporter == "console":
+        return BatchSpanProcessor(ConsoleSpanExporter())
+    if exporter != "otlp":
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError:
+        _log.warning(_NO_EXPORTER)
+        return None
+    return BatchSpanProcessor(OTLPSpanExporter())
+
+
+def _metric_reader(environment: Mapping[str, str]) -> Any:
+    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+
+    exporter = _exporter(environment, "OTEL_METRICS_EXPORTER")
+    if exporter == "console":
+        return PeriodicExportingMetricReader(ConsoleMetricExporter())
+    if exporter != "otlp":
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    except ImportError:
+        _log.warning(_NO_EXPORTER)
+        return None
+    return PeriodicExportingMetricReader(OTLPMetricExporter())
+
+
+def _exporter(environment: Mapping[str, str], variable: str) -> str:
+    """Return the name of a supported exporter: `otlp`, `console` or `none`."""
+    name = environment.get(variable) or "otlp"
+    if name not in {"otlp", "console", "none"}:
+        _log.warning("%s=%s is not supported and is ignored. Use otlp, console or none.", variable, name)
+        return "none"
+    return name
