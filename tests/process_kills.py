@@ -31,7 +31,9 @@ PROCESSES.set_forkserver_preload(
         "tests.lakes.icechunk.support",
         "tests.stages.delete.row_execution",
         "tests.stores.builders",
+        "tests.stores.azure_bench",
         "tests.stores.s3_bench",
+        "tests.stores.gcs_bench",
     ]
 )
 

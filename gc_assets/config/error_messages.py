@@ -43,6 +43,8 @@ _PATTERNS: Final = {
     r"^https?://[^/@]+/?$": "an address such as https://s3.example.org, without a path and credentials",
     r"^https://[^/@\s]+/?$": "an address such as https://dbc-0123.cloud.databricks.com, without a path and credentials",
     r"^(/|dbfs:/|s3://[^/]+/).+$": "the path of the script, such as /Volumes/main/gc/code/job.py or s3://bucket/job.py",
+    r"^[^@\s]+@[^@\s]+\.gserviceaccount\.com$": "a service account such as collector@project.iam.gserviceaccount.com",
+    r"^[a-z][a-z0-9:.-]{4,}$": "the id of a Google Cloud project",
     r"^arn:[a-z0-9-]+:iam::\d*:role/.+$": "a role such as arn:aws:iam::123456789012:role/collector",
     r"^s3://[^/]+/.+$": "an object's address, s3://bucket/key",
     r"^s3://[^/]+(/.*)?$": "an address such as s3://bucket/prefix",

@@ -35,6 +35,7 @@ class S3Bench:
     # Answers to GET and HEAD have times in whole seconds.
     tick: timedelta = timedelta(seconds=1)
     many: int = example_count(40, 100)
+    refused: frozenset[str] = frozenset()
 
     def put(self, key: str, content: bytes) -> None:
         self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=content)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ def test_every_spelling_of_a_path_opens_the_local_store(location: str) -> None:
     assert refusal(location=location) == []
 
 
-@pytest.mark.parametrize("location", ["gs://bucket/", "hdfs://name/x"])
+@pytest.mark.parametrize("location", ["oss://bucket/", "hdfs://name/x"])
 def test_unsupported_location_is_refused_with_alternatives(location: str) -> None:
     with pytest.raises(UsageError, match=rf"'{location}'.* this release supports file://"):
         open_store(location)
@@ -72,6 +74,30 @@ def test_reports_are_read_from_a_bucket_or_a_disk(kind: str, location: str) -> N
     assert refusal(**BUCKET, inventory={"kind": kind, "location": location}) == []
 
 
+@pytest.mark.parametrize("location", ["gs://bucket/prefix/", "gcs://bucket/prefix", "GS://bucket/prefix/"])
+def test_every_spelling_of_a_bucket_opens_the_store_of_google_cloud(location: str) -> None:
+    assert (open_store(location).scheme, open_store(location).location) == ("gs", location)
+    assert refusal(location=location) == []
+
+
+def test_missing_library_of_google_cloud_is_named_on_use_only() -> None:
+    """Users of other stores do not install the extra."""
+    script = (
+        "import sys\n"
+        "sys.modules['google.cloud.storage'] = None\n"
+        "from gc_assets.core.errors import UsageError\n"
+        "from gc_assets.stores.store import open_objects, open_store\n"
+        "objects = open_objects()\n"
+        "for use in (lambda: objects.read('gs://bucket/a'), lambda: open_store('gs://bucket/')):\n"
+        "    try:\n"
+        "        use()\n"
+        "    except UsageError as error:\n"
+        "        print(error)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert result.stdout.count("pip install 'gc-assets[gcs]'") == 2
+
+
 @pytest.mark.parametrize(
     "storage, inventory, key, message",
     [
@@ -83,7 +109,7 @@ def test_reports_are_read_from_a_bucket_or_a_disk(kind: str, location: str) -> N
             "'azure' : this release cannot sweep storages with such reports; use 's3' or 'plain'",
         ),
         (BUCKET, {"kind": "gcs"}, "inventory.kind", "'gcs' : this release cannot sweep storages with such reports"),
-        (BUCKET, {"location": "gs://reports/"}, "inventory.location", "'gs://reports/' : reports are read from file:// and s3://"),
+        (BUCKET, {"location": "oss://reports/"}, "inventory.location", "'oss://reports/' : reports are read from file:// and s3://"),
         (BUCKET, {"location": "s3:///reports/"}, "inventory.location", "'s3:///reports/'"),
     ],
 )
@@ -121,7 +147,7 @@ def test_scheme_of_the_address_selects_the_store(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("address", ["gs://bucket/a", "hdfs:///a"])
+@pytest.mark.parametrize("address", ["oss://bucket/a", "hdfs:///a"])
 def test_address_of_an_unsupported_scheme_is_refused(address: str) -> None:
     with pytest.raises(StoreError, match=rf"'{address}' has an unsupported scheme; this release reads"):
         open_objects().read(address)
