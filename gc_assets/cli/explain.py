@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
 from gc_assets.cli.output import format_cell, print_data, with_old_keys, write_json
+from gc_assets.core.phases import RESTORE_PREFIX
 from gc_assets.core.printable import escape
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 @common_options
 def explain_command(settings: Settings, key: str, run_date: date | None, storage: str | None, format_: str) -> None:
     """Explain why the file KEY is kept, planned or deleted, from the tables of a run date. KEY is a
-    canonical key or an address in any spelling.
+    canonical key or an address in any spelling. The beginning or end of a key is enough if only one
+    file has it, and so is a key that a table shows shortened.
 
     For a live file, the chain from a ref through a commit and its metadata to the file is printed.
     For any other file, the reason is printed.
@@ -32,6 +35,7 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
     \b
     Examples:
       gc-assets explain sales/orders/data/00000-0.parquet
+      gc-assets explain 00000-0.parquet
       gc-assets explain file:///data/warehouse/weather/chunks/ABC --run-date 2026-11-21
     """
     from gc_assets.stages.read.explain import explain
@@ -63,5 +67,13 @@ def explanation_lines(item: Explanation) -> list[str]:
     text += [f"  plan {word['plan_id'][:12]} {escape(word['text'])}" for word in item.approval_events]
     for row in item.history:
         error = f": {escape(row['error'])}" if row["error"] else ""
-        text.append(f"  {format_cell(row['at'])} {row['phase']} {row['outcome']} by plan {row['plan_id'][:12]}{error}")
+        text.append(f"  {format_cell(row['at'])} {row['phase']} {row['outcome']} {_describe_cause(row)}{error}")
     return text
+
+
+def _describe_cause(row: Mapping[str, Any]) -> str:
+    """Return which plan caused an action. A restore by a command is no plan."""
+    if not row["plan_id"].startswith(RESTORE_PREFIX):
+        return f"by plan {row['plan_id'][:12]}"
+    source = row.get("source_plan_id")
+    return f"by gc-assets restore, of plan {source[:12]}" if source else "by gc-assets restore"

@@ -13,7 +13,8 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-ELLIPSIS: Final = "…"
+from gc_assets.core.printable import ELLIPSIS
+
 _GAP: Final = "  "
 _COMMAND: Final = "gc-assets "
 _INDENT: Final = "    "

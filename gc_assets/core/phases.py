@@ -29,3 +29,6 @@ VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 # Outcome of an expiry action that was undone.
 UNDONE: Final = "undone"
+
+# Beginning of the id of a restore by a command. It is recorded in place of a plan id.
+RESTORE_PREFIX: Final = "restore-"

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+# Stands for letters that are left out.
+ELLIPSIS: Final = "…"
 # Longer than a key on S3 is only a value that is meant to flood a message.
 MAX_VALUE: Final = 1_100
 # A sample in a message contains a key, a reason, and sometimes a command.

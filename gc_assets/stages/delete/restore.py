@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.core.phases import DONE, QUARANTINE, RESTORE
+from gc_assets.core.phases import DONE, QUARANTINE, RESTORE, RESTORE_PREFIX
 from gc_assets.core.plan import PlanSummary
 from gc_assets.engine.progress import count_progress, log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
@@ -74,7 +74,7 @@ def restore(
     refuse_rehearsal(context, storage_name)
     state, store = context.state, context.store(storage_name)
     run = start_run(context, storage_name, DELETION_LOG)
-    restore_id = f"restore-{run.run_id}"
+    restore_id = f"{RESTORE_PREFIX}{run.run_id}"
     lease = take_lease(context, storage_name, store, restore_id, current_user())
     with release_on_exit(lease):
         interrupted = unfinished_plans(state, storage_name)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import UsageError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.explain import Explanation, explain
+from gc_assets.stages.records.plans import approve, reject
 from gc_assets.state.schemas import STORAGE_INVENTORY
+from tests.lakes.iceberg.builder import LakeBuilder
 from tests.records import NOW, STORAGE, log_row, publish_log, publish_mark, publish_table, run_context_at
+from tests.stages.lakehouse import Lakehouse, days_ago
 
 
 @pytest.fixture
@@ -60,3 +67,55 @@ def test_state_under_a_claim_is_unowned(tmp_path: Path) -> None:
         listed = {"objects": 1, "bytes": 1, "problems": {}, "tasks": 1, "full_listing_on": NOW.date().isoformat()}
         publish_table(context, STORAGE, STORAGE_INVENTORY, [{"key": key, "size_bytes": 1, "last_modified": NOW}], **listed)
         assert (explain_key(context, key).verdict == "unowned") == key.startswith("weather/state/")
+
+
+@pytest.fixture
+def listed(context: RunContext) -> RunContext:
+    keys = ("shop/orders/data/1.parquet", "shop/orders/data/2.parquet", "shop/visits/data/1.parquet")
+    rows = [{"key": key, "size_bytes": 1, "last_modified": NOW} for key in keys]
+    publish_table(
+        context, STORAGE, STORAGE_INVENTORY, rows, objects=3, bytes=3, problems={}, tasks=1, full_listing_on=NOW.date().isoformat()
+    )
+    publish_log(context, log_row("shop/gone/3.parquet", "quarantine", "p1"))
+    return context
+
+
+@pytest.mark.parametrize(
+    "text, key",
+    [
+        ("2.parquet", "shop/orders/data/2.parquet"),
+        ("shop/v", "shop/visits/data/1.parquet"),
+        ("shop/v…1.parquet", "shop/visits/data/1.parquet"),
+        ("…2.parquet", "shop/orders/data/2.parquet"),
+        ("3.parquet", "shop/gone/3.parquet"),
+    ],
+)
+def test_part_of_a_key_that_one_file_has_is_enough(listed: RunContext, text: str, key: str) -> None:
+    assert explain_key(listed, text).key == key
+
+
+def test_part_of_several_keys_is_an_error_that_lists_them(listed: RunContext) -> None:
+    with pytest.raises(UsageError, match=r"(?s)end of 2 keys.*shop/orders/data/1\.parquet\n  warehouse: shop/visits/data/1\.parquet"):
+        explain(listed, "data/1.parquet")
+
+
+def test_part_of_no_key_is_unknown(listed: RunContext) -> None:
+    assert explain_key(listed, "orders/data").verdict == "unknown"
+    assert explain_key(listed, "shop/orders/data/2.parquet…2.parquet").verdict == "unknown"
+
+
+@pytest.mark.spark
+def test_verdict_follows_the_decision_on_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    table = lake.table("db.t", days_ago(40))
+    table.append(days_ago(20))
+    leftover, *_ = table.leftovers(days_ago(20), 1)
+    house.lakes = [lake.config("sales")]
+    header, key = house.plan(), house.key(leftover)
+    assert explain_key(house.run_context(), key).verdict == "planned"
+    reject(house.config, house.clock, header.plan_id, "ada")
+    assert explain_key(house.run_context(), key).verdict == "rejected"
+    approve(house.config, house.clock, header.plan_id, "ada")
+    context = replace(house.run_context(), clock=Clock(header.apply_before))
+    late = explain_key(context, key)
+    assert (late.verdict, "But the plan is expired" in late.sentence) == ("waiting", True)
