@@ -8,6 +8,7 @@ reads, checks and writes.
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import tempfile
 import time
@@ -34,7 +35,16 @@ NAME: Final = "db.long"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One expiry. `statements` reached the catalog. `read`, `heads` and `written` count objects."""
+    """One expiry.
+
+    Attributes:
+        statements: Statements that reached the catalog.
+        read: Objects that were read, like `heads` and `written`.
+        left: Snapshots after the expiry.
+        before_bytes: Size of the metadata.json before it.
+        after_bytes: Size after it.
+        peak_bytes: Peak resident memory of the process so far.
+    """
 
     tool: str
     wall: float
@@ -44,29 +54,33 @@ class Measurement:
     heads: int
     written: int
     left: int
+    before_bytes: int
+    after_bytes: int
+    peak_bytes: int
 
 
-def compare(expired: int, retained: int, tags: int) -> list[Measurement]:
-    """Expire the same history with gc-assets and pyiceberg.
+def compare(expired: int, retained: int, tags: int, *, summary_bytes: int = 0, with_peer: bool = True) -> list[Measurement]:
+    """Expire the same history with gc-assets and, if chosen, with pyiceberg.
 
     Raises:
         RuntimeError: The two results have different snapshots, or a wrong number of them.
     """
     with tempfile.TemporaryDirectory() as directory:
-        ours, theirs = (_lake(Path(directory) / tool, expired, retained, tags) for tool in ("ours", "theirs"))
+        ours = _lake(Path(directory) / "ours", expired, retained, tags, summary_bytes)
         lake = IcebergLake(ours.config(), CountingObjects())
-        actions = _plan_actions(lake)
-        measured = [
-            _measure("gc-assets", ours, lambda: _require_done(lake.expire(actions, AS_OF, AS_OF))),
-            _measure("pyiceberg", theirs, lambda: _expire_with_pyiceberg(theirs)),
-        ]
-        left = [{item.snapshot_id for item in lake.catalog.load_table(NAME).metadata.snapshots} for lake in (ours, theirs)]
-        if left[0] != left[1] or len(left[0]) != retained:
-            raise RuntimeError(f"{len(left[0]):,} and {len(left[1]):,} snapshots are left, expected the same {retained:,}")
+        measured = [_measure("gc-assets", ours, lambda: _require_done(lake.expire(_plan_actions(lake), AS_OF, AS_OF)))]
+        builders = [ours]
+        if with_peer:
+            theirs = _lake(Path(directory) / "theirs", expired, retained, tags, summary_bytes)
+            measured.append(_measure("pyiceberg", theirs, lambda: _expire_with_pyiceberg(theirs)))
+            builders.append(theirs)
+        left = [{item.snapshot_id for item in builder.catalog.load_table(NAME).metadata.snapshots} for builder in builders]
+        if left[0] != left[-1] or len(left[0]) != retained:
+            raise RuntimeError(f"{len(left[0]):,} and {len(left[-1]):,} snapshots are left, expected the same {retained:,}")
         return measured
 
 
-def _lake(root: Path, expired: int, retained: int, tags: int) -> LakeBuilder:
+def _lake(root: Path, expired: int, retained: int, tags: int, summary_bytes: int) -> LakeBuilder:
     builder = LakeBuilder(root)
     builder.properties["py-io-impl"] = "benchmarks.counting.CountingFileIO"
     builder.catalog = type(builder.catalog)(builder.catalog_name, **builder.properties)
@@ -76,7 +90,8 @@ def _lake(root: Path, expired: int, retained: int, tags: int) -> LakeBuilder:
     refs: dict[str, dict[str, Any]] = {"main": {"snapshot-id": count, "type": "branch"}}
     refs |= {f"t{index}": {"snapshot-id": expired + 1 + index, "type": "tag"} for index in range(tags)}
     snaps = [Snap(index + 1, index or None, stamp) for index, stamp in enumerate(stamps)]
-    HistoryWriter(builder, AS_OF).table("long", snaps, refs, log=range(1, count + 1), without_lists=range(1, expired + 1))
+    summary = {f"writer-property-{number}": "x" * 77 for number in range(summary_bytes // 100)}
+    HistoryWriter(builder, AS_OF, summary=summary).table("long", snaps, refs, log=range(1, count + 1), without_lists=range(1, expired + 1))
     return builder
 
 
@@ -98,6 +113,7 @@ def _expire_with_pyiceberg(builder: LakeBuilder) -> None:
 
 
 def _measure(tool: str, builder: LakeBuilder, call: Callable[[], None]) -> Measurement:
+    before = _metadata_bytes(builder)
     with count_statements():
         REQUESTS.clear()
         wall, cpu = time.perf_counter(), time.process_time()
@@ -105,29 +121,38 @@ def _measure(tool: str, builder: LakeBuilder, call: Callable[[], None]) -> Measu
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         counted = Counter(REQUESTS)
     left = len(builder.catalog.load_table(NAME).metadata.snapshots)
-    return Measurement(tool, wall, cpu, counted["statements"], counted["read"], counted["head"], counted["written"], left)
+    requests = (counted["statements"], counted["read"], counted["head"], counted["written"])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Measurement(tool, wall, cpu, *requests, left, before, _metadata_bytes(builder), peak)
+
+
+def _metadata_bytes(builder: LakeBuilder) -> int:
+    return Path(builder.catalog.load_table(NAME).metadata_location.removeprefix("file://")).stat().st_size
 
 
 def format_table(rounds: list[list[Measurement]]) -> Iterator[str]:
     """Format the medians of the rounds as a Markdown table."""
-    yield "| tool | wall s | CPU s | catalog statements | objects read | HEAD requests | written | snapshots left |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    yield "| tool | wall s | CPU s | catalog statements | objects read | HEAD requests | written | snapshots left | metadata MB | peak MB |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for several in zip(*rounds, strict=True):
         wall, cpu = (statistics.median(getattr(item, name) for item in several) for name in ("wall", "cpu"))
         one = several[0]
         counts = " | ".join(f"{value:,}" for value in (one.statements, one.read, one.heads, one.written, one.left))
-        yield f"| {one.tool} | {wall:.2f} | {cpu:.2f} | {counts} |"
+        sizes = f"{one.before_bytes / 1e6:.1f} to {one.after_bytes / 1e6:.1f} | {one.peak_bytes / 1e6:,.0f}"
+        yield f"| {one.tool} | {wall:.2f} | {cpu:.2f} | {counts} | {sizes} |"
 
 
 @click.command()
 @click.option("--snapshots", default=5_000, show_default=True, help="Snapshots to expire.")
 @click.option("--retained", default=100, show_default=True, help="Snapshots to retain.")
 @click.option("--tags", default=50, show_default=True, help="Tags on retained snapshots.")
+@click.option("--summary-bytes", default=0, show_default=True, help="Additional size of each snapshot in the metadata.")
+@click.option("--peer/--no-peer", default=True, show_default=True, help="pyiceberg takes quadratic time.")
 @click.option("--rounds", default=3, show_default=True, help="Measurements; their median is printed.")
 @click.option("--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(snapshots: int, retained: int, tags: int, rounds: int, format_: str) -> None:
+def main(snapshots: int, retained: int, tags: int, rounds: int, format_: str, summary_bytes: int, *, peer: bool) -> None:
     """Expire most of a long history with gc-assets and with pyiceberg."""
-    measured = [compare(snapshots, retained, tags) for _ in range(rounds)]
+    measured = [compare(snapshots, retained, tags, summary_bytes=summary_bytes, with_peer=peer) for _ in range(rounds)]
     if format_ == "json":
         click.echo(json.dumps([asdict(item) for several in measured for item in several], indent=1))
     else:

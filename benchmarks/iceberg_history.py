@@ -32,10 +32,14 @@ class Snap:
 
 @dataclass(frozen=True, slots=True)
 class HistoryWriter:
-    """Writes tables into a lake. The first one is real, the others use its data file and manifest."""
+    """Writes tables into a lake. The first one is real, the others use its data file and manifest.
+
+    `summary` is part of the summary of each snapshot.
+    """
 
     lake: LakeBuilder
     at: datetime
+    summary: Mapping[str, str] = field(default_factory=dict[str, str])
     _model: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def table(
@@ -105,7 +109,7 @@ class HistoryWriter:
             "sequence-number": number,
             "timestamp-ms": stamps[snap.snapshot_id],
             "manifest-list": address,
-            "summary": {"operation": "append"},
+            "summary": {"operation": "append", **self.summary},
             "schema-id": 0,
         }
 
