@@ -16,6 +16,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
 from gc_assets.core.phases import PHASES
 from gc_assets.core.rehearsals import mark_rehearsal
+from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # Phases whose rows are history edits and not files.
 _EDITS: Final = frozenset({"expire", "history"})
+# Plans that a message names.
+_MAX_RESTORABLE: Final = 5
 _PLAN_AGAIN: Final = "To plan again what is still garbage"
 STATUSES: Final = ("ready", "refused", "approved", "rejected", "partially applied", "applied", "restored", "expired", "historical")
 PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", "files", "size", "decision", "approve by", "apply by")
@@ -289,6 +292,8 @@ def _explain_interrupted_restore() -> Generator[None]:
 def _print_restore(platform: Platform, result: RestoreResult) -> None:
     plan = result.request.plan
     if not result.by_outcome and result.purged is None:
+        if plan is not None:
+            _explain_purging_plan(platform, plan)
         name = platform.config.label_of(result.request.storage)
         print_message(f"Nothing to do: no such file is in quarantine in storage {name}. To find a file, run gc-assets explain KEY.")
     elif plan is not None and plan.header.expiry_actions and not result.request.history and result.by_outcome:
@@ -310,6 +315,30 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
         raise click.exceptions.Exit(1)
     if result.purged is not None:
         print_message(f"{result.purged}")
+
+
+def _explain_purging_plan(platform: Platform, plan: StoredPlan) -> None:
+    """Print what a plan purged, and which plans can be restored. Then exit with 1.
+
+    Does nothing if the plan purged no file.
+    """
+    from gc_assets.stages.records.purged_files import count_restorable, find_purged_by
+    from gc_assets.state.journal import State
+
+    state, header = State.of(platform.config), plan.header
+    purged = find_purged_by(state, header.storage, header.plan_id)
+    if purged is None:
+        return
+    print_message(f"No file that plan {header.plan_id[:12]} moved is in quarantine. {purged}", "failed")
+    name = platform.config.label_of(header.storage)
+    restorable = sorted(count_restorable(state, header.storage).items())
+    if not restorable:
+        print_message(f"No file is in quarantine in storage {name}.")
+    for plan_id, files in restorable[:_MAX_RESTORABLE]:
+        print_command(f"{count_of(files, 'file')} in quarantine can be restored", command("restore", plan=plan_id[:12]))
+    if len(restorable) > _MAX_RESTORABLE:
+        print_message(f"{count_of(len(restorable) - _MAX_RESTORABLE, 'more plan')} can be restored: gc-assets plans")
+    raise click.exceptions.Exit(1)
 
 
 def _start_spark(progress: CommandProgress, platform: Platform, settings: Settings) -> SparkSession:

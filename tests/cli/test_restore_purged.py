@@ -63,6 +63,25 @@ def test_purged_plan_and_prefix_name_dates_and_number(tmp_path: Path, plan_id: s
         assert found in result.stderr
 
 
+def test_plan_that_purged_is_named_with_the_plans_that_can_be_restored(tmp_path: Path, plan_id: str) -> None:
+    at = load_platform({}, str(tmp_path / "lakes.yaml"))
+    context = at.run_context(at.clock.today())
+    purging = header_of(stored_plan(at, run_date=at.clock.today().isoformat())).plan_id
+    publish_log(context, *(log_row(f"lake/{key}", "quarantine", plan_id) for key in "cd"))
+    publish_log(context, log_row("lake/c", "purge", purging, source=plan_id, minutes=7 * DAY))
+    result = restore(tmp_path, "--plan", purging)
+    assert result.exit_code == 1
+    assert f"No file that plan {purging[:12]} moved is in quarantine. The file was purged permanently on 2026-11-27" in result.stderr
+    assert f"1 file in quarantine can be restored:\n  gc-assets restore --plan {plan_id[:12]}\n" in result.stderr
+    assert "Nothing to do" not in result.stderr
+
+
+def test_shortened_key_is_refused_with_the_command_that_prints_it(tmp_path: Path, plan_id: str) -> None:
+    del plan_id
+    result = restore(tmp_path, "--key", "lake…a")
+    assert (result.exit_code, "gc-assets explain lake…a" in result.stderr.replace("'", "")) == (2, True)
+
+
 def test_file_that_was_never_in_quarantine_is_no_error(tmp_path: Path, plan_id: str) -> None:
     del plan_id
     result = restore(tmp_path, "--key", "lake/c")

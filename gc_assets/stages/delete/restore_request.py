@@ -12,9 +12,11 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from gc_assets.core import suggest
+from gc_assets.core.commands import command
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import DONE, RESTORE, UNDONE
+from gc_assets.core.printable import ELLIPSIS
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals
 from gc_assets.stages.delete.expire import refuse_irreversible, undo_expiry
@@ -165,6 +167,8 @@ def _storage(context: RunContext, given: str | None) -> str:
 
 def _resolve_key(context: RunContext, key: str) -> tuple[str | None, str]:
     """Return the storage of an address, or None for a key, and the canonical key."""
+    if ELLIPSIS in key:
+        raise UsageError(f"--key {key} is shortened. `{command('explain', key)}` prints the whole key.")
     if not is_address(key):
         return None, key
     resolved = context.resolver().resolve_one(key)

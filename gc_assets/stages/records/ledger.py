@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.hashing import xxhash64
 from gc_assets.core.phases import ABORT, ABSENT, DONE, PURGE, QUARANTINE
 from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
 from gc_assets.engine.tables import frame_from_arrow, parallelism, spark_schema
@@ -55,6 +56,8 @@ QUARANTINED_COPY: Final = pa.schema(
     ]
 )
 
+# Log entries in memory at the same time, about 500 MB.
+SHARE_ROWS: Final = 1_000_000
 REMOVED_DDL: Final = "key string, etag string"
 
 
@@ -262,6 +265,20 @@ class LogReader:
         selected.
         """
         return _read_all_entries(self.files, self.parts)
+
+    def shares(self) -> Iterator[pa.Table]:
+        """Yield the settled entries of selected copies (columns `LOG_ENTRIES`), share by share.
+
+        A share has all selected entries of its keys, and about `SHARE_ROWS` rows. All parts are read
+        once per share.
+        """
+        count = max(1, -(-self.rows // SHARE_ROWS))
+        for share in range(count):
+            found = [LOG_ENTRIES.empty_table()]
+            for batch in self(iter([pa.RecordBatch.from_pydict({"id": pa.array(range(self.part_count), pa.int64())})])):
+                is_mine = xxhash64(batch.column("key")) % count == share
+                found.append(pa.Table.from_batches([batch.filter(pa.array(is_mine))] if count > 1 else [batch]))
+            yield pa.concat_tables(found)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return all settled entries of selected copies as a frame. Lazy."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
@@ -14,8 +16,7 @@ from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Amount
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import format_bytes
-from gc_assets.engine.tasks import read_in_process
-from gc_assets.stages.records.ledger import LOG_ENTRIES, CopySelection, LogReader, newest_entries
+from gc_assets.stages.records.ledger import CopySelection, LogReader, newest_entries
 from gc_assets.state.journal import State
 
 _MAX_PLANS: Final = 3
@@ -55,12 +56,36 @@ def find_purged(state: State, storage_name: str, copies: CopySelection) -> Purge
     Files with another selected copy in quarantine do not count, and neither do those that were
     restored later.
     """
-    reader = LogReader.of(state, storage_name, copies)
-    entries = pa.Table.from_batches(read_in_process(reader, reader.part_count), LOG_ENTRIES)
+    return _merge(_select_purged(entries) for entries in LogReader.of(state, storage_name, copies).shares())
+
+
+def find_purged_by(state: State, storage_name: str, plan_id: str) -> PurgedFiles | None:
+    """Return the files that a plan purged, or None if it purged none."""
+    shares = LogReader.of(state, storage_name).shares()
+    return _merge(_summarize(entries.filter(_equals(entries, phase=PURGE, plan_id=plan_id))) for entries in shares)
+
+
+def count_restorable(state: State, storage_name: str) -> dict[str, int]:
+    """Return the number of files in quarantine by the id of the plan that quarantined them."""
+    counts: Counter[str] = Counter()
+    for entries in LogReader.of(state, storage_name).shares():
+        last = newest_entries(entries, ("key", "by"))
+        counts.update(last.filter(_equals(last, phase=QUARANTINE)).column("by").to_pylist())
+    return dict(counts)
+
+
+def _select_purged(entries: pa.Table) -> PurgedFiles | None:
     of_copies = newest_entries(entries, ("key", "by"))
-    waiting = of_copies.filter(pc.equal(of_copies.column("phase"), QUARANTINE)).column("key")
+    waiting = of_copies.filter(_equals(of_copies, phase=QUARANTINE)).column("key")
     last = newest_entries(entries, ("key",))
-    purged = last.filter(pc.and_(pc.equal(last.column("phase"), PURGE), pc.invert(pc.is_in(last.column("key"), value_set=waiting))))
+    return _summarize(last.filter(pc.and_(_equals(last, phase=PURGE), pc.invert(pc.is_in(last.column("key"), value_set=waiting)))))
+
+
+def _equals(rows: pa.Table, **values: str) -> pa.ChunkedArray:
+    return pc.fill_null(reduce(pc.and_, (pc.equal(rows.column(name), value) for name, value in values.items())), False)
+
+
+def _summarize(purged: pa.Table) -> PurgedFiles | None:
     if not purged.num_rows:
         return None
     times = pc.min_max(purged.column("at")).as_py()
@@ -68,3 +93,16 @@ def find_purged(state: State, storage_name: str, copies: CopySelection) -> Purge
     amount = Amount(files=purged.num_rows, bytes=pc.sum(purged.column("size_bytes")).as_py() or 0)
     rehearsal = bool(pc.all(pc.fill_null(purged.column("rehearsal"), False)).as_py())
     return PurgedFiles(amount, times["min"], times["max"], plan_ids, rehearsal)
+
+
+def _merge(shares: Iterable[PurgedFiles | None]) -> PurgedFiles | None:
+    found = [share for share in shares if share is not None]
+    if not found:
+        return None
+    return PurgedFiles(
+        Amount.total(share.amount for share in found),
+        min(share.first for share in found),
+        max(share.last for share in found),
+        sorted({plan_id for share in found for plan_id in share.plan_ids}),
+        all(share.rehearsal for share in found),
+    )

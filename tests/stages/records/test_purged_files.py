@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records import ledger
 from gc_assets.stages.records.ledger import CopySelection
-from gc_assets.stages.records.purged_files import PurgedFiles, find_purged
+from gc_assets.stages.records.purged_files import PurgedFiles, count_restorable, find_purged, find_purged_by
 from tests.records import STORAGE, log_row, publish_log, run_context_at
 
 DAY = 24 * 60
@@ -57,3 +58,20 @@ def test_purges_of_rehearsals_are_marked(context: RunContext) -> None:
         context, log_row("d", "quarantine", "p6", rehearsal=True), log_row("d", "purge", "p7", source="p6", minutes=1, rehearsal=True)
     )
     assert str(find(context, key="d")).startswith("REHEARSAL The file was purged permanently on 2026-11-20")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_logs_read_in_shares_give_equal_files(context: RunContext, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    keys = [f"{number}/x" for number in range(40)]
+    publish_log(context, *(log_row(key, "quarantine", "p6") for key in keys))
+    publish_log(context, *(log_row(key, "purge", "p7", source="p6", minutes=9) for key in keys[:25]))
+
+    def find_all() -> list[object]:
+        by_plan = find_purged_by(context.state, STORAGE, "p7")
+        return [find(context), find(context, plan_id="p6"), by_plan, count_restorable(context.state, STORAGE)]
+
+    expected = find_all()
+    assert str(expected[2]).startswith("25 files")
+    assert expected[3] == {"p1": 1, "p6": 15}
+    monkeypatch.setattr(ledger, "SHARE_ROWS", rows)
+    assert find_all() == expected
