@@ -41,7 +41,7 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
     Raises:
         UsageError: If a place has no lake.
     """
-    from gc_assets.core.paths import FILE, S3, scheme_of
+    from gc_assets.core.paths import AZURE, FILE, is_in_bucket, parse_address, scheme_of
     from gc_assets.lakes.discovery import DiscoveryTarget, list_folders
     from gc_assets.lakes.kinds import discover
     from gc_assets.stores.store import open_objects
@@ -50,7 +50,8 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
     addresses: list[str] = []
     found: list[DiscoveredLake] = []
     for given in places:
-        if "@" in given.partition("://")[2].partition("/")[0]:
+        is_container = scheme_of(given) == AZURE and parse_address(given) is not None
+        if "@" in given.partition("://")[2].partition("/")[0] and not is_container:
             raise UsageError("credentials in an address are refused. Set the variables of gc-assets init --help.")
         is_path = scheme_of(given) == FILE and not given.startswith("file:")
         address = str(Path(given).resolve()) if is_path else given
@@ -61,7 +62,7 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
         if not lakes:
             raise UsageError(_describe_no_lake(given, address, objects))
         found += [lake for lake in lakes if lake.entry not in [other.entry for other in found]]
-        addresses += [address] if scheme_of(address) in {FILE, S3} and not Path(address).is_file() else []
+        addresses += [address] if (scheme_of(address) == FILE or is_in_bucket(address)) and not Path(address).is_file() else []
     return addresses, found
 
 

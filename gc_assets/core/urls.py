@@ -99,6 +99,18 @@ def _parse_web_address(rest: str) -> Url:
     return Url("https", f"{bucket}.s3.amazonaws.com", path or "/")
 
 
+def storage_address(address: str) -> str:
+    """Return the `abfss://` address of a web address of Azure, and any other address unchanged.
+
+    lakeFS writes `https://account.blob.core.windows.net/container/prefix`.
+    """
+    url = parse_url(address) if address[:5].lower() == "https" else None
+    container, _, key = url.path[1:].partition("/") if url is not None else ("", "", "")
+    if url is None or azure_host(url.authority) is None or not container:
+        return address
+    return f"{AZURE}://{container}@{url.authority}/{key}"
+
+
 def web_host(address: str) -> str | None:
     """Return the host of a web address as in `Url.authority`, or None for other addresses."""
     if address[:5].lower() not in {"http:", "https"}:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
-from gc_assets.core.paths import FILE, S3, Location, scheme_of
+from gc_assets.core.paths import FILE, Location, is_in_bucket, scheme_of
 from gc_assets.core.untrusted_input import parse_json
 
 # Tables are two or three levels deep in a warehouse. Deeper folders are data.
@@ -30,7 +30,7 @@ _MAX_FOUND: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryTarget:
-    """Address of a server or catalog, a local path, or a location on S3.
+    """Address of a server or catalog, a local path, or a location in a bucket.
 
     A local folder is one target, and so is each folder under it, down to three levels.
     """
@@ -114,15 +114,15 @@ def find_metadata(address: str, objects: Objects, pattern: str) -> list[str]:
     At most `_MAX_FILES` files are looked at, and at most `_MAX_FOUND` returned.
 
     Args:
-        address: A local folder, or a location on S3. For other addresses, nothing is returned.
-        objects: Access to S3.
+        address: A local folder, or a location in a bucket. For other addresses, nothing is returned.
+        objects: Access to buckets.
         pattern: Regular expression for keys.
     """
     scheme = scheme_of(address)
     if scheme == FILE:
         root = Path("/", Location.parse(address).root)
         files: Iterator[str] = (str(Path(directory, name)) for directory, _, names in os.walk(root) for name in sorted(names))
-    elif scheme == S3:
+    elif is_in_bucket(address):
         files = (item[0] for item in objects.list(f"{address.rstrip('/')}/"))
     else:
         return []

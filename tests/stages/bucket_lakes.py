@@ -178,6 +178,13 @@ class Nessie:
         assert rows == {2, 3}
 
 
+def namespace_of(bench: S3Bench | AzureBench, name: str) -> str:
+    """Return an address in the bucket as lakeFS writes it."""
+    if isinstance(bench, AzureBench):
+        return f"https://{ACCOUNT}.blob.core.windows.net/{bench.client.container_name}/{bench.prefix}{name}"
+    return f"{bench.store.location}{name}"
+
+
 class BucketServer(FakeServer):
     """A server with a repository in a bucket: files of its local directory are uploaded before it
     answers.
@@ -187,7 +194,7 @@ class BucketServer(FakeServer):
         super().__init__(builder.repository)
         self.house, self.namespace = house, builder.namespace
         self.known = set[Path]()
-        builder.repository.storage_namespace = f"{house.bench.store.location}ml-data"
+        builder.repository.storage_namespace = namespace_of(house.bench, "ml-data")
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
         answer = super().answer(method, path, query, body)

@@ -1,11 +1,11 @@
-"""Discovery of Icechunk repositories in local folders and at locations on S3."""
+"""Discovery of Icechunk repositories in local folders and in buckets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from gc_assets.core.paths import S3, Location, scheme_of
+from gc_assets.core.paths import Location, is_in_bucket
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
 from gc_assets.lakes.icechunk.envelope import MAGIC
 from gc_assets.lakes.icechunk.repository import repo_address
@@ -27,7 +27,7 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
 def _holds(target: DiscoveryTarget, folder: str) -> bool:
     if target.path is not None:
         return (target.path / folder).is_dir()
-    return scheme_of(target.address) == S3 and next(iter(target.objects.list(f"{target.address.rstrip('/')}/{folder}/")), None) is not None
+    return is_in_bucket(target.address) and next(iter(target.objects.list(f"{target.address.rstrip('/')}/{folder}/")), None) is not None
 
 
 def _has_repo_object(target: DiscoveryTarget) -> bool:

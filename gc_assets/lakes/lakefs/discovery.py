@@ -9,7 +9,8 @@ from typing import Any, Final
 import urllib3
 
 from gc_assets.core.errors import UsageError
-from gc_assets.core.paths import S3, scheme_of
+from gc_assets.core.paths import is_in_bucket
+from gc_assets.core.urls import storage_address
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
 from gc_assets.lakes.lakefs.client import RepositoryClient, Server
 
@@ -39,8 +40,9 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     for name, namespace in sorted(RepositoryClient(Server(base, key_id, secret), "").namespaces().items()):
         credentials = {"access_key_id": f"${{{_KEY_ID}}}", "secret_access_key": f"${{{_SECRET}}}"}
         entry: dict[str, Any] = {"kind": "lakefs", "endpoint": base, "repository": name, **credentials}
-        if scheme_of(namespace) == S3:
-            yield DiscoveredLake(name, entry, (namespace,))
+        location = storage_address(namespace)
+        if is_in_bucket(location):
+            yield DiscoveredLake(name, entry, (location,))
         else:
             hint = "set `location` to the same folder on this machine, and add a storage that contains it"
             yield DiscoveredLake(name, entry, note=f"its files are in {namespace} of the server: {hint}")

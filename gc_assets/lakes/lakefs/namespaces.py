@@ -11,6 +11,7 @@ from typing import Final
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.paths import Location
+from gc_assets.core.urls import storage_address
 
 _LOCAL: Final = "local://"
 
@@ -33,7 +34,7 @@ def namespace_location(lake: str, namespace: str, configured: str | None, storag
     if configured is not None:
         return str(Location.parse(configured))
     if not namespace.startswith(_LOCAL):
-        return f"{namespace.rstrip('/')}/"
+        return f"{storage_address(namespace).rstrip('/')}/"
     folder = namespace.rstrip("/").rpartition("/")[2]
     matching = [storage for storage in storages if storage.rstrip("/").rpartition("/")[2] == folder]
     if len(matching) != 1:
@@ -67,5 +68,5 @@ def _normalize(namespace: str) -> str:
     (`block/local/adapter.go`).
     """
     if not namespace.startswith(_LOCAL):
-        return f"{namespace.rstrip('/')}/"
+        return f"{storage_address(namespace).rstrip('/')}/"
     return f"{_LOCAL}{posixpath.normpath('/' + namespace.removeprefix(_LOCAL).lstrip('/')).rstrip('/')}/"
