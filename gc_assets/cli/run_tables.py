@@ -38,11 +38,13 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
     for lake in lakes:
         if dropped := find_dropped_tables(context, lake):
             names = ", ".join(dropped[:_MAX_NAMES]) + (f" and {len(dropped) - _MAX_NAMES:,} more" if len(dropped) > _MAX_NAMES else "")
-            print_message(f"Dropped from lake {context.config.label_of(lake)} since the last run date: {names}. Their files are unowned.")
+            print_message(
+                f"Dropped from lake {context.config.label_of(lake)} since the last run date: {names}. See `gc-assets show dropped_tables`."
+            )
     for storage in storages:
         if (amount := unowned_files(context, storage)).files:
             label = context.config.label_of(storage)
-            print_message(f"Unowned in storage {label}: {_amount(amount)}. No lake claims them, so they are never planned.")
+            print_message(f"Unowned in storage {label}: {_amount(amount)}. No lake claims them, so they are not planned.")
 
 
 def _row(context: RunContext, item: RunTable) -> dict[str, Any]:

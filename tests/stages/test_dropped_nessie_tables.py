@@ -30,28 +30,30 @@ def planned_tables(house: Lakehouse, day: float) -> set[str]:
     return {key.split("/")[1].partition("_")[0] for key in house.keys("deletion_plan", reason="dropped")}
 
 
-def test_dropped_and_undropped_tables(house: Lakehouse, nessie: Server) -> None:
+def test_tables_of_a_deleted_branch_are_dropped(house: Lakehouse, nessie: Server) -> None:
     builder = NessieBuilder(nessie.uri, house.warehouse)
     main = builder.on()
-    for name in ("db.a", "db.returns", "db.tagged", "db.b", "db.c", "db.d", "db.renamed"):
-        main.new(name)
+    main.new("db.b")
+    main.new("db.c")
+    builder.branch("dev")
+    dev = builder.on("dev")
+    dev.new("db.tagged")
+    builder.tag("v1", "dev")
+    dev.new("db.a")
+    dev.new("db.returns")
     house.lakes = [builder.config(retention={"default": "1"})]
     house.plan()
-    returns = builder.content(["db", "returns"])
+    files = {key for key in house.files() if key.startswith("db/a_")}
+    returns = builder.content(["db", "returns"], "dev")
     assert returns is not None
-    main.drop("db.a")
-    main.drop("db.returns")
-    builder.tag("v1")
-    main.drop("db.tagged")
-    main.rename("db.renamed", "db.new")
-    assert planned_tables(house, 4) == set()  # the last commit with the tables has left the grace period
-    assert planned_tables(house, 10) == set()
+    builder.drop("dev")
+    assert planned_tables(house, 1) == set()  # the commits of the branch are in the grace period
     builder.put(["db", "returns"], {name: value for name, value in returns.items() if name != "id"})
-    assert planned_tables(house, 12) == {"a"}
-    header = house.plan()
-    assert outcomes(house.approve_and_apply(header)) == {"done"}
-    assert planned_tables(house, 12.1) == set()
-    assert {key.split("/")[1].partition("_")[0] for key in house.files()} == {"returns", "tagged", "b", "c", "d", "renamed"}
+    assert planned_tables(house, 5) == set()  # no commit shows db.a any more
+    assert planned_tables(house, 13) == {"a"}
+    assert house.keys("deletion_plan", reason="dropped") == files
+    assert outcomes(house.approve_and_apply(house.plan())) == {"done"}
+    assert {key.split("/")[1].partition("_")[0] for key in house.files() if "/data/" in key} == {"b", "c", "returns", "tagged"}
 
 
 def test_whole_claims_of_a_server_are_collected_as_before(house: Lakehouse, nessie: Server) -> None:
@@ -64,4 +66,4 @@ def test_whole_claims_of_a_server_are_collected_as_before(house: Lakehouse, ness
     builder.commit([{"type": "DELETE", "key": {"elements": ["db", "a"]}}, put(["other"], {"type": "NAMESPACE", "elements": ["other"]})])
     house.now = START + timedelta(days=4)
     house.plan()
-    assert {key.split("/")[1].partition("_")[0] for key in house.keys("deletion_plan")} == {"a"}
+    assert {key.split("/")[1].partition("_")[0] for key in house.keys("deletion_plan") if "/data/" in key} == {"a"}

@@ -12,10 +12,12 @@ from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.sweep.dropped_tables import find_stored
 from gc_assets.state.arrow_types import TIMESTAMP
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES, Table
 from gc_assets.state.side_tables import DROPPED_COLUMNS, DROPPED_TABLES_SIDE
 from gc_assets.state.side_tables import DROPPED_TABLES as DROPPED_SCHEMA
+from gc_assets.state.summaries import OrphanFilesSummary
 
 # Shown like a published table. Its rows are a side table of `orphan_files`.
 DROPPED_TABLES: Final = Table(
@@ -36,6 +38,16 @@ def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
     found = [row for row in rows.to_pylist() if row["gone_since"] is not None]
     ordered = sorted(found, key=lambda row: (-(row["bytes"] or 0), row["lake"], row["table_name"] or "", row["table_uuid"]))
     return pa.Table.from_pylist(ordered, schema=DROPPED_SCHEMA)
+
+
+def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tuple[str, str | None], str]:
+    """Return the names of the dropped tables of a sweep by lake and table uuid."""
+    if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
+        return {}
+    columns = ["lake", "table_uuid", "table_name", "gone_since"]
+    rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_SCHEMA, columns).to_pylist()
+    dropped = (row for row in rows if row["gone_since"] is not None and row["table_name"] is not None)
+    return {(row["lake"], row["table_uuid"]): f"{row['table_name']} (dropped)" for row in dropped}
 
 
 def short_row(row: dict[str, Any], lake_label: str) -> dict[str, Any]:

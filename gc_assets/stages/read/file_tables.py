@@ -11,8 +11,9 @@ import pyarrow as pa
 from gc_assets.core.claims import Claims
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
+from gc_assets.stages.read.dropped_tables import dropped_names
 from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
-from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class FileTables:
         lakes = [lake.name for lake in context.config.lakes]
         refs = [table for lake in lakes if (table := context.find(LAKE_REFS, lake)) is not None]
         live = [table for lake in lakes if (table := context.find(LIVE_FILES, lake)) is not None]
-        names: dict[tuple[str, str | None], str] = {}
+        names = dropped_names(context, context.find(ORPHAN_FILES, storage_name))
         for table in refs:
             for row in read_rows(context.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist():
                 if row["table_name"] is not None:

@@ -18,6 +18,7 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.read.browse import batches
+from gc_assets.stages.read.dropped_tables import dropped_names
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES
 
@@ -96,7 +97,7 @@ def _owners(context: RunContext, header: PlanHeader, published: PublishedTable) 
 
 
 def _table_names(context: RunContext, header: PlanHeader) -> dict[tuple[str, str | None], str]:
-    found: dict[tuple[str, str | None], str] = {}
+    found = dropped_names(context, context.state.current(header.storage, ORPHAN_FILES.name, header.run_date))
     for lake in context.config.lakes:
         refs = context.state.current(lake.name, LAKE_REFS.name, header.run_date)
         if refs is not None:

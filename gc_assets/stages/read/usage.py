@@ -15,6 +15,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.read.browse import batches
+from gc_assets.stages.read.dropped_tables import dropped_names
 from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, Table
@@ -62,6 +63,7 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
     wanted = set(storages)
     for storage in wanted:
         orphans = context.table(ORPHAN_FILES, storage)
+        names = dropped_names(context, orphans) | names
         for (lake, uuid, reason), amount in _sums(context, ORPHAN_FILES, orphans, ["lake", "table_uuid", "reason"]):
             if reason != FOREIGN:  # not garbage of the table
                 garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount

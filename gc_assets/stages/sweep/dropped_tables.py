@@ -219,7 +219,7 @@ def find_dropped_tables(
         for index, item in enumerate(bare.tables)
     )
     found = DroppedPrefixes(tables, present, of_lakes)
-    sums = {} if listing.is_earlier else _sum_former_files(spark, context, found, listing.inventory)
+    sums = _sum_former_files(spark, context, found, listing.inventory)
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     now = min(frozen_at, listing.as_of or frozen_at)
     decided = [replace(item, former_files=sums.get(index, FormerFiles())) for index, item in enumerate(tables)]

@@ -26,8 +26,6 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, ORPHAN_FILES
 from gc_assets.state.side_tables import (
-    CLAIMS,
-    CLAIMS_SIDE,
     DROPPED_TABLES,
     DROPPED_TABLES_SIDE,
     LOCATIONS,
@@ -115,7 +113,7 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
     lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
     live = context.table(LIVE_FILES, lake)
     unreadable = live.summary(LiveFilesSummary).unreadable
-    names, addresses = _read_server(context, lake, live) if context.kind(lake).has_live_contents else _read_catalog(context, refs)
+    names, addresses = _read_server(context, lake) if context.kind(lake).has_live_contents else _read_catalog(context, refs)
     unreadable_uuids = frozenset(item.table_uuid for item in unreadable if item.table_uuid is not None)
     prefixes: dict[str, list[Claim]] = {}
     for claim in claims:
@@ -157,7 +155,7 @@ def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, 
     return names, {row["table_uuid"]: row["address"] for row in sources if row["table_uuid"] is not None}
 
 
-def _read_server(context: RunContext, lake: str, live: PublishedTable) -> tuple[dict[str, str | None], dict[str, str]]:
+def _read_server(context: RunContext, lake: str) -> tuple[dict[str, str | None], dict[str, str]]:
     """Return the same for the tables that any retained commit of a server shows."""
     contents = read_rows(
         context.state, LIVE_CONTENTS, context.table(LIVE_CONTENTS, lake), columns=["metadata_location", "content_key", "at_head"]
@@ -168,8 +166,7 @@ def _read_server(context: RunContext, lake: str, live: PublishedTable) -> tuple[
         pc.equal(places.column("kind"), Kind.TABLE_UUID), pc.is_in(places.column("container"), contents["metadata_location"])
     )
     uuids = {row["container"]: row["address"].removeprefix(_URN) for row in places.filter(of_tables).to_pylist()}
-    claims = read_parts(context.state.files, live.paths(CLAIMS_SIDE), CLAIMS, ["location_of"]).column("location_of")
-    names: dict[str, str | None] = {uuid.removeprefix(_URN): None for uuid in claims.to_pylist() if uuid is not None}
+    names: dict[str, str | None] = {}
     addresses: dict[str, str] = {}
     for row in sorted(contents.to_pylist(), key=lambda row: bool(row["at_head"])):
         uuid = uuids.get(row["metadata_location"])
