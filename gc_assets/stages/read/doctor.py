@@ -22,6 +22,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.read import doctor_lakes as lake_checks
 from gc_assets.stages.read import doctor_records as records
+from gc_assets.stages.read.doctor_clocks import check_clocks
 from gc_assets.stores.store import examine_state
 
 # Less free space for the state is a warning. A run with a million files writes about 100 MB.
@@ -57,6 +58,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
         yield lake.name, "history edits", partial(_check_edits, context, lake.name, frozen)
         yield lake.name, "decoder", partial(lake_checks.check_decoder, context, lake.name)
         yield lake.name, "addresses", partial(lake_checks.check_addresses, context, lake.name)
+        yield lake.name, "clocks", partial(check_clocks, context, lake.name)
     yield "storages", "overlaps", lambda: _check_overlaps(context)
     for storage in context.config.storages:
         yield storage.name, "store", partial(_check_store, context, storage, reachable)
