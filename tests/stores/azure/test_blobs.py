@@ -1,0 +1,353 @@
+"""What only Azure has: leases, snapshots, types of blobs, directory entries, markers, copies that wait."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.storage.blob import BlobClient, ContainerSasPermissions, generate_container_sas
+
+from gc_assets.azure.bucket import AzureBucket
+from gc_assets.azure.client import get_container
+from gc_assets.buckets.identity import token_of
+from gc_assets.buckets.protocol import QUARANTINED, Deletion
+from gc_assets.config.azure import AzureConfig
+from gc_assets.config.connections import Connections
+from gc_assets.core.errors import GateRefused, StoreError, UsageError
+from gc_assets.core.requests import count_requests
+from gc_assets.stores.azure import listing
+from gc_assets.stores.azure.conditions import find_obstacle
+from gc_assets.stores.azure.store import AzureStore
+from gc_assets.stores.protocol import ListingBatch
+from gc_assets.stores.store import open_store
+from tests.azure.credentials import ACCOUNT, APPLY_KEY, KEY, READ_VARIABLE, connection_string
+from tests.stores.azure_bench import AzureBench, location_of, open_azure_bench
+from tests.stores.builders import CLOCK, PLAN
+from tests.stores.contract import QuarantineBench, inventory
+
+
+@pytest.fixture
+def bench() -> Iterator[AzureBench]:
+    with open_azure_bench() as opened:
+        yield opened
+
+
+def bucket_of(bench: AzureBench) -> AzureBucket:
+    assert isinstance(bench.store, AzureStore)
+    return bench.store.bucket
+
+
+def blob(bench: AzureBench, key: str) -> BlobClient:
+    return bench.client.get_blob_client(bench.prefix + key)
+
+
+def result_of(bench: AzureBench, key: str) -> tuple[str, str]:
+    act = QuarantineBench(bench, "trash")
+    (result,) = bench.store.quarantine("trash", PLAN).act([act.plan_row(key)])
+    return result.verdict, result.error or ""
+
+
+# Blobs that cannot be deleted
+
+
+def test_leased_blob_is_denied_and_not_copied(bench: AzureBench) -> None:
+    bench.put("t/a", b"x")
+    lease = blob(bench, "t/a").acquire_lease()
+    verdict, error = result_of(bench, "t/a")
+    assert (verdict, "has a lease on the blob; break it" in error) == ("denied", True)
+    assert bench.everything() == {"t/a"}
+    lease.release()
+    assert result_of(bench, "t/a") == ("done", "")
+
+
+def test_blob_with_a_snapshot_is_denied(bench: AzureBench) -> None:
+    bench.put("t/a", b"x")
+    blob(bench, "t/a").create_snapshot()
+    verdict, error = result_of(bench, "t/a")
+    assert (verdict, "the blob has snapshots; delete them" in error) == ("denied", True)
+    assert bench.get("t/a") == b"x"
+
+
+def test_archived_blob_is_denied(bench: AzureBench) -> None:
+    bench.put("t/a", b"x")
+    blob(bench, "t/a").set_standard_blob_tier("Archive")
+    verdict, error = result_of(bench, "t/a")
+    assert (verdict, "archive tier; move it to another tier" in error) == ("denied", True)
+    assert bench.everything() == {"t/a"}
+
+
+@pytest.mark.parametrize("kind", ["append", "page"])
+def test_other_types_of_blobs_are_denied_in_every_mode(bench: AzureBench, kind: str) -> None:
+    bench.put("t/block", b"x")
+    if kind == "append":
+        blob(bench, "t/a").create_append_blob()
+    else:
+        blob(bench, "t/a").create_page_blob(512)
+    for mode in ("trash", "deferred"):
+        act = QuarantineBench(bench, mode)
+        for action in ("quarantine", "purge", "restore"):
+            row = act.plan_row("t/a", action)
+            (result,) = bench.store.quarantine(mode, PLAN).act([act.follow_up(row, action)])
+            if result.verdict != "absent":  # nothing was quarantined
+                assert (result.verdict, "only block blobs are changed" in (result.error or "")) == ("denied", True)
+    assert bench.everything() == {"t/a", "t/block"}
+
+
+def test_name_with_a_dot_component_is_kept_and_never_sent(bench: AzureBench) -> None:
+    bucket = bucket_of(bench)
+    bench.put("t/a", b"another blob")
+    for key in ("t/./a", "t/x/../a", "t\\..\\a"):
+        (change,) = bucket.delete([Deletion(key)])
+        assert change.verdict == "denied"
+        assert bucket.delete_if_match(key, None).verdict == "denied"
+        with pytest.raises(OSError, match="URLs cannot contain"):
+            bucket.head(key)
+    assert bench.get("t/a") == b"another blob"
+
+
+# Copies
+
+
+def test_copy_keeps_properties_metadata_and_tags(bench: AzureBench) -> None:
+    from azure.storage.blob import ContentSettings
+
+    settings = ContentSettings(content_type="text/x", content_encoding="gzip", cache_control="no-cache")
+    blob(bench, "t/a").upload_blob(b"x", metadata={"Owner": "ada"}, content_settings=settings, tags={"team": "lake"})
+    act = QuarantineBench(bench, "trash")
+    row = act.plan_row("t/a")
+    assert act(row) == ["done"]
+    assert act(act.follow_up(row, "restore")) == ["done"]
+    found = blob(bench, "t/a").get_blob_properties()
+    assert {name.lower(): value for name, value in found.metadata.items()} == {"owner": "ada", "gc_assets_restored": row.etag}
+    assert (found.content_settings.content_type, found.content_settings.content_encoding) == ("text/x", "gzip")
+    assert blob(bench, "t/a").get_blob_tags() == {"team": "lake"}
+
+
+def test_pending_copy_is_awaited(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put("a", b"x")
+    bucket, statuses = bucket_of(bench), iter(["pending", "pending", "success"])
+    source = bucket.head("a")
+    assert source is not None
+    real_start, real_properties = BlobClient.start_copy_from_url, BlobClient.get_blob_properties
+
+    def start(self: BlobClient, *arguments: Any, **options: Any) -> Any:
+        return real_start(self, *arguments, **options) | {"copy_status": next(statuses)}
+
+    def properties(self: BlobClient, **options: Any) -> Any:
+        found = real_properties(self, **options)
+        found.copy.status = next(statuses)
+        return found
+
+    monkeypatch.setattr(BlobClient, "start_copy_from_url", start)
+    monkeypatch.setattr(BlobClient, "get_blob_properties", properties)
+    assert bucket.copy_if_match(source, "a", "b", (QUARANTINED, source.identity)).verdict == "done"
+    assert next(statuses, "all read") == "all read"
+
+
+def test_unfinished_copy_is_no_copy_in_the_trash(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put("t/a", b"")  # an empty blob has the size of an unfinished copy
+    act = QuarantineBench(bench, "trash")
+    row = act.plan_row("t/a")
+    real = BlobClient.get_blob_properties
+
+    def unfinished(self: BlobClient, **options: Any) -> Any:
+        found = real(self, **options)
+        if "/trash/" in found.name:
+            found.copy.status = "pending"
+        return found
+
+    monkeypatch.setattr(BlobClient, "get_blob_properties", unfinished)
+    (result,) = bench.store.quarantine("trash", PLAN).act([row])
+    assert (result.verdict, bench.get("t/a")) == ("failed", b"")
+    monkeypatch.undo()
+    assert act(row) == ["done"]
+
+
+# Listing
+
+
+def list_all(bench: AzureBench, page_keys: int, parallelism: int = 2, budget: int = 5) -> tuple[list[str], list[ListingBatch]]:
+    tasks: list[Any] = list(listing.plan_listing(bucket_of(bench), parallelism, None, False, page_keys))
+    found, steps = list[str](), list[ListingBatch]()
+    while tasks:
+        for step in pickle.loads(pickle.dumps(tasks.pop())).run(budget):  # noqa: S301  (bytes made on this line)
+            steps.append(step)
+            found += step.objects.column("key").to_pylist()
+            tasks += step.leftover
+    return found, steps
+
+
+def test_pages_of_two_list_each_blob_once(bench: AzureBench) -> None:
+    keys = {f"{folder}{number}" for folder in ("", "a/", "a/b/", "a//", "ä/", "b/c/d/") for number in range(5)}
+    for key in sorted(keys):
+        bench.put(key, b"x")
+    bench.put(".gc-assets/trash/p/x", b"x")
+    for parallelism in (1, 4):
+        found, _ = list_all(bench, 2, parallelism)
+        assert sorted(found) == sorted(keys)
+
+
+def test_directory_entries_are_kept_and_reported(bench: AzureBench) -> None:
+    blob(bench, "t").upload_blob(b"", metadata={"hdi_isfolder": "true"})
+    bench.put("t/a", b"x")
+    assert set(inventory_with_problems(bench)[0]) == {"t/a"}
+    assert [(problem.kind, "1 directory entries" in problem.detail) for problem in inventory_with_problems(bench)[1]] == [("special", True)]
+    assert [name for name, _, _ in bench.store.objects.list(bench.store.location)] == [f"{bench.store.location}t/a"]
+
+
+def inventory_with_problems(bench: AzureBench) -> tuple[list[str], list[Any]]:
+    found, steps = list_all(bench, 5000)
+    return found, [problem for step in steps for problem in step.problems]
+
+
+def test_listing_that_does_not_end_stops(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Repeating:
+        """A listing whose pages all continue at the same marker."""
+
+        continuation_token = "again"  # noqa: S105  (a marker)
+
+        def list_blobs(self, **options: Any) -> Repeating:
+            return self
+
+        def by_page(self, continuation_token: str | None) -> Iterator[list[Any]]:
+            return self
+
+        def __next__(self) -> list[Any]:
+            return []
+
+    monkeypatch.setattr(AzureBucket, "container", lambda *_: Repeating())
+    with pytest.raises(StoreError, match="the same marker"):
+        list(bucket_of(bench).list_pages())
+
+
+# The account
+
+
+def test_hierarchical_namespace_is_refused(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket, real = bucket_of(bench), AzureBucket.put_if_absent
+
+    def put_with_directory(self: AzureBucket, key: str, content: bytes) -> Any:
+        if key.startswith(".gc-assets/canary-") and "/" in key.removeprefix(".gc-assets/"):
+            self.put(key.rpartition("/")[0], b"").require()
+        return real(self, key, content)
+
+    monkeypatch.setattr(AzureBucket, "put_if_absent", put_with_directory)
+    assert "hierarchical namespace" in (find_obstacle(bucket) or "")
+    for refused in (bench.store.probe, lambda: bench.store.acquire(PLAN, "ada", CLOCK)):
+        with pytest.raises(StoreError, match="hierarchical namespace"):
+            refused()
+    assert bench.everything() == set()
+
+
+def test_server_that_ignores_etags_is_refused(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = AzureBucket.delete_if_match
+    monkeypatch.setattr(AzureBucket, "delete_if_match", lambda self, key, _token: real(self, key, None))
+    with pytest.raises(StoreError, match="ignores If-Match"):
+        bench.store.acquire(PLAN, "ada", CLOCK)
+    assert bench.everything() == set()
+
+
+# Credentials
+
+
+def test_sas_token_reads_and_cannot_change(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put("t/a", b"x")
+    container = str(bench.client.container_name)
+    permission = ContainerSasPermissions(read=True, list=True)
+    token = generate_container_sas(ACCOUNT, container, KEY, permission=permission, expiry=datetime.now(UTC) + timedelta(hours=1))
+    signature = token.partition("sig=")[2].partition("&")[0]
+    monkeypatch.setenv("GC_ASSETS_TEST_SAS", token)
+    settings = AzureConfig(endpoint=bench.server.endpoint, secret_variable="GC_ASSETS_TEST_SAS")  # noqa: S106  (a name)
+    store = open_store(bench.store.location, Connections.of(settings))
+    assert set(inventory(store)) == {"t/a"}
+    assert signature.encode() not in pickle.dumps([store, *store.plan_listing(2)])
+    with pytest.raises(StoreError) as refused:
+        store.acquire(PLAN, "ada", CLOCK)
+    assert "docs/azure.md" in str(refused.value)
+    assert signature not in str(refused.value)
+    assert bench.everything() == {"t/a"}
+
+
+def test_copies_work_with_a_sas_token(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put("t/a", b"x")
+    permission = ContainerSasPermissions(read=True, list=True, write=True, create=True, delete=True, tag=True)
+    expiry = datetime.now(UTC) + timedelta(hours=1)
+    token = generate_container_sas(ACCOUNT, str(bench.client.container_name), KEY, permission=permission, expiry=expiry)
+    monkeypatch.setenv("GC_ASSETS_TEST_SAS_ALL", token)
+    settings = AzureConfig(endpoint=bench.server.endpoint, secret_variable="GC_ASSETS_TEST_SAS_ALL")  # noqa: S106  (a name)
+    store = open_store(bench.store.location, Connections.of(settings))
+    row = QuarantineBench(bench, "trash").plan_row("t/a")
+    assert [result.verdict for result in store.quarantine("trash", PLAN).act([row])] == ["done"]
+    copy = blob(bench, f".gc-assets/trash/{PLAN}/t/a").get_blob_properties()
+    assert "sig=" not in str(copy.metadata)
+
+
+def test_error_shows_no_secret_of_the_environment(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = "d3Jvbmcga2V5IG9mIHRoZSB0ZXN0cw=="
+    monkeypatch.setenv("GC_ASSETS_TEST_WRONG", connection_string(wrong))
+    monkeypatch.setenv("GC_ASSETS_TEST_JUNK", "AccountName;junk-with-a-secret")
+    monkeypatch.setenv("GC_ASSETS_TEST_OTHER", connection_string(KEY).replace(ACCOUNT, "otheraccount"))
+    for variable, expected in (
+        ("GC_ASSETS_TEST_WRONG", "AuthorizationFailure"),
+        ("GC_ASSETS_TEST_JUNK", "neither a connection string nor a SAS token"),
+        ("GC_ASSETS_TEST_OTHER", f"is for the account otheraccount, but {ACCOUNT}.dfs.core.windows.net"),
+        ("GC_ASSETS_TEST_UNSET", "GC_ASSETS_TEST_UNSET is not set"),
+    ):
+        settings = AzureConfig(endpoint=bench.server.endpoint, secret_variable=variable)
+        store = open_store(bench.store.location, Connections.of(settings))
+        with pytest.raises((StoreError, UsageError)) as refused:
+            store.check_access()
+        assert expected in str(refused.value)
+        assert not [secret for secret in (wrong, KEY, APPLY_KEY, "junk-with") if secret in str(refused.value)]
+
+
+def test_unreachable_server_is_reported_without_the_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GC_ASSETS_TEST_SAS_DEAD", "sv=2024-11-04&sig=secretsignature")
+    settings = AzureConfig(endpoint=f"http://127.0.0.1:9/{ACCOUNT}", secret_variable="GC_ASSETS_TEST_SAS_DEAD")  # noqa: S106
+    bucket = AzureBucket.of(location_of("c", "p/"), settings)
+    with pytest.raises(OSError, match="check the network") as refused:
+        bucket.reach(1)
+    assert "secretsignature" not in f"{refused.value} {refused.value.strerror}"
+    assert "sig=" not in str(refused.value)
+
+
+def test_roles_use_their_own_credentials(bench: AzureBench) -> None:
+    read, change = (get_container(bucket_of(bench).settings, bucket_of(bench).name, role).credential for role in ("read", "change"))
+    assert (read.named_key.key, change.named_key.key) == (KEY, APPLY_KEY) if hasattr(read, "named_key") else (read is not change)
+    assert os.environ[READ_VARIABLE] not in repr(bucket_of(bench))
+
+
+def test_anonymous_settings_change_nothing(bench: AzureBench) -> None:
+    settings = AzureConfig(endpoint=bench.server.endpoint, anonymous=True)
+    with pytest.raises(UsageError, match="cannot change anything"):
+        open_store(bench.store.location, Connections.of(settings)).acquire(PLAN, "ada", CLOCK)
+
+
+# Requests
+
+
+def test_requests_are_counted_by_kind(bench: AzureBench) -> None:
+    bucket = bucket_of(bench)
+    for number in range(3):
+        bench.put(f"t/{number}", b"x")
+    with count_requests() as tally:
+        list(bucket.list_pages())
+        found = bucket.head("t/0")
+        assert found is not None
+        bucket.copy_if_match(found, "t/0", "u/0", (QUARANTINED, found.identity)).require()
+        bucket.put("u/1", b"x").require()
+        bucket.read("u/1")
+        infos = [(key, bucket.head(key)) for key in ("t/1", "t/2")]
+        deletions = [Deletion(key, token=token_of(info.identity)) for key, info in infos if info is not None]
+        assert [change.verdict for change in bucket.delete(deletions)] == ["done"] * 2
+    assert dict(tally.take().counts) == {"LIST": 1, "HEAD": 3, "COPY": 1, "PUT": 1, "GET": 1, "DELETE": 2}
+
+
+def test_second_apply_is_refused_while_the_first_runs(bench: AzureBench) -> None:
+    bench.store.acquire(PLAN, "ada", CLOCK)
+    with pytest.raises(GateRefused, match="ada"):
+        bench.store.acquire(PLAN, "grace", CLOCK)
