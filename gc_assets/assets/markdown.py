@@ -42,7 +42,7 @@ def dropped_tables_markdown(orphans: OrphanFilesSummary) -> str:
     """Return the dropped tables that have files, as a table."""
     rows = [
         f"| {escape_markdown(f'{item.lake}: {item.table_name or item.table_uuid}')} | {item.last_seen:%Y-%m-%d %H:%M} | {item.files:,} "
-        f"| {format_bytes(item.bytes)} | {escape_markdown(f'waits: {item.waits_for}' if item.waits_for else 'collected')} |"
+        f"| {format_bytes(item.bytes)} | {escape_markdown(f'waits: {item.waits_for}' if item.waits_for else 'planned')} |"
         for item in orphans.dropped
     ]
     return "\n".join(["| dropped table | last read | files | bytes | state |", "|---|---|--:|--:|---|", *rows])

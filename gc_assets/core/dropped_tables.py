@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +23,8 @@ from gc_assets.core.units import format_duration
 # A dropped table without files is forgotten after this time. Until then its copies in quarantine
 # have a claim, so that they can be purged.
 FORGET_AFTER = timedelta(days=365)
+_MICROSECONDS = pa.timestamp("us", "UTC")
+_NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,16 +310,18 @@ class DroppedPrefixes:
         """Return the index of the table that each file belongs to, None if it belongs to none."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
-        at = pa.array([prefix is not None for prefix in prefixes], pa.bool_()).take(directories.indices)
-        rows = pc.indices_nonzero(pc.fill_null(at, False))
-        found: list[int | None] = [None] * len(keys)
-        columns = (rows, directories.indices.take(rows), modified.take(rows))
-        for row, directory, time in zip(*(column.to_pylist() for column in columns), strict=True):
-            prefix = prefixes[directory]
-            if prefix is not None and time is not None:
-                indices = self.by_prefix[prefix]
-                found[row] = next((index for index in indices if time < self.tables[index].before), None)
-        return pa.array(found, pa.int32())
+        claimed = pa.array(prefixes, pa.string()).take(directories.indices).dictionary_encode()
+        claims = pc.fill_null(claimed.indices, -1).to_numpy(zero_copy_only=False)
+        times = pc.fill_null(modified.cast(_MICROSECONDS).cast(pa.int64()), _NEVER).to_numpy(zero_copy_only=False)
+        found = np.full(len(keys), -1, np.int32)
+        order = np.argsort(claims, kind="stable")
+        bounds = np.searchsorted(claims[order], np.arange(len(claimed.dictionary) + 1))
+        for number, prefix in enumerate(claimed.dictionary.to_pylist()):
+            rows = order[bounds[number] : bounds[number + 1]]
+            for index in reversed(self.by_prefix[prefix]):  # the earliest table last
+                before = pa.scalar(self.tables[index].before, _MICROSECONDS).cast(pa.int64()).as_py()
+                found[rows[times[rows] < before]] = index
+        return pa.array(found, pa.int32(), mask=found < 0)
 
     def is_due(self, indices: pa.Array) -> pa.Array:
         """Return True for the files of tables whose files are collected."""

@@ -52,15 +52,16 @@ def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tup
 
 def short_row(row: dict[str, Any], lake_label: str) -> dict[str, Any]:
     """Return a row with the computed columns table, size and state."""
-    name = f"{lake_label}: {row['table_name'] or row['table_uuid']}"
-    return {**row, "table": name, "size": format_bytes(row["bytes"] or 0), "state": describe_state(row)}
+    table = f"{lake_label}: {row['table_name'] or row['table_uuid']}"
+    times = {name: f"{row[name]:%Y-%m-%d %H:%M}Z" for name in ("last_seen", "gone_since")}
+    return {**row, **times, "table": table, "size": format_bytes(row["bytes"] or 0), "state": describe_state(row)}
 
 
 def describe_state(row: dict[str, Any]) -> str:
     """Return what happens to the files of a dropped table."""
     if not row["files"]:
         return "no files"
-    return f"waits: {row['waits_for']}" if row["waits_for"] is not None else "collected"
+    return f"waits: {row['waits_for']}" if row["waits_for"] is not None else "planned"
 
 
 def find_dropped_table(context: RunContext, storage_name: str, key: str, modified: datetime | None) -> DroppedTable | None:

@@ -400,12 +400,11 @@ class _SumDropped:
         mine = pa.array(unshared, pa.string()).take(directories.indices)
         rows = pa.table({"prefix": mine, "at": batch.column("last_modified"), "key": batch.column("key")})
         rows = rows.filter(pc.and_(pc.is_valid(mine), pc.is_valid(batch.column("last_modified"))))
-        newest: dict[str, Mapping[str, Any]] = {}
-        for row in rows.sort_by([("at", "ascending"), ("key", "ascending")]).to_pylist():
-            newest[row["prefix"]] = row
-        for prefix, row in newest.items():
-            for index in self.found.by_prefix[prefix]:
-                yield {"table": index, "files": 0, "bytes": 0, "newest": row["at"], "newest_key": row["key"]}
+        for row in rows.group_by("prefix").aggregate([("at", "max")]).to_pylist():
+            is_newest = pc.and_(pc.equal(rows.column("prefix"), row["prefix"]), pc.equal(rows.column("at"), row["at_max"]))
+            key = rows.column("key").filter(is_newest)[0].as_py()
+            for index in self.found.by_prefix[row["prefix"]]:
+                yield {"table": index, "files": 0, "bytes": 0, "newest": row["at_max"], "newest_key": key}
 
 
 @dataclass(frozen=True)
