@@ -27,6 +27,7 @@ from gc_assets._version import __version__
 from gc_assets.core import errors
 from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
+from gc_assets.core.hashing import row_hashes
 from gc_assets.core.plan import Amount
 from gc_assets.core.requests import Requests, record_requests
 from gc_assets.engine.arrow_frames import create_frame, to_arrow
@@ -222,6 +223,17 @@ def write_frame(
     hashed = frame.selectExpr(*columns, *extra).withColumn(ROW_HASH, row_hash(schema))
     task = _WriteParts(state.files, run.path, table.name, table.schema, tuple(totals_by), tuple(routes))
     return merge_written(run_over_frame(hashed, task, PARTS_DDL))
+
+
+def write_routed(
+    rows: pa.Table | DataFrame, table: Table, run: TableRun, state: State, totals_by: Sequence[str], routes: Sequence[str]
+) -> WrittenParts:
+    """Write rows with a column `_route`, as `write_frame` does. A table is written in this process."""
+    if not isinstance(rows, pa.Table):
+        return write_frame(rows, table, run, state, totals_by, routes)
+    hashes = row_hashes(rows.select(table.schema.names).cast(table.schema))
+    task = _WriteParts(state.files, run.path, table.name, table.schema, tuple(totals_by), tuple(routes))
+    return merge_written(run_in_process(task, rows.append_column(ROW_HASH, pa.array(hashes)).combine_chunks().to_batches()))
 
 
 def run_over_frame(frame: DataFrame, task: Task, ddl: str) -> Sequence[Any]:

@@ -100,7 +100,6 @@ HASHES: Final = schema_of(
     column("key_hash", LONG, "`xxhash64` of the key, or of the address if it is external."),
     column("loose_hash", LONG, "`xxhash64` of the spelling-insensitive key; null if it equals the key."),
     column("size_bytes", LONG, "Size of the file, if the container records it."),
-    column("must_exist", BOOL, "False if the format allows the file to be absent."),
 )
 
 EDGES_SIDE: Final = "_edges"

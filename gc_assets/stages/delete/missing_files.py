@@ -6,7 +6,9 @@ of them, its live set may be wrong, so nothing under its claims is planned in an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,9 +75,7 @@ def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:
         return rows
     schema = pa.schema([*(DELETION_PLAN.schema.field(name) for name in rows.columns if name != ROUTE), (ROUTE, STRING)])
     ordered = rows.select(*(name for name in rows.columns if name != ROUTE), F.col(ROUTE))
-    # Under a claim on the whole storage, exactly the shielded keys have no owner.
-    shields = [Claim("", Owner("", None), collect=True), *(Claim(prefix, Owner("", None), collect=False) for prefix in prefixes)]
-    return map_arrow(ordered, _RouteShielded(Claims.of(shields)), schema).select(*rows.columns)
+    return map_arrow(ordered, RouteMissing.of(prefixes), schema).select(*rows.columns)
 
 
 def missing_prefixes(
@@ -86,15 +86,26 @@ def missing_prefixes(
     return prefixes_of(context, storage_name, tables, owners) if owners else ()
 
 
-class _RouteShielded:
-    """Task that routes the rows of shielded keys. Runs in executors."""
+@dataclass(frozen=True)
+class RouteMissing:
+    """Task of `route_missing`.
 
-    def __init__(self, claims: Claims) -> None:
-        self._claims = claims
+    Attributes:
+        shields: Claims that shield the keys to route.
+    """
+
+    shields: Claims
+
+    @classmethod
+    def of(cls, prefixes: Sequence[str]) -> Self:
+        """Route the rows under these prefixes."""
+        # Under a claim on the whole storage, exactly the shielded keys have no owner.
+        shields = [Claim("", Owner("", None), collect=True), *(Claim(prefix, Owner("", None), collect=False) for prefix in prefixes)]
+        return cls(Claims.of(shields))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            shielded = pc.is_null(self._claims.resolve(batch.column("key"))[0])
+            shielded = pc.is_null(self.shields.resolve(batch.column("key"))[0])
             is_planned = pc.and_(pc.equal(batch.column(ROUTE), ""), pc.not_equal(batch.column("action"), RESTORE))
             route = pc.if_else(pc.and_(shielded, is_planned), MISSING_FILES_SIDE, batch.column(ROUTE))
             yield batch.set_column(batch.schema.get_field_index(ROUTE), ROUTE, route)

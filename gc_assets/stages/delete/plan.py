@@ -26,8 +26,8 @@ from gc_assets.engine.tables import (
     publish,
     read_paths,
     report_parts,
-    write_frame,
     write_parts,
+    write_routed,
 )
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.stages.delete.close import close_outdated_plans
@@ -96,7 +96,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     session = choose_session(spark, *_size(inputs, expiry, log))
     rows, deferred = plan_rows(session, inputs, run, expiry, log)
     totals_by = ["action", "reason", "after_expiry", "kind"]
-    written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE, *LEFT_OUT_SIDES])
+    written = write_routed(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE, *LEFT_OUT_SIDES])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
     aliases = planned_by_alias(
         spark, context, storage_name, inputs.live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts)

@@ -6,9 +6,9 @@ Planning never changes files of a storage.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,11 +18,24 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.claims import Claims
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import Amount
+from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_small
-from gc_assets.engine.tables import ROUTE, WrittenParts, collect, map_arrow, read_paths, read_table, side_paths
+from gc_assets.engine.tables import (
+    ROUTE,
+    Task,
+    WrittenParts,
+    collect,
+    frame_from_arrow,
+    map_arrow,
+    read_paths,
+    read_table,
+    side_paths,
+    spark_schema,
+)
+from gc_assets.engine.tasks import fits_in_process
 from gc_assets.stages.delete.foreign_rows import foreign_copies
-from gc_assets.stages.delete.missing_files import missing_prefixes, route_missing
+from gc_assets.stages.delete.missing_files import RouteMissing, missing_prefixes, route_missing
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.denials import denied_objects
 from gc_assets.stages.records.ledger import (
@@ -39,7 +52,8 @@ from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.stages.sweep.needed_keys import find_needed
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable, TableRun
-from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import (
     DENIED_SIDE,
     EXPIRY_ACTIONS,
@@ -56,14 +70,15 @@ from gc_assets.stores.protocol import Store
 OWNED: Final = pa.schema(
     [*(field for field in QUARANTINED_COPY if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)]
 )
+PLANNED: Final = DELETION_PLAN.schema.append(pa.field(ROUTE, STRING))
 _PRESENT: Final = pa.schema([("key", STRING), ("etag", STRING)])
 _OWNED_COPY: Final = pa.schema([("key", STRING), ("etag", STRING), ("source_plan_id", STRING), ("lake", STRING)])
 
 
 def plan_rows(
     spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader
-) -> tuple[DataFrame, DataFrame | None]:
-    """Build the planned rows, and those that would be purged if all tables were readable and the run
+) -> tuple[pa.Table | DataFrame, DataFrame | None]:
+    """Build the planned rows (columns `PLANNED`), and those that would be purged if all tables were readable and the run
     had listed the storage.
 
     The second frame is None if both is so. Three groups of keys are routed to side
@@ -77,11 +92,14 @@ def plan_rows(
         expiry: History edits of the plan, as parts of `run`.
         log: Deletion logs of the storage.
     """
-    denied = _denied_actions(spark, inputs) if log.parts else None
     missing = missing_prefixes(inputs.context, inputs.storage, inputs.missing, [*inputs.refs, *inputs.live])
-    orphans = route_missing(_leave_out(inputs, _orphan_rows(spark, inputs, run, expiry), denied), missing)
+    plan = _PlanOrphans.of(inputs, run, expiry)
     if not log.parts:
-        return orphans, None
+        return _map_orphans(spark, inputs, replace(plan, missing=RouteMissing.of(missing) if missing else None)), None
+    denied = _denied_actions(spark, inputs)
+    planned = _map_orphans(spark, inputs, plan)
+    frame = frame_from_arrow(spark, planned) if isinstance(planned, pa.Table) else planned
+    orphans = route_missing(_leave_out(frame, denied), missing)
     copies = read_copies(spark, log, rehearsal=inputs.context.clock.is_rehearsal).drop("rehearsal")
     # Deferred quarantine moves no files, so each sweep lists them again. Another object of the same
     # name is new garbage.
@@ -109,29 +127,21 @@ def plan_rows(
         known = foreign.select("key", "source_plan_id", F.lit(True).alias("_foreign"))
         compared = compared.join(known, ["key", "source_plan_id"], "left").select(*columns, "_foreign")
         is_due &= F.col("_foreign").isNull()
-    quarantined = _leave_out(inputs, _quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred), denied)
+    quarantined = _leave_out(_quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred), denied)
     quarantined = route_missing(quarantined, missing)
     waits = inputs.blocks_purges or inputs.listing.is_earlier
     return orphans.unionByName(quarantined), compared.filter(is_due) if waits else None
 
 
-def _leave_out(inputs: PlanInputs, rows: DataFrame, denied: DataFrame | None) -> DataFrame:
-    """Route rows that cannot succeed to side tables.
-
-    These are objects that an apply was denied in the same mode, and keys that are too long for the
-    trash. A restore is always tried again.
+def _leave_out(rows: DataFrame, denied: DataFrame | None) -> DataFrame:
+    """Route rows that an apply was denied in the same mode to a side table. A restore is always
+    tried again.
     """
-    mode = inputs.context.storage(inputs.storage).quarantine
-    limit = inputs.context.store(inputs.storage).max_key_bytes(mode)
-    is_planned = F.col(ROUTE) == ""
-    if limit is not None:
-        is_too_long = is_planned & (F.col("action") == QUARANTINE) & (F.octet_length("key") > limit)
-        rows = rows.withColumn(ROUTE, F.when(is_too_long, TOO_LONG_SIDE).otherwise(F.col(ROUTE)))
     if denied is None:
         return rows
     columns, version = rows.columns, F.coalesce("version_id", F.lit(""))
     found = rows.withColumn("_version", version).join(denied, ["key", "etag", "_version", "action", "quarantine"], "left")
-    is_denied = is_planned & F.coalesce("_denied", F.lit(False))
+    is_denied = (F.col(ROUTE) == "") & F.coalesce("_denied", F.lit(False))
     return found.withColumn(ROUTE, F.when(is_denied, DENIED_SIDE).otherwise(F.col(ROUTE))).select(*columns)
 
 
@@ -156,39 +166,69 @@ def sum_files(files: DataFrame | None) -> Amount:
     return Amount(files=row["files"], bytes=row["bytes"])
 
 
-def _orphan_rows(spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts) -> DataFrame:
-    """Build the rows to quarantine from the orphans.
+def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Table | DataFrame:
+    """Run a task over the orphans. The result is a table if they are few."""
+    parts = inputs.orphans.parts()
+    paths, sizes = tuple(inputs.orphans.paths()), tuple(part.size_bytes for part in parts)
+    scan = ParquetScan(inputs.context.state.files, ORPHAN_FILES.schema, paths, sizes)
+    if is_small(spark) or fits_in_process(inputs.orphans.rows, len(paths)):
+        return pa.Table.from_batches(task(scan.read_batches()), PLANNED)
+    return scan.map_arrow(spark, task, spark_schema(PLANNED))
 
-    Orphans in histories that this plan does not edit are routed to the side table `_held`.
+
+@dataclass(frozen=True)
+class _PlanOrphans:
+    """Task that builds the rows to quarantine from the orphans (columns `PLANNED`).
+
+    Orphans in histories that this plan does not edit are routed to the side table `_held`, and keys
+    that are too long for the trash to `_too_long`.
+
+    Attributes:
+        mode: Quarantine mode.
+        edited: Histories that this plan edits.
+        max_key_bytes: Longest key that can be quarantined, if it is limited.
+        missing: Routes rows of tables that lack files in another storage, if any.
     """
-    state, storage = inputs.context.state, inputs.context.storage(inputs.storage)
-    histories = read_paths(spark, state.files, EXPIRY_ACTIONS, side_paths(run, expiry, EXPIRY_SIDE)).select(
-        F.concat_ws("/", "lake", "table_uuid").alias("history"), F.lit(True).alias("edited")
-    )
-    edited = histories.distinct() if is_small(spark) else F.broadcast(histories.distinct())
-    found = (
-        read_table(spark, state, ORPHAN_FILES, inputs.orphans)
-        .filter(F.col("reason") != FOREIGN)
-        .withColumn("history", F.concat_ws("/", "held_by", "held_by_table"))
-        .join(edited, "history", "left")
-    )
-    return found.select(
-        "key",
-        F.lit(QUARANTINE).alias("action"),
-        "size_bytes",
-        "etag",
-        "version_id",
-        "reason",
-        "lake",
-        "dangling_commits",
-        F.col("held_by").isNotNull().alias("after_expiry"),
-        "held_by",
-        "held_by_table",
-        F.lit(None).cast("string").alias("source_plan_id"),
-        F.lit(storage.quarantine).alias("quarantine"),
-        "kind",
-        F.when(F.col("held_by").isNull() | F.col("edited"), "").otherwise(HELD_SIDE).alias(ROUTE),
-    )
+
+    mode: str
+    edited: tuple[str, ...]
+    max_key_bytes: int | None
+    missing: RouteMissing | None = None
+
+    @classmethod
+    def of(cls, inputs: PlanInputs, run: TableRun, expiry: WrittenParts) -> Self:
+        context, edited = inputs.context, set[str]()
+        for path in side_paths(run, expiry, EXPIRY_SIDE):
+            rows = read_parts(context.state.files, [path], EXPIRY_ACTIONS, ["lake", "table_uuid"])
+            edited.update(_history(rows.column("lake"), rows.column("table_uuid")).unique().to_pylist())
+        mode = context.storage(inputs.storage).quarantine
+        return cls(mode, tuple(sorted(edited)), context.store(inputs.storage).max_key_bytes(mode))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = map(self._plan, batches)
+        return rows if self.missing is None else self.missing(rows)
+
+    def _plan(self, orphans: pa.RecordBatch) -> pa.RecordBatch:
+        orphans = orphans.filter(pc.not_equal(orphans.column("reason"), FOREIGN))
+        is_held = pc.is_valid(orphans.column("held_by"))
+        history = _history(orphans.column("held_by"), orphans.column("held_by_table"))
+        waits = pc.and_not(is_held, pc.is_in(history, pa.array(self.edited, STRING)))
+        route = pc.if_else(waits, HELD_SIDE, "")
+        if self.max_key_bytes is not None:
+            is_too_long = pc.and_not(pc.greater(pc.binary_length(orphans.column("key")), self.max_key_bytes), waits)
+            route = pc.if_else(is_too_long, TOO_LONG_SIDE, route)
+        columns = {name: orphans.column(name) for name in PLANNED.names if name in ORPHAN_FILES.schema.names} | {
+            "action": pa.repeat(QUARANTINE, orphans.num_rows),
+            "after_expiry": is_held,
+            "source_plan_id": pa.nulls(orphans.num_rows, STRING),
+            "quarantine": pa.repeat(self.mode, orphans.num_rows),
+            ROUTE: route,
+        }
+        return pa.RecordBatch.from_arrays([columns[name] for name in PLANNED.names], schema=PLANNED)
+
+
+def _history(lakes: pa.Array | pa.ChunkedArray, tables: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    return pc.coalesce(pc.binary_join_element_wise(lakes, tables, "/"), lakes)
 
 
 def _is_needed() -> Column:

@@ -95,9 +95,10 @@ class EntryScan:
 
     def _match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
         for entries in self._read_entries(content):
-            selected, witness, must_exist = expanding.match(entries)
+            selected, position = expanding.match(entries)
             if selected.num_rows:
-                columns = {"witness": pa.array(witness), "must_exist": pa.array(must_exist)}
+                must_exist = selected.column("must_exist").to_numpy() & expanding.must_exist[position]
+                columns = {"witness": pa.array(expanding.witness[position]), "must_exist": pa.array(must_exist)}
                 yield from self._to_keyed(with_columns(selected, columns))
 
     def _match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:

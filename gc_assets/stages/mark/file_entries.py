@@ -17,7 +17,7 @@ from gc_assets.state.side_tables import HASHES
 
 _DELETED: Final = "deleted"
 # Columns of entries that `build_hashes` needs.
-_HASHED: Final = ["container", "storage", "kind", "key", "address", "size_bytes", "must_exist"]
+_HASHED: Final = ["container", "storage", "kind", "key", "address", "size_bytes"]
 # The rule of `is_file_entry` in SQL.
 IS_FILE_ENTRY: Final = f"not is_container and (entry_status is null or entry_status <> '{_DELETED}')"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.core.errors import StateError
-from gc_assets.core.sorted_hashes import is_in_sorted
+from gc_assets.core.sorted_hashes import HashSet, is_in_sorted, sort_distinct
 from gc_assets.engine.state_scan import decode_each
 from gc_assets.engine.tasks import task_numbers
 from gc_assets.lakes.file_kinds import FILE_KINDS
@@ -39,7 +40,6 @@ MATCHED: Final = pa.schema(
         ("loose_hash", pa.int64()),
         ("strongest", pa.int64()),
         ("size_bytes", pa.int64()),
-        ("must_exist", pa.bool_()),
     ]
 )
 
@@ -58,11 +58,11 @@ class Expanding:
         numbers, must_exist = rows.column("witness").to_numpy(), rows.column("container_must_exist").to_numpy()
         return cls(rows.column("container").combine_chunks(), numbers, must_exist)
 
-    def match(self, entries: pa.Table) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.bool_]]:
+    def match(self, entries: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
         """Select the entries of these containers.
 
         Returns:
-            The entries, the number of the witness of each, and whether each must exist.
+            The entries, and the position of the container of each.
         """
         containers, container = encode(entries.column("container"))
         position = pc.fill_null(pc.index_in(containers, self.addresses), -1).to_numpy(zero_copy_only=False)[container]
@@ -70,8 +70,7 @@ class Expanding:
         position = position[selected]
         if len(selected) < entries.num_rows:
             entries = entries.take(pa.array(selected))
-        must_exist = entries.column("must_exist").to_numpy() & self.must_exist[position]
-        return entries, self.witness[position], must_exist
+        return entries, position
 
 
 @dataclass(frozen=True)
@@ -116,26 +115,55 @@ class HashScan:
         missing = missing_columns(source.schema_arrow, HASHES)
         names = [name for name in HASHES.names if name not in missing]
         for group in range(source.num_row_groups):
-            rows, witness, must_exist = expanding.match(source.read_row_group(group, names))
+            rows, position = expanding.match(source.read_row_group(group, names))
             if rows.num_rows:
-                yield self._to_matched(rows, witness, must_exist)
+                yield self._to_matched(rows, expanding.witness[position])
 
     def _match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
         rows = hash_keys(states.direct)
         size = pc.coalesce(rows.column("size_bytes"), rows.column("container_size_bytes"))
         rows = rows.set_column(rows.schema.get_field_index("size_bytes"), "size_bytes", size)
-        yield self._to_matched(rows, rows.column("witness").to_numpy(), rows.column("must_exist").to_numpy())
+        yield self._to_matched(rows, rows.column("witness").to_numpy())
 
-    def _to_matched(self, rows: pa.Table, witness: NDArray[np.int64], must_exist: NDArray[np.bool_]) -> pa.RecordBatch:
+    def _to_matched(self, rows: pa.Table, witness: NDArray[np.int64]) -> pa.RecordBatch:
         columns = {
             "storage": to_positions(rows.column("storage"), self.storages, EXTERNAL).astype(np.int16),
             "key_hash": rows.column("key_hash"),
             "loose_hash": pc.coalesce(rows.column("loose_hash"), rows.column("key_hash")),
             "strongest": witness * KIND_COUNT + to_kind_numbers(rows.column("kind")),
             "size_bytes": rows.column("size_bytes"),
-            "must_exist": must_exist,
         }
         return pa.table(columns, schema=MATCHED).combine_chunks().to_batches(max_chunksize=None)[0] if rows.num_rows else _NO_MATCH
+
+
+# Matched rows of the last scans, of which the stages of a run need several: 33 bytes per row.
+MAX_KEPT_ROWS: Final = 3_000_000
+_KEPT: Final = dict[HashScan, pa.RecordBatch]()
+_KEPT_LOCK: Final = Lock()
+
+
+def read_matched(scan: HashScan, expected: int) -> Iterator[pa.RecordBatch]:
+    """Run a scan in this process, and yield its rows.
+
+    The rows of small scans are kept for the next reader. Parts are never rewritten under the same
+    name.
+
+    Args:
+        scan: The scan.
+        expected: Approximate number of rows.
+    """
+    if expected > MAX_KEPT_ROWS:
+        yield from scan(scan.numbers())
+        return
+    with _KEPT_LOCK:
+        found = _KEPT.get(scan)
+    if found is None:
+        found = pa.concat_batches([_NO_MATCH, *scan(scan.numbers())])
+        with _KEPT_LOCK:
+            _KEPT[scan] = found
+            while len(_KEPT) > 1 and sum(rows.num_rows for rows in _KEPT.values()) > MAX_KEPT_ROWS:
+                del _KEPT[next(iter(_KEPT))]
+    yield found
 
 
 _NO_MATCH: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in MATCHED], schema=MATCHED)
@@ -198,8 +226,12 @@ class SelectLive:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             is_live = (batch.column("strongest").to_numpy() < self.first_released) & (batch.column("storage").to_numpy() == self.position)
-            is_live &= ~is_in_sorted(batch.column("key_hash").to_numpy(), self.released)
+            is_live &= ~self.is_released(batch.column("key_hash").to_numpy())
             yield batch.select(["key_hash", "loose_hash"]).filter(pa.array(is_live))
+
+    def is_released(self, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which hashes are those of released files."""
+        return is_in_sorted(hashes, self.released)
 
 
 WITNESS_NUMBERS: Final = pa.schema([("witness", pa.int64())])
@@ -207,17 +239,19 @@ WITNESS_NUMBERS: Final = pa.schema([("witness", pa.int64())])
 
 @dataclass(frozen=True)
 class WitnessesOf:
-    """Task that yields the distinct witnesses of the keys with these sorted hashes."""
+    """Task that yields the distinct witnesses of the keys with these sorted hashes.
 
-    scan: HashScan
+    The input has the columns `MATCHED`.
+    """
+
     hashes: NDArray[np.int64]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = [np.empty(0, np.int64)]
-        for batch in self.scan(batches):
-            is_wanted = is_in_sorted(batch.column("key_hash").to_numpy(), self.hashes)
-            found.append(np.unique(batch.column("strongest").to_numpy()[is_wanted] // KIND_COUNT))
-        yield pa.RecordBatch.from_pydict({"witness": np.unique(np.concatenate(found))})
+        wanted, found = HashSet(self.hashes), [np.empty(0, np.int64)]
+        for batch in batches:
+            at, _ = wanted.find(batch.column("key_hash").to_numpy())
+            found.append(sort_distinct(batch.column("strongest").to_numpy()[at] // KIND_COUNT))
+        yield pa.RecordBatch.from_pydict({"witness": sort_distinct(np.concatenate(found))})
 
 
 ENTRY_COUNTS: Final = pa.schema([("witness", pa.int64()), ("entries", pa.int64())])
@@ -225,13 +259,19 @@ ENTRY_COUNTS: Final = pa.schema([("witness", pa.int64()), ("entries", pa.int64()
 
 @dataclass(frozen=True)
 class CountEntries:
-    """Task that counts the entries of each container, by the number of its witness."""
+    """Task that counts the entries of each container, by the number of its witness.
 
-    scan: HashScan
+    The input has the columns `MATCHED`.
+
+    Attributes:
+        witnesses: Number of all witnesses.
+    """
+
+    witnesses: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        counts = np.zeros(numbered_states(self.scan.files, self.scan.states).witnesses.num_rows, np.int64)
-        for batch in self.scan(batches):
+        counts = np.zeros(self.witnesses, np.int64)
+        for batch in batches:
             found = np.bincount(batch.column("strongest").to_numpy() // KIND_COUNT)
             counts[: len(found)] += found
         numbers = np.flatnonzero(counts)

@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import StructType
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Amount
-from gc_assets.core.sorted_hashes import is_in_sorted
+from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.sessions import is_local, is_small
 from gc_assets.engine.state_scan import group_by_size, read_errors
 from gc_assets.engine.tables import Task, collect_arrow, read_paths, spark_schema
@@ -40,9 +41,10 @@ from gc_assets.stages.mark.hash_scan import (
     SelectLive,
     WitnessesOf,
     numbered_states,
+    read_matched,
     to_positions,
 )
-from gc_assets.stages.mark.key_groups import KeyGroup, group_hashes, number_values
+from gc_assets.stages.mark.key_groups import group_hashes
 from gc_assets.stages.mark.released_files import ReleasedFiles
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
@@ -133,17 +135,14 @@ class LiveHashes:
 
     def match(self) -> Iterator[pa.RecordBatch]:
         """Yield all entries and directly referenced files in this process (columns `MATCHED`)."""
-        return self.scan(self.scan.numbers())
+        return read_matched(self.scan, self.rows)
 
     def match_frame(self) -> DataFrame:
         """Return all entries and directly referenced files as a frame (columns `MATCHED`)."""
-        return self._map_groups(self.scan, MATCHED)
-
-    def _map_groups(self, task: Task, schema: pa.Schema) -> DataFrame:
-        return map_tasks(self._session, task, self.scan.tasks, spark_schema(schema))
+        return map_tasks(self._session, self.scan, self.scan.tasks, spark_schema(MATCHED))
 
     def grouped_frame(self) -> DataFrame:
-        """Return one row per file as a frame (columns of `KeyGroup`, and storage and is_released)."""
+        """Return one row per file as a frame (columns `GROUPED` and is_released)."""
         rows = (
             self.match_frame()
             .groupBy("storage", "key_hash")
@@ -167,7 +166,7 @@ class LiveHashes:
         rows = read_parts(self.scan.files, paths, schema, ["storage", "key", "deduplicated"])
         rows = rows.filter(pc.invert(rows.column("deduplicated")))
         position, hashes = to_positions(rows.column("storage"), self.scan.storages, EXTERNAL), xxhash64(rows.column("key"))
-        return {number: np.unique(hashes[position == number]) for number in range(len(self.scan.storages))}
+        return {number: sort_distinct(hashes[position == number]) for number in range(len(self.scan.storages))}
 
     def live_keys(self, storage: str) -> SelectLive:
         """Return the task that selects the live rows of a storage, without released files."""
@@ -178,40 +177,49 @@ class LiveHashes:
     def totals(self) -> LiveTotals:
         """Count files and bytes."""
         if self.runs_in_process:
-            counted = [self._count(position, group) for position, group in group_hashes(self.match(), self.rows)]
-            return self._to_totals(pa.concat_tables([_COUNTED.empty_table(), *counted]))
+            counted = [self._count(keys) for keys in group_hashes(self.match(), self.rows)]
+            return self._to_totals(pa.concat_tables(counted))
         sums = (F.count("*").alias("files"), F.sum("size_bytes").alias("bytes"), F.sum("entries").alias("entries"))
         counted_frame = self.grouped_frame().groupBy("storage", "strongest", "is_released").agg(*sums)
         return self._to_totals(collect_arrow(counted_frame.select(*_COUNTED.names), _COUNTED))
 
-    def _count(self, position: int, group: KeyGroup) -> pa.Table:
-        """Count keys by witness, kind and release (columns `_COUNTED`)."""
-        is_released = is_in_sorted(group.key_hash, self._released_hashes.get(position, np.empty(0, np.int64)))
-        numbers, index = number_values(group.strongest * 2 + is_released)
-        sums = {name: np.zeros(len(numbers), np.int64) for name in ("files", "bytes", "entries")}
-        np.add.at(sums["files"], index, 1)
-        np.add.at(sums["bytes"], index, np.maximum(group.size_bytes, 0))
-        np.add.at(sums["entries"], index, group.entries)
-        columns = {"storage": np.full(len(numbers), position, np.int16), "strongest": numbers // 2, "is_released": numbers % 2 == 1}
-        return pa.table(columns | sums, schema=_COUNTED)
+    def _count(self, keys: pa.Table) -> pa.Table:
+        """Count files (columns `GROUPED`) by storage, witness, kind and release (columns `_COUNTED`)."""
+        storage, key_hash, is_released = (
+            keys.column("storage").to_numpy(),
+            keys.column("key_hash").to_numpy(),
+            np.zeros(keys.num_rows, bool),
+        )
+        for position, hashes in self._released_hashes.items():
+            is_released |= (storage == position) & is_in_sorted(key_hash, hashes)
+        by = keys.append_column("is_released", pa.array(is_released)).group_by(_COUNTED.names[:3])
+        counted = by.aggregate([([], "count_all"), ("size_bytes", "sum"), ("entries", "sum")])
+        return counted.select([*_COUNTED.names[:3], "count_all", "size_bytes_sum", "entries_sum"]).rename_columns(_COUNTED.names)
 
     def witnesses_of(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the distinct numbers of all witnesses that name one of these keys (sorted hashes)."""
-        return np.unique(self._run(WitnessesOf(self.scan, hashes), WITNESS_NUMBERS).column("witness").to_numpy())
+        return sort_distinct(self.run(WitnessesOf(hashes), WITNESS_NUMBERS).column("witness").to_numpy())
 
     def find_unbalanced(self) -> list[str]:
         """Return the containers with another number of cached entries than were decoded."""
-        counted, expanding = self._run(CountEntries(self.scan), ENTRY_COUNTS), Expanding.of(self.states)
+        counted, expanding = self.run(CountEntries(len(self.states.entries)), ENTRY_COUNTS), Expanding.of(self.states)
         found = np.zeros(len(self.states.entries), np.int64)
         np.add.at(found, counted.column("witness").to_numpy(), counted.column("entries").to_numpy())
         is_wrong = (found != self.states.entries)[expanding.witness]
         return expanding.addresses.filter(pa.array(is_wrong)).to_pylist()
 
-    def _run(self, task: Task, schema: pa.Schema) -> pa.Table:
-        """Run a task over all groups of hash parts, and return the rows that it yields."""
+    def run(self, task: Task, schema: pa.Schema) -> pa.Table:
+        """Run a task over all entries (columns `MATCHED`), and return the rows that it yields.
+
+        In executors, the task runs once for each group of hash parts.
+        """
         if self.runs_in_process:
-            return pa.Table.from_batches(task(self.scan.numbers()), schema)
-        return collect_arrow(self._map_groups(task, schema), schema)
+            return pa.Table.from_batches(task(self.match()), schema)
+        return collect_arrow(self.map_frame(task, spark_schema(schema)), schema)
+
+    def map_frame(self, task: Task, schema: StructType | str) -> DataFrame:
+        """Run a task over all entries in executors, and return the rows that it yields as a frame."""
+        return map_tasks(self._session, _MapMatched(self.scan, task), self.scan.tasks, schema)
 
     @property
     def _session(self) -> SparkSession:
@@ -256,6 +264,17 @@ class LiveHashes:
         position = F.array_position(F.array(*map(F.lit, self.scan.storages)), F.col("storage")) - 1
         hashed = released.select(position.cast("smallint").alias("storage"), F.xxhash64("key").alias("key_hash"))
         return hashed.distinct().withColumn("is_released", F.lit(True))
+
+
+@dataclass(frozen=True)
+class _MapMatched:
+    """Task that reads groups of hash parts, and runs another task over their matched rows."""
+
+    scan: HashScan
+    task: Task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.task(self.scan(batches))
 
 
 _COUNTED: Final = pa.schema(

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
+from gc_assets.core.sorted_hashes import sort_distinct
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local, is_small, large_session
 from gc_assets.engine.state_scan import group_by_size
@@ -184,7 +185,7 @@ class LiveSet:
         scan = self._scan((tuple(self._cache.paths()),), keys=keys)
         if self.entries <= MAX_IN_PROCESS_ENTRIES:
             return self._in_process(scan)
-        return self._look_up(spark, scan, np.unique(xxhash64(keys)))
+        return self._look_up(spark, scan, sort_distinct(xxhash64(keys)))
 
     def rows_of_hashes(self, spark: SparkSession, hashes: NDArray[np.int64]) -> pa.Table:
         """Return the rows of keys with these hashes and their route (columns `ROUTED_ROWS`).
@@ -384,7 +385,7 @@ def _find_missing(states: pa.Table, index: pa.Table) -> pa.ChunkedArray:
 def _containers_with(hashes: LiveHashes, wanted: NDArray[np.int64]) -> tuple[str, ...]:
     """Return the sorted addresses of containers that name a key with one of these hashes."""
     witnesses = hashes.states.witnesses.sort_by("witness")
-    found = np.unique(hashes.witnesses_of(wanted))
+    found = hashes.witnesses_of(wanted)
     selected = witnesses.take(pa.array(found))
     return tuple(sorted(selected.filter(selected.column("expands")).column("container").to_pylist()))
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from xxhash import xxh64_intdigest
@@ -48,6 +49,7 @@ FALSE_POSITIVE_SAMPLES: Final = 1_000_000
 # Each partial filter is as large as the merged one, so their number per slice is limited.
 MAX_PARTIAL_FILTERS: Final = 8
 SLICED_DDL: Final = "key_hash long, slice int"
+_HITS: Final = pa.schema([("probed", pa.int64()), ("hits", pa.int64())])
 PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice", "keys", "filter")])
 
 
@@ -163,8 +165,8 @@ def _look_up(keys: LiveKeys, files: Files, published: PublishedTable, expected: 
     Raises:
         GcError: If not all of them are in the filter. The message contains the counts.
     """
-    rows = keys.run_task(_CountHits(ProbeFilter(files, tuple(published.paths()))), "probed long, hits long")
-    probed, hits = sum(row["probed"] for row in rows), sum(row["hits"] for row in rows)
+    rows = keys.run_task(_CountHits(ProbeFilter(files, tuple(published.paths()))), _HITS)
+    probed, hits = (pc.sum(rows.column(name)).as_py() or 0 for name in _HITS.names)
     if not probed == hits >= expected:
         raise GcError(
             f"live_filter in {published.path} is incomplete: {expected:,} live keys, {probed:,} entries looked up, {hits:,} found. "
@@ -306,4 +308,4 @@ class _CountHits:
         for batch in batches:
             probed += batch.num_rows
             hits += int(self.probe.contains(batch.column("key_hash").to_numpy()).sum())
-        yield pa.RecordBatch.from_pydict({"probed": [probed], "hits": [hits]})
+        yield pa.RecordBatch.from_pydict({"probed": [probed], "hits": [hits]}, schema=_HITS)

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.core.sorted_hashes import is_in_sorted
+from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine import tasks
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.progress import log_activity
@@ -92,7 +92,7 @@ def _find_named(spark: SparkSession, context: RunContext, storage_name: str, can
         _run(spark, source, replace(search, hashes_of=source.hashes_of), sum(candidates.sizes))
         for source in _sources(context, storage_name)
     ]
-    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+    return sort_distinct(np.concatenate([np.empty(0, np.int64), *found]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +189,13 @@ class _FindHashes:
         wanted, found = _candidate_hashes(self.files, self.candidates), list[NDArray[np.int64]]()
         for batch in batches:
             hashes = self.hashes_of(batch)
-            found.append(np.unique(hashes[is_in_sorted(hashes, wanted)]))
-        yield pa.RecordBatch.from_arrays([pa.array(np.unique(np.concatenate([np.empty(0, np.int64), *found])))], schema=_HASH)
+            found.append(sort_distinct(hashes[is_in_sorted(hashes, wanted)]))
+        yield pa.RecordBatch.from_arrays([pa.array(sort_distinct(np.concatenate([np.empty(0, np.int64), *found])))], schema=_HASH)
 
 
 @lru_cache(maxsize=1)
 def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]:
-    return np.unique(xxhash64(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")))
+    return sort_distinct(xxhash64(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ from gc_assets.engine.tables import (
     WrittenParts,
     collect,
     frame_from_arrow,
-    map_arrow,
     merge_written,
     publish,
     read_paths,
@@ -43,8 +42,8 @@ from gc_assets.engine.tables import (
     read_table,
     run_in_process,
     side_paths,
-    write_frame,
     write_parts,
+    write_routed,
     write_rows,
 )
 from gc_assets.engine.tasks import fits_in_process
@@ -60,8 +59,9 @@ from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
 from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
+from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.named_candidates import restrict_candidates
-from gc_assets.stages.sweep.orphan_reasons import find_reasons
+from gc_assets.stages.sweep.orphan_reasons import ReasonSearch
 from gc_assets.stages.sweep.probe import CANDIDATE, LIVE, ListedFiles, Probe
 from gc_assets.stages.sweep.sweep_checks import (
     MAX_NAMED,
@@ -78,8 +78,6 @@ from gc_assets.stages.sweep.sweep_checks import (
     rewritten_metadata,
 )
 from gc_assets.stages.sweep.unlisted_files import UnlistedFiles
-from gc_assets.state.arrow_types import STRING
-from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
@@ -87,7 +85,6 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILTER, MANIFEST_ENTRIES, OR
 from gc_assets.state.side_tables import (
     CANDIDATES,
     CANDIDATES_SIDE,
-    DEFERRED_SIDE,
     FALSE_NEGATIVES_SIDE,
     METADATA,
     METADATA_SIDE,
@@ -135,9 +132,10 @@ class _Sweep:
     candidate_cutoff: datetime
     lister: LookUp
     listing: Listing
+    keys: LiveKeys
 
     @classmethod
-    def of(cls, context: RunContext, storage_name: str) -> Self:
+    def of(cls, spark: SparkSession, context: RunContext, storage_name: str) -> Self:
         listing = Listing.of(context, storage_name)
         inventory = listing.inventory
         live_filter = context.table(LIVE_FILTER, storage_name)
@@ -145,7 +143,8 @@ class _Sweep:
         cutoff = grace_cutoff(context, storage_name, refs)
         old_before = candidate_cutoff(context, storage_name, cutoff, inventory.summary(StorageInventorySummary).report_as_of)
         look_up = listing.look_up(context, storage_name)
-        return cls(context, storage_name, inventory, live_filter, live, refs, cutoff, old_before, look_up, listing)
+        keys = LiveKeys.of(spark, context, storage_name, live)
+        return cls(context, storage_name, inventory, live_filter, live, refs, cutoff, old_before, look_up, listing, keys)
 
     @property
     def state(self) -> State:
@@ -197,7 +196,7 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     The summary contains counts and samples: files and bytes by class, near misses, false negatives
     and missing metadata. The gates of the plan decide whether they stop it.
     """
-    sweep = _Sweep.of(context, storage_name)
+    sweep = _Sweep.of(spark, context, storage_name)
     run = start_run(context, storage_name, ORPHAN_FILES)
     dropped = find_dropped_tables(spark, context, storage_name, sweep.refs, sweep.live, sweep.listing)
     claims = claims_of(context, storage_name, [*sweep.refs, *sweep.live], dropped.claims)
@@ -242,7 +241,7 @@ def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: 
     linked = behind_links(spark, context, sweep.live_keys(spark), inventory) if has_links(inventory) else []
     newer = None
     if sweep.listing.is_earlier:
-        newer = UnlistedFiles.find(spark, context, storage_name, sweep.live, inventory, sweep.lister)
+        newer = UnlistedFiles.find(context, sweep.keys, inventory, sweep.lister)
     metadata = _check_metadata(spark, sweep, probed, newer)
     deferred = (
         *prefixes_of(context, storage_name, [*sweep.refs, *sweep.live], metadata.broken),
@@ -338,7 +337,7 @@ def _check_unlisted(
     found += optional - probed.summary.get("optional_found", 0)
     lacking = max(0, live_rows(live, storage_name) - found)
     if newer is None and lacking:
-        newer = UnlistedFiles.find(spark, context, storage_name, live, sweep.inventory, sweep.lister)
+        newer = UnlistedFiles.find(context, sweep.keys, sweep.inventory, sweep.lister)
     if not (lacking if newer is None else newer.rows.num_rows):
         return MissingLiveFiles(0)
     if newer is None:
@@ -361,20 +360,15 @@ def _write_orphans(
     run: TableRun,
 ) -> WrittenParts:
     context, state = sweep.context, sweep.state
-    candidate_paths = side_paths(run, probed, CANDIDATES_SIDE)
-    candidates = sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ()))
+    parts, paths = probed.side.get(CANDIDATES_SIDE, ()), side_paths(run, probed, CANDIDATES_SIDE)
+    candidates = sum(part.rows for part in parts)
     log_activity(f"{candidates:,} candidates against the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
     if candidates:
-        frame = find_reasons(spark, context, sweep.storage, candidate_paths, candidates, sweep.live, foreign.finder)
-        if checks.deferred:
-            frame = _route_deferred(frame, checks.deferred)
-        if checks.dropped.tables:
-            finder = DroppedFinder.of(checks.dropped.prefixes, foreign.finder, foreign.rules)
-            frame = map_arrow(frame, finder, ORPHAN_FILES.schema.append(pa.field(ROUTE, STRING)))
-        if _may_repeat(state.files, candidate_paths, candidates):
-            frame = _route_repeated(frame)
-        written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake", "foreign_rule"], STOPPED_SIDES)
+        dropped = DroppedFinder.of(checks.dropped.prefixes, foreign.finder, foreign.rules) if checks.dropped.tables else None
+        search = ReasonSearch(spark, context, sweep.keys, foreign.finder, dropped, checks.deferred)
+        found = search.find(ParquetScan(state.files, CANDIDATES, tuple(paths), tuple(part.size_bytes for part in parts)), candidates)
+        written = write_routed(_route_repeated(spark, found), ORPHAN_FILES, run, state, ["reason", "lake", "foreign_rule"], STOPPED_SIDES)
     reread = checks.metadata.reread
     rewritten = tuple(write_parts(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
     own = {**foreign.write(), **checks.dropped.write(context, run), **({REWRITTEN_SIDE: rewritten} if rewritten else {})}
@@ -556,27 +550,12 @@ def _without_owners(keys: DataFrame, owners: Collection[Owner]) -> DataFrame:
     return keys.filter(~mine)
 
 
-def _route_deferred(orphans: DataFrame, prefixes: Sequence[str]) -> DataFrame:
-    """Route rows under these prefixes to a side table, unless they stop the plan."""
-    is_deferred = F.lit(False)
-    for prefix in prefixes:
-        is_deferred |= F.col("key").startswith(prefix)
-    return orphans.withColumn(ROUTE, F.when((F.col(ROUTE) == "") & is_deferred, DEFERRED_SIDE).otherwise(F.col(ROUTE)))
-
-
-def _may_repeat(files: Files, candidate_paths: list[str], rows: int) -> bool:
-    """Return True if a key may occur twice among the candidates.
-
-    Small sets are checked here. For larger ones the answer is True, and a join compares them.
-    """
-    return (
-        not fits_in_process(rows, len(candidate_paths))
-        or len(read_parts(files, candidate_paths, CANDIDATES, ["key"])["key"].unique()) < rows
-    )
-
-
-def _route_repeated(orphans: DataFrame) -> DataFrame:
+def _route_repeated(spark: SparkSession, orphans: pa.Table | DataFrame) -> pa.Table | DataFrame:
     """Route rows whose key occurs more than once to a side table, unless they stop the plan."""
+    if isinstance(orphans, pa.Table):
+        if len(orphans.column("key").unique()) == orphans.num_rows:
+            return orphans
+        orphans = frame_from_arrow(spark, orphans)
     names = orphans.groupBy("key").agg(F.count("key").alias("names"))
     route = F.when((F.col(ROUTE) == "") & (F.col("names") > 1), NAMED_TWICE_SIDE).otherwise(F.col(ROUTE))
     return orphans.join(names, "key").select(*[route.alias(ROUTE) if name == ROUTE else F.col(name) for name in orphans.columns])

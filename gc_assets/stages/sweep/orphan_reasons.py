@@ -1,192 +1,280 @@
 """Find the reason and the last witness of each candidate.
 
-A candidate that equals a live key, or that differs from one only in its spelling, is routed to a
-side table and not planned.
+A candidate is compared with the entries of all lakes by the hash of its key. Equal hashes count as
+equal keys, because a collision changes only the reason. The keys themselves are compared if a
+candidate may equal a live key, and if a named one is a foreign file or one of a dropped table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.foreign import OTHER_FORMAT
+from gc_assets.core.hashing import xxhash64
+from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import choose_session
-from gc_assets.engine.tables import ROUTE, frame_from_arrow, map_arrow, read_paths
-from gc_assets.stages.mark.live_set import MAX_KEYS, LiveSet
-from gc_assets.stages.mark.released_files import find_released_files
-from gc_assets.stages.sweep.exact_comparison import find_collisions, find_hits, ignores_case, may_hit
+from gc_assets.engine.tables import ROUTE, Task, collect_arrow, frame_from_arrow, spark_schema
+from gc_assets.engine.tasks import fits_in_process
+from gc_assets.lakes.file_kinds import FILE_KINDS
+from gc_assets.stages.sweep.candidate_matches import CandidateMatches, ReleasedCandidates
+from gc_assets.stages.sweep.dropped_tables import DroppedFinder
+from gc_assets.stages.sweep.exact_comparison import find_collisions, find_hits, ignores_case
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
 from gc_assets.stages.sweep.live_filter import live_keys
+from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.state.arrow_types import STRING
-from gc_assets.state.journal import PublishedTable
-from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import (
     CANDIDATES,
+    DEFERRED_SIDE,
     EXPIRED_SIDE,
     FALSE_NEGATIVES_SIDE,
     LIFECYCLE_SIDE,
     NEAR_MISSES_SIDE,
-    RELEASED_SIDES,
 )
-from gc_assets.state.summaries import LiveFilesSummary
 
-_WITNESS: Final = [("strength", pa.int32()), *((name, STRING) for name in ("commit_id", "container", "kind", "lake", "table_uuid"))]
-WITNESSED: Final = pa.schema([("key", STRING), ("w", pa.struct(_WITNESS))])
-RULED_CANDIDATES: Final = CANDIDATES.append(ORPHAN_FILES.schema.field("foreign_rule"))
-DANGLING_COMMITS: Final = pa.schema([("key", STRING), ("dangling_commits", pa.int64())])
+# Candidates that are matched in one pass over the hashes of all lakes: 40 bytes each in every task.
+MAX_MATCHED: Final = 2_000_000
+
+ROUTED_ORPHANS: Final = ORPHAN_FILES.schema.append(pa.field(ROUTE, STRING))
+_KEY: Final = pa.schema([("key", STRING)])
 # Several lakes may name a released file. The lowest number applies: expired history that must be
 # edited first, expired history that is never edited, a lifecycle rule, a dangling commit.
 HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
+_WITNESS_ORDER: Final = ("row", "strength", "commit_id", "container", "kind", "lake", "table_uuid")
 
 
-def find_reasons(
-    spark: SparkSession,
-    context: RunContext,
-    storage_name: str,
-    candidate_paths: list[str],
-    rows: int,
-    live: list[PublishedTable],
-    foreign: ForeignFinder | None = None,
-) -> DataFrame:
-    """Return the candidates with their reasons and witnesses.
+@dataclass(frozen=True)
+class ReasonSearch:
+    """Search for the reasons of all candidates of a sweep.
 
-    A candidate that equals a live key is routed to the false negatives. One that differs from a
-    live key only in its spelling is routed to the near misses, as is a live one whose hash is that
-    of a released file.
-
-    Args:
-        spark: The session. Few candidates are joined in a small session.
+    Attributes:
+        spark: The session of the executors.
         context: The run.
-        storage_name: The storage.
-        candidate_paths: Parts with the candidates (columns `CANDIDATES`).
-        rows: Number of candidates.
-        live: `live_files` of all lakes.
+        keys: Live keys of the storage.
         foreign: Finds files of others, or None. A file that a commit named is one of them only if it
             is in a dataset of another format.
+        dropped: Finds files of dropped tables, or None.
+        deferred: Prefixes under which candidates are routed to `DEFERRED_SIDE`.
     """
-    keys = read_parts(context.state.files, candidate_paths, CANDIDATES, ["key"]).column("key") if rows <= MAX_KEYS else None
-    collisions = find_collisions(context, storage_name, live, candidate_paths)
-    is_hit = bool(len(collisions)) or may_hit(spark, context, storage_name, live, candidate_paths)
-    session = spark if keys is None or is_hit else choose_session(spark, *_size(context, rows))
-    witnesses = _witnesses(spark, session, context, storage_name, live, keys)
-    candidates = read_paths(session, context.state.files, CANDIDATES, candidate_paths)
-    if foreign is None:
-        candidates = candidates.withColumn("foreign_rule", F.lit(None).cast("string"))
-    else:
-        candidates = map_arrow(candidates, foreign, RULED_CANDIDATES)
-    compared = candidates.withColumn("exact", F.lit(None).cast("boolean"))
-    if is_hit:
-        live_files, ignore_case = live_keys(session, context, storage_name, live), ignores_case(context, storage_name)
-        compared = candidates.join(find_hits(candidates, live_files, ignore_case=ignore_case), "key", "left")
-    joined = compared.join(witnesses, "key", "left")
-    joined = joined.join(_dangling_commits(session, context, storage_name), "key", "left")
-    named = F.col("w").isNotNull()
-    unnamed = _never_committed(context)
-    lifecycle = F.coalesce(F.col("w.strength") == LIFECYCLE, F.lit(False))
-    is_foreign = F.col("foreign_rule").isNotNull() & (~named | (F.col("foreign_rule") == OTHER_FORMAT))
-    # The live keys lack a file whose hash is that of a released file, which is no error of the filter.
-    is_lost = F.col("exact") & ~F.col("key").isin(collisions.to_pylist())
-    is_held = (F.col("w.strength") == HELD) & ~is_foreign
-    return joined.select(
-        *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
-        F.when(is_foreign, FOREIGN)
-        .when(lifecycle, "lifecycle")
-        .when(named & ((F.col("w.strength") <= RELEASED) | unnamed.isNotNull()), "expired")
-        .otherwise(F.coalesce(unnamed, F.lit("unreferenced")))
-        .alias("reason"),
-        F.col("w.commit_id").alias("last_commit_id"),
-        F.col("w.container").alias("last_container"),
-        F.when(is_held, F.col("w.lake")).alias("held_by"),
-        F.when(is_held, F.col("w.table_uuid")).alias("held_by_table"),
-        F.col("w.kind").alias("kind"),
-        F.when(lifecycle & ~is_foreign, F.col("dangling_commits")).alias("dangling_commits"),
-        F.when(is_foreign, F.col("foreign_rule")).alias("foreign_rule"),
-        F.when(is_lost, FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
-    )
 
+    spark: SparkSession
+    context: RunContext
+    keys: LiveKeys
+    foreign: ForeignFinder | None
+    dropped: DroppedFinder | None
+    deferred: tuple[str, ...]
 
-def _dangling_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Return how many retained commits name each key that lifecycle rules release.
+    def find(self, candidates: ParquetScan, rows: int) -> pa.Table | DataFrame:
+        """Return the candidates with their reasons, witnesses and routes (columns `ROUTED_ORPHANS`).
 
-    These commits keep a path to a missing object (columns key, dangling_commits).
-    """
-    tables = [find_released_files(context, lake.name) for lake in context.config.lakes]
-    frames = [table.read(spark, context.state) for table in tables if table is not None]
-    if not frames:
-        return frame_from_arrow(spark, DANGLING_COMMITS.empty_table())
-    union = frames[0]
-    for frame in frames[1:]:
-        union = union.unionByName(frame)
-    mine = union.filter((F.col("storage") == storage_name) & ~F.col("deduplicated"))
-    return mine.groupBy("key").agg(F.sum("commits").alias("dangling_commits"))
+        A candidate that equals a live key is routed to the false negatives. One that differs from a
+        live key only in its spelling is routed to the near misses, as is a live one whose hash is
+        that of a released file.
 
+        Args:
+            candidates: Parts with the candidates (columns `CANDIDATES`).
+            rows: Number of candidates.
 
-def _never_committed(context: RunContext) -> Column:
-    """Return a column with the reason of the owning lake for files that no commit named, or null."""
-    reason = F.lit(None).cast("string")
-    for lake in context.config.lakes:
-        if (own := context.kind(lake.name).files.never_committed) is not None:
-            reason = F.when(F.col("lake") == lake.name, own).otherwise(reason)
-    return reason
+        Returns:
+            A table if they are few, otherwise a frame.
+        """
+        collisions = find_collisions(self.context.state.files, self.keys, candidates.paths)
+        if fits_in_process(rows, len(candidates.paths)):
+            matches = self._match(candidates, in_process=True)
+            found = pa.Table.from_batches(self._task(matches)(candidates.read_batches()), ROUTED_ORPHANS)
+            is_hit = matches.may_be_live or len(collisions)
+            return self._route_live(frame_from_arrow(self.spark, found), collisions) if is_hit else found
+        frames, is_hit = list[DataFrame](), bool(len(collisions))
+        for scan in _split(candidates, -(-rows // MAX_MATCHED)):
+            matches = self._match(scan, in_process=False)
+            frames.append(scan.map_arrow(self.spark, self._task(matches), spark_schema(ROUTED_ORPHANS)))
+            is_hit |= matches.may_be_live
+        frame = reduce(DataFrame.unionAll, frames)
+        return self._route_live(frame, collisions) if is_hit else frame
 
-
-def _size(context: RunContext, candidates: int) -> tuple[int, int]:
-    """Return the rows and files that are joined with the candidates."""
-    released = [find_released_files(context, lake.name) for lake in context.config.lakes]
-    parts = [part for table in released if table is not None for part in table.published.parts()]
-    return candidates * (1 + len(context.config.lakes)) + sum(part.rows for part in parts), len(parts)
-
-
-def _witnesses(
-    spark: SparkSession,
-    session: SparkSession,
-    context: RunContext,
-    storage_name: str,
-    live: list[PublishedTable],
-    candidates: pa.ChunkedArray | None,
-) -> DataFrame:
-    """Return the witness with the lowest strength number for each released key (columns key, w).
-
-    `candidates` are the keys to look for, or None to return all. The frame belongs to `session`.
-    """
-    tables = [table for table in live if _has_released(table)]
-    frames = [frame for table in tables for frame in _released_rows(spark, session, context, table, candidates)]
-    if not frames:
-        return frame_from_arrow(session, WITNESSED.empty_table())
-    mine = reduce(DataFrame.unionByName, frames).filter(F.col("storage") == storage_name)
-    union = mine.select("key", F.struct("strength", "commit_id", "container", "kind", "lake", "table_uuid").alias("w"))
-    # Each lake names a key once, so a key can occur twice only if there are several lakes.
-    return union.groupBy("key").agg(F.min("w").alias("w")) if len(tables) > 1 else union
-
-
-def _has_released(live: PublishedTable) -> bool:
-    summary = live.summary(LiveFilesSummary)
-    return bool(summary.expired_files or summary.dangling_files or summary.lifecycle_files)
-
-
-def _released_rows(
-    spark: SparkSession, session: SparkSession, context: RunContext, live: PublishedTable, candidates: pa.ChunkedArray | None
-) -> Iterator[DataFrame]:
-    """Yield the released rows of a lake (columns of `live_files`, and strength)."""
-    view = LiveSet(context, live)
-    known = None if candidates is None else view.rows_of(spark, candidates.combine_chunks())
-    for side in RELEASED_SIDES:
-        if known is None:
-            frame = view.read(session, side)
+    def _match(self, candidates: ParquetScan, *, in_process: bool) -> CandidateMatches:
+        """Match candidates by hash. If it matters whether a commit named one, compare its key."""
+        matches = CandidateMatches.find(self.keys, self.context.state.files, candidates.paths)
+        if self.foreign is None and self.dropped is None:
+            return matches
+        task = _FindNamed(matches.released, self.foreign, self.dropped)
+        if in_process:
+            found = pa.Table.from_batches(task(candidates.read_batches()), _KEY)
         else:
-            frame = frame_from_arrow(session, known.filter(pc.equal(known.column(ROUTE), side)).drop_columns([ROUTE]))
-        yield frame.withColumn("strength", F.lit(_strength(context, live, side)))
+            found = collect_arrow(candidates.map_arrow(self.spark, task, spark_schema(_KEY)), _KEY)
+        if not found.num_rows:
+            return matches
+        released = (
+            own.without(self._unequal_hashes(number, found.column("key").combine_chunks())) for number, own in enumerate(matches.released)
+        )
+        return replace(matches, released=tuple(released))
+
+    def _unequal_hashes(self, number: int, keys: pa.Array) -> NDArray[np.int64]:
+        """Return the hashes of keys that a lake does not name."""
+        rows = self.keys.sets[number].rows_of(self.spark, keys)
+        named = rows.filter(pc.equal(rows.column("storage"), self.keys.storage)).column("key")
+        return xxhash64(keys.filter(pc.invert(pc.is_in(keys, named.combine_chunks()))))
+
+    def _task(self, matches: CandidateMatches) -> Task:
+        lakes = self.context.config.lakes
+        never_committed = {lake.name: self.context.kind(lake.name).files.never_committed for lake in lakes}
+        edited = frozenset(lake.name for lake in lakes if self.context.kind(lake.name).edits_history)
+        reasons = {lake: reason for lake, reason in never_committed.items() if reason is not None}
+        return _AddReasons(matches, self.foreign, self.dropped, edited, reasons, self.deferred)
+
+    def _route_live(self, orphans: DataFrame, collisions: pa.Array) -> DataFrame:
+        """Compare candidates with the live keys themselves, and route those that are equal."""
+        live = [item.table for item in self.keys.sets]
+        live_files = live_keys(orphans.sparkSession, self.context, self.keys.storage, live)
+        hits = find_hits(orphans, live_files, ignore_case=ignores_case(self.context, self.keys.storage))
+        # The live keys lack a file whose hash is that of a released file, which is no error of the filter.
+        is_lost = F.col("exact") & ~F.col("key").isin(collisions.to_pylist())
+        route = F.when(is_lost, FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise(F.col(ROUTE))
+        return orphans.join(hits, "key", "left").withColumn(ROUTE, route).select(*ROUTED_ORPHANS.names)
 
 
-def _strength(context: RunContext, live: PublishedTable, side: str) -> int:
-    if side != EXPIRED_SIDE:
-        return LIFECYCLE if side == LIFECYCLE_SIDE else MENTIONED
-    return HELD if context.kind(live.receipt.owner).edits_history else RELEASED
+def _split(candidates: ParquetScan, count: int) -> Iterator[ParquetScan]:
+    """Split parts into at most `count` groups."""
+    size = -(-len(candidates.paths) // count)
+    for start in range(0, len(candidates.paths), size):
+        some = slice(start, start + size)
+        yield replace(candidates, paths=candidates.paths[some], sizes=candidates.sizes[some])
+
+
+@dataclass(frozen=True)
+class _FindNamed:
+    """Task that yields the keys of candidates that a commit seems to have named, if they are foreign
+    otherwise, or files of dropped tables.
+    """
+
+    released: tuple[ReleasedCandidates, ...]
+    foreign: ForeignFinder | None
+    dropped: DroppedFinder | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            hashes, is_named = xxhash64(batch.column("key")), np.zeros(batch.num_rows, bool)
+            for own in self.released:
+                is_named[own.find(hashes)[0]] = True
+            named = batch.filter(pa.array(is_named))
+            keys, is_doubtful = named.column("key"), pa.repeat(False, named.num_rows)
+            if self.foreign is not None:
+                rule = self.foreign.find_rules(named)
+                is_doubtful = pc.and_(pc.is_valid(rule), pc.not_equal(pc.fill_null(rule, ""), OTHER_FORMAT))
+            if self.dropped is not None:
+                is_doubtful = pc.or_(is_doubtful, pc.is_valid(self.dropped.find_states(keys, named.column("last_modified"))[0]))
+            yield pa.RecordBatch.from_arrays([keys.filter(is_doubtful)], schema=_KEY)
+
+
+@dataclass(frozen=True)
+class _AddReasons:
+    """Task that adds reason, witness and route to candidates (columns `ROUTED_ORPHANS`).
+
+    Attributes:
+        matches: What lakes say about these candidates.
+        foreign: See `ReasonSearch`.
+        dropped: See `ReasonSearch`.
+        edited: Lakes whose history is edited before files are deleted.
+        never_committed: By lake, the reason of files that no commit named, if it has an own one.
+        deferred: See `ReasonSearch`.
+    """
+
+    matches: CandidateMatches
+    foreign: ForeignFinder | None
+    dropped: DroppedFinder | None
+    edited: frozenset[str]
+    never_committed: dict[str, str]
+    deferred: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (self._add(batch) for batch in batches if batch.num_rows)
+        return rows if self.dropped is None else self.dropped(rows)
+
+    def _add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        hashes = xxhash64(batch.column("key"))
+        witness = self._find_witnesses(hashes)
+        strength = witness.column("strength")
+        is_named, is_lifecycle = pc.is_valid(strength), pc.fill_null(pc.equal(strength, LIFECYCLE), False)
+        rule = pa.nulls(batch.num_rows, STRING) if self.foreign is None else self.foreign.find_rules(batch)
+        is_other_format = pc.fill_null(pc.equal(rule, OTHER_FORMAT), False)
+        is_foreign = pc.and_(pc.is_valid(rule), pc.or_(pc.invert(is_named), is_other_format))
+        is_held = pc.and_not(pc.fill_null(pc.equal(strength, HELD), False), is_foreign)
+        lakes = pa.array(list(self.never_committed), STRING)
+        unnamed = pa.array(list(self.never_committed.values()), STRING).take(pc.index_in(batch.column("lake"), lakes))
+        is_expired = pc.and_(is_named, pc.or_(pc.fill_null(pc.less_equal(strength, RELEASED), False), pc.is_valid(unnamed)))
+        reason = pc.if_else(is_expired, "expired", pc.coalesce(unnamed, "unreferenced"))
+        reason = pc.if_else(is_foreign, FOREIGN, pc.if_else(is_lifecycle, "lifecycle", reason))
+        none = pa.scalar(None, STRING)
+        columns = {name: batch.column(name) for name in CANDIDATES.names} | {
+            "reason": reason,
+            "last_commit_id": witness.column("commit_id"),
+            "last_container": witness.column("container"),
+            "held_by": pc.if_else(is_held, witness.column("lake"), none),
+            "held_by_table": pc.if_else(is_held, witness.column("table_uuid"), none),
+            "kind": witness.column("kind"),
+            "dangling_commits": self._lifecycle_commits(hashes, pc.and_not(is_lifecycle, is_foreign)),
+            "foreign_rule": pc.if_else(is_foreign, rule, none),
+            ROUTE: pc.if_else(self._is_deferred(batch.column("key")), DEFERRED_SIDE, ""),
+        }
+        return pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ORPHANS.names], schema=ROUTED_ORPHANS)
+
+    def _find_witnesses(self, hashes: NDArray[np.int64]) -> pa.RecordBatch:
+        """Return the witness with the lowest strength number for each hash, null if no lake names it."""
+        found = pa.concat_tables([_NO_WITNESS, *(self._witnesses_of(own, hashes) for own in self.matches.released)])
+        if len(self.matches.released) > 1:
+            filled = {name: pc.fill_null(found.column(name), "") for name in _WITNESS_ORDER[2:]}
+            keys = pa.table({name: filled.get(name, found.column(name)) for name in _WITNESS_ORDER})
+            found = found.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in _WITNESS_ORDER]))
+        at = np.full(len(hashes), -1)
+        # Of several witnesses of a row, the last assignment and so the first witness applies.
+        at[found.column("row").to_numpy()[::-1]] = np.arange(found.num_rows)[::-1]
+        return found.take(pa.array(at, mask=at < 0)).combine_chunks().to_batches()[0]
+
+    def _witnesses_of(self, own: ReleasedCandidates, hashes: NDArray[np.int64]) -> pa.Table:
+        rows, at = own.find(hashes)
+        strengths = {EXPIRED_SIDE: HELD if own.lake in self.edited else RELEASED, LIFECYCLE_SIDE: LIFECYCLE}
+        columns = own.witnesses.take(pa.array(own.witness[at]))
+        return (
+            pa.table(
+                {
+                    "row": rows,
+                    "strength": pa.array([strengths.get(route, MENTIONED) for route in own.route[at].tolist()], pa.int32()),
+                    **{name: columns.column(name) for name in columns.column_names},
+                    "kind": pa.array(FILE_KINDS, STRING).take(pa.array(own.kind[at])),
+                    "lake": pa.repeat(pa.scalar(own.lake, STRING), len(rows)),
+                }
+            )
+            .select(_NO_WITNESS.column_names)
+            .cast(_NO_WITNESS.schema)
+        )
+
+    def _lifecycle_commits(self, hashes: NDArray[np.int64], is_wanted: pa.Array) -> pa.Array:
+        """Return how many retained commits name each file, if lifecycle rules release it.
+
+        These commits keep a path to a missing object.
+        """
+        known, commits = self.matches.lifecycle_commits
+        at = pc.index_in(pa.array(hashes), pa.array(known))
+        return pc.if_else(is_wanted, pa.array(commits, pa.int64()).take(at), pa.scalar(None, pa.int64()))
+
+    def _is_deferred(self, keys: pa.Array) -> pa.Array:
+        found = pa.repeat(False, len(keys))
+        for prefix in self.deferred:
+            found = pc.or_(found, pc.starts_with(keys, prefix))
+        return found
+
+
+_NO_WITNESS: Final = pa.schema(
+    [("row", pa.int64()), ("strength", pa.int32()), *((name, STRING) for name in _WITNESS_ORDER[2:])],
+).empty_table()

@@ -8,7 +8,6 @@ missing files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -19,12 +18,12 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.sorted_hashes import is_in_sorted
+from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import ROUTE, frame_from_arrow
-from gc_assets.stages.mark.live_set import MAX_KEYS, LiveSet
+from gc_assets.stages.mark.live_set import MAX_KEYS
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
@@ -53,10 +52,8 @@ class UnlistedFiles:
     @classmethod
     def find(
         cls,
-        spark: SparkSession,
         context: RunContext,
-        storage_name: str,
-        live: Sequence[PublishedTable],
+        keys: LiveKeys,
         inventory: PublishedTable,
         look_up: LookUp,
     ) -> Self | None:
@@ -66,20 +63,19 @@ class UnlistedFiles:
         Returns:
             None if there are too many of them.
         """
-        keys = LiveKeys.of(spark, context, storage_name, live)
         if inventory.rows > MAX_LISTED or not keys.runs_in_process:
             return None
         listed, found = _hash_inventory(context, inventory), list[NDArray[np.int64]]()
         for batch in keys.distinct():
             hashes = batch.column("key_hash").to_numpy()
             found.append(hashes[~is_in_sorted(hashes, listed)])
-        unlisted = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+        unlisted = sort_distinct(np.concatenate([np.empty(0, np.int64), *found]))
         if len(unlisted) > MAX_KEYS:
             return None
         rows = [LIVE_FILES.schema.empty_table()]
-        for table in live if len(unlisted) else ():
-            some = LiveSet(context, table).rows_of_hashes(spark, unlisted)
-            mine = pc.and_(pc.equal(some.column("storage"), storage_name), pc.equal(some.column(ROUTE), ""))
+        for item in keys.sets if len(unlisted) else ():
+            some = item.rows_of_hashes(keys.spark, unlisted)
+            mine = pc.and_(pc.equal(some.column("storage"), keys.storage), pc.equal(some.column(ROUTE), ""))
             rows.append(some.filter(mine).select(LIVE_FILES.schema.names))
         required = pa.concat_tables(rows).filter(pc.field("must_exist"))
         return cls(unlisted, _without_found(required, look_up) if required.num_rows <= MAX_LOOKED_UP else required)

@@ -18,8 +18,9 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.mark import live_hashes
 from gc_assets.stages.sweep import live_filter as stage
-from gc_assets.stages.sweep.exact_comparison import may_hit
+from gc_assets.stages.sweep.candidate_matches import CandidateMatches
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_filter, live_tables
+from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import MANIFEST_ENTRIES
@@ -128,7 +129,8 @@ def test_candidate_matches_live_key_despite_spelling_in_its_storage_only(
         writer = PartWriter(context.state.files, f"scratch/{is_hit}-{len(key)}", CANDIDATES)
         writer.write(pa.RecordBatch.from_pylist([{"key": key}], schema=CANDIDATES))
         paths = [f"{writer.directory}/{part.name}" for part in writer.close()]
-        assert may_hit(spark, context, STORAGE, live_tables(context), paths) == is_hit
+        keys = LiveKeys.of(spark, context, STORAGE, live_tables(context))
+        assert CandidateMatches.find(keys, context.state.files, paths).may_be_live == is_hit
 
 
 def test_wrong_bit_of_a_hash_stops_the_filter(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+"""Find the candidates that cached entries or commits name, by the hashes of their keys.
+
+One pass over the hashes of a lake finds for each candidate the strongest witness, and if a live key
+may equal a candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gc_assets.core.hashing import xxhash64
+from gc_assets.core.sorted_hashes import HashSet
+from gc_assets.stages.mark.container_states import route_of
+from gc_assets.stages.mark.file_entries import loose_form
+from gc_assets.stages.mark.hash_scan import KIND_COUNT, SelectLive
+from gc_assets.stages.mark.live_hashes import LiveHashes
+from gc_assets.stages.sweep.live_keys import LiveKeys
+from gc_assets.state.files import Files
+from gc_assets.state.parts import read_parts
+from gc_assets.state.side_tables import CANDIDATES, LIFECYCLE_SIDE
+
+# Rows without a hash count the live keys that may equal a candidate.
+_MATCHES: Final = pa.schema([("key_hash", pa.int64()), ("strongest", pa.int64()), ("hits", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedCandidates:
+    """Candidates that a lake names and does not need, as parallel arrays.
+
+    Attributes:
+        lake: The lake.
+        key_hash: Sorted hashes of their keys.
+        route: The side table of each one.
+        kind: The kind of each one, as a position in `FILE_KINDS`.
+        witness: The strongest witness of each one, as a position in `witnesses`.
+        witnesses: Columns commit_id, container and table_uuid.
+    """
+
+    lake: str
+    key_hash: NDArray[np.int64]
+    route: NDArray[np.object_]
+    kind: NDArray[np.int64]
+    witness: NDArray[np.int64]
+    witnesses: pa.Table
+
+    @classmethod
+    def of(cls, lake: str, hashes: LiveHashes, select: SelectLive, found: pa.Table) -> Self:
+        """Select the candidates that are not live.
+
+        Args:
+            lake: The lake.
+            hashes: Its live set.
+            select: Selects the live files of the storage.
+            found: Columns key_hash and strongest. A hash may occur repeatedly.
+        """
+        key_hash, index = np.unique(found.column("key_hash").to_numpy(), return_inverse=True)
+        strongest = np.full(len(key_hash), np.iinfo(np.int64).max)
+        np.minimum.at(strongest, index, found.column("strongest").to_numpy())
+        is_released = (strongest >= select.first_released) | select.is_released(key_hash)
+        key_hash, strongest = key_hash[is_released], strongest[is_released]
+        numbers, kind = np.divmod(strongest, KIND_COUNT)
+        wanted, witness = np.unique(numbers, return_inverse=True)
+        witnesses = hashes.states.witnesses.sort_by("witness").take(pa.array(wanted))
+        routes = [route_of(rank) or LIFECYCLE_SIDE for rank in witnesses.column("rank").to_pylist()]
+        columns = witnesses.select(["commit_id", "container", "table_uuid"]).combine_chunks()
+        return cls(lake, key_hash, np.array(routes, object)[witness], kind, witness, columns)
+
+    def find(self, hashes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the positions of hashes that are among the candidates, and of these candidates."""
+        if not len(self.key_hash):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        at = np.minimum(np.searchsorted(self.key_hash, hashes), len(self.key_hash) - 1)
+        rows = np.flatnonzero(self.key_hash[at] == hashes)
+        return rows, at[rows]
+
+    def without(self, hashes: NDArray[np.int64]) -> Self:
+        """Leave out the candidates with these hashes."""
+        is_kept = ~np.isin(self.key_hash, hashes)
+        arrays = (self.key_hash[is_kept], self.route[is_kept], self.kind[is_kept], self.witness[is_kept])
+        return type(self)(self.lake, *arrays, self.witnesses)
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateMatches:
+    """What the hashes of all lakes say about some candidates of a storage.
+
+    Attributes:
+        may_be_live: True if a live key may equal a candidate, exactly or up to spelling.
+        released: Candidates that each lake names and does not need.
+        lifecycle_commits: Hashes of candidates that lifecycle rules release, and the number of
+            retained commits that name each one. Sorted.
+    """
+
+    may_be_live: bool
+    released: tuple[ReleasedCandidates, ...]
+    lifecycle_commits: tuple[NDArray[np.int64], NDArray[np.int64]]
+
+    @classmethod
+    def find(cls, keys: LiveKeys, files: Files, candidates: Sequence[str]) -> Self:
+        """Match the candidates in these parts (columns `CANDIDATES`) with all lakes."""
+        paths, hits, released = tuple(candidates), 0, list[ReleasedCandidates]()
+        for item, hashes in zip(keys.sets, keys.lakes, strict=True):
+            select = hashes.live_keys(keys.storage)
+            found = hashes.run(_MatchCandidates(select, files, paths), _MATCHES)
+            hits += pc.sum(found.column("hits")).as_py() or 0
+            released.append(ReleasedCandidates.of(item.lake, hashes, select, found.filter(pc.is_valid(found.column("key_hash")))))
+        return cls(hits > 0, tuple(released), _count_lifecycle_commits(keys, files, paths))
+
+
+def _count_lifecycle_commits(keys: LiveKeys, files: Files, paths: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for released in (item.released for item in keys.sets):
+        for path in released.published.paths() if released is not None else ():
+            rows = read_parts(files, [path], released.table.schema, ["storage", "key", "deduplicated", "commits"])
+            rows = rows.filter((pc.field("storage") == keys.storage) & ~pc.field("deduplicated"))
+            hashes = xxhash64(rows.column("key"))
+            at, _ = _candidate_hashes(files, paths)[0].find(hashes)
+            found.append((hashes[at], rows.column("commits").to_numpy()[at]))
+    hashes, commits = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    distinct, index = np.unique(hashes, return_inverse=True)
+    sums = np.zeros(len(distinct), np.int64)
+    np.add.at(sums, index, commits)
+    return distinct, sums
+
+
+@dataclass(frozen=True)
+class _MatchCandidates:
+    """Task that matches entries (columns `MATCHED`) with candidates."""
+
+    select: SelectLive
+    files: Files
+    candidates: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keys, loose = _candidate_hashes(self.files, self.candidates)
+        strongest, hits = np.full(len(keys.hashes), np.iinfo(np.int64).max), 0
+        for batch in batches:
+            at, found = keys.find(batch.column("key_hash").to_numpy())
+            is_mine = batch.column("storage").to_numpy()[at] == self.select.position
+            np.minimum.at(strongest, found[is_mine], batch.column("strongest").to_numpy()[at[is_mine]])
+            at, _ = loose.find(batch.column("loose_hash").to_numpy())
+            hits += sum(live.num_rows for live in self.select(iter([batch.take(pa.array(at))])))
+        is_named = strongest < np.iinfo(np.int64).max
+        counts = np.zeros(np.count_nonzero(is_named), np.int64)
+        yield pa.RecordBatch.from_arrays(list(map(pa.array, (keys.hashes[is_named], strongest[is_named], counts))), schema=_MATCHES)
+        yield pa.RecordBatch.from_pylist([{"hits": hits}], schema=_MATCHES)
+
+
+@lru_cache(maxsize=1)
+def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> tuple[HashSet, HashSet]:
+    """Return the hashes of the keys in these parts, and those of their spelling-insensitive forms."""
+    keys = read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")
+    return HashSet(xxhash64(keys)), HashSet(xxhash64(loose_form(keys)))

@@ -1,0 +1,29 @@
+"""Search among many hashes."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gc_assets.core.sorted_hashes import HashSet, sort_distinct
+
+# Few values and equal lowest bits, so that slots collide.
+HASHES = st.lists(st.sampled_from([0, 1, -1, 2**40, 2**40 + 1, -(2**63), 2**63 - 1, 2**20, 2**30]), max_size=40)
+
+
+def array(values: list[int]) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@given(HASHES, HASHES)
+def test_set_finds_all_its_hashes_and_no_others(wanted: list[int], hashes: list[int]) -> None:
+    index = HashSet(array(wanted))
+    rows, positions = index.find(array(hashes))
+    assert rows.tolist() == [row for row, value in enumerate(hashes) if value in wanted]
+    assert index.hashes[positions].tolist() == [value for value in hashes if value in wanted]
+
+
+@given(HASHES)
+def test_distinct_hashes_are_sorted(values: list[int]) -> None:
+    assert sort_distinct(array(values)).tolist() == sorted(set(values))
