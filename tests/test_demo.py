@@ -204,7 +204,7 @@ def test_output_explains_live_files_and_garbage(demo_run: DemoRun) -> None:
     for heading in ("LIVE FILES", "GARBAGE IN STORAGE", "PROTECTED FILES", "THE PLAN", "NEXT COMMANDS"):
         assert heading in demo_run.text
     garbage = ("unreferenced, lake shop", "unreferenced, lake weather", "expired, lake shop", "expired, lake weather")
-    for reason in (*garbage, "young:", "unowned: 1 files"):
+    for reason in (*garbage, "young:", "unowned: 1 file"):
         assert reason in demo_run.text
 
 
@@ -330,7 +330,7 @@ def test_demo_on_another_s3_server(
     demo_run = DemoRun(config, config.parent, "\n".join(output), {})
     planned = {row["key"] for row in demo_run.rows("lake", DELETION_PLAN)}
     assert len(planned) == 50
-    for found in ("young: 5 files", "unowned: 1 files", "in s3://gc-assets-demo-", "remains until you delete it"):
+    for found in ("young: 5 files", "unowned: 1 file", "in s3://gc-assets-demo-", "remains until you delete it"):
         assert found in demo_run.text
     monkeypatch.chdir(tmp_path)
     commands: dict[str, list[str]] = {}

@@ -17,6 +17,7 @@ from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.plan_metadata import gates_table
 from gc_assets.core.errors import StateError
 from gc_assets.core.printable import to_message
+from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.content_roots import has_live_roots
 from gc_assets.stages.mark.live_set import LiveSet
@@ -85,7 +86,7 @@ def _receipt(context: RunContext, published: PublishedTable) -> Verdict:
         wrong += hashlib.sha256(content).hexdigest() != part.sha256
         hashed, size_bytes = hashed + 1, size_bytes + len(content)
     numbers = {"parts": len(parts), "parts_hashed": hashed, "bytes_hashed": size_bytes, "parts_changed": wrong}
-    return Verdict(wrong == 0, numbers, f"{wrong:,} parts in {published.path} changed after publication" if wrong else None)
+    return Verdict(wrong == 0, numbers, f"{count_of(wrong, 'part')} in {published.path} changed after publication" if wrong else None)
 
 
 def _complete(_: RunContext, published: PublishedTable) -> Verdict:
@@ -103,7 +104,7 @@ def _live_while_refs(context: RunContext, published: PublishedTable) -> Verdict:
     return Verdict(
         live > 0 or heads == 0 or is_empty,
         {"live_files": live, "refs": heads},
-        f"no live file for {heads:,} refs" if not live and not is_empty else None,
+        f"no live file for {count_of(heads, 'ref')}" if not live and not is_empty else None,
     )
 
 
@@ -119,7 +120,9 @@ def _all_readable(_: RunContext, published: PublishedTable) -> Verdict:
 
 def _everything_decoded(_: RunContext, published: PublishedTable) -> Verdict:
     unreadable = published.summary(ManifestEntriesSummary).unreadable
-    found = f"{unreadable:,} containers could not be decoded; live_files fails if a retained commit needs one" if unreadable else None
+    found = (
+        f"{count_of(unreadable, 'container')} could not be decoded; live_files fails if a retained commit needs one" if unreadable else None
+    )
     return Verdict(unreadable == 0, {"unreadable_containers": unreadable}, found)
 
 
@@ -132,13 +135,13 @@ def _holds_live_keys(context: RunContext, published: PublishedTable) -> Verdict:
             break
     missed = probed - hits
     numbers = {"keys_probed": probed, "keys_missed": missed}
-    return Verdict(missed == 0, numbers, f"{missed:,} live keys are missing from the filter" if missed else None)
+    return Verdict(missed == 0, numbers, f"{count_of(missed, 'live key', 'are')} missing from the filter" if missed else None)
 
 
 def _no_live_candidate(_: RunContext, published: PublishedTable) -> Verdict:
     summary = published.summary(OrphanFilesSummary)
     hits, samples = summary.false_negatives, ", ".join(summary.stopped_samples)
-    return Verdict(hits == 0, {"false_negatives": hits}, f"{hits:,} candidates are live: {samples}" if hits else None)
+    return Verdict(hits == 0, {"false_negatives": hits}, f"{count_of(hits, 'candidate', 'are')} live: {samples}" if hits else None)
 
 
 def _plan_intact(context: RunContext, published: PublishedTable) -> Verdict:
@@ -160,7 +163,9 @@ def _gates(context: RunContext, published: PublishedTable) -> Verdict:
 def _no_failed_key(_: RunContext, published: PublishedTable) -> Verdict:
     by_outcome = published.summary(DeletionLogSummary).by_outcome
     failed = sum(amount.files for name, amount in by_outcome.items() if name.endswith("/failed"))
-    return Verdict(failed == 0, {"failed_files": failed}, f"{failed:,} files failed; apply the plan again to resume" if failed else None)
+    return Verdict(
+        failed == 0, {"failed_files": failed}, f"{count_of(failed, 'file')} failed; apply the plan again to resume" if failed else None
+    )
 
 
 RECEIPT: Final = Check("receipt", "Prevents the use of an incomplete table, or one that changed after publication.", _receipt)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.assets.markdown import escape_markdown
+from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.report.drawing import history_svg, standalone_svg
@@ -39,7 +40,7 @@ def history_markdown(context: RunContext, published: PublishedTable) -> str:
         f"| {escape_markdown(name)} | {count.total():,} | {count[RETAINED]:,} | {count[EXPIRED]:,} | {count[DANGLING]:,} |"
         for name, count in shown
     ]
-    omitted = [f"\nand {len(counts) - len(shown):,} more tables"] if len(counts) > len(shown) else []
+    omitted = [f"\nand {count_of(len(counts) - len(shown), 'more table')}"] if len(counts) > len(shown) else []
     table = ["| history | commits before | retained after | expired | dangling |", "|---|--:|--:|--:|--:|", *lines, *omitted]
     return "\n".join([*table, "", *_notes(published), "", *_reasons(rows)])
 
@@ -54,7 +55,7 @@ def drawings_markdown(context: RunContext, expiry: PublishedTable) -> str:
         for name, history in ((escape_markdown(history.name), history) for history in changed[:MAX_DRAWINGS])
         for when, after in (("now", False), ("after expiry", True))
     ]
-    more = [f"and {len(changed) - MAX_DRAWINGS:,} more histories"] if len(changed) > MAX_DRAWINGS else []
+    more = [f"and {count_of(len(changed) - MAX_DRAWINGS, 'more history')}"] if len(changed) > MAX_DRAWINGS else []
     return "\n\n".join([*drawn, *more])
 
 

@@ -29,7 +29,8 @@ def format_figure(name: str, value: float) -> str:
         return f"{value:,.2g} USD" if abs(value) < 1 else f"{value:,.2f} USD"
     if name in _SHARES:
         return f"{100 * value:.2g} %"
-    return f"{value:,} {_UNITS.get(name, parts[-1])}"
+    unit = _UNITS.get(name, parts[-1])
+    return f"{value:,} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def figures_table(figures: Figures) -> dg.TableMetadataValue:

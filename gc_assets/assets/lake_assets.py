@@ -19,6 +19,7 @@ from gc_assets.assets.results import StepOutput
 from gc_assets.assets.sources import source_key
 from gc_assets.config.models import Config
 from gc_assets.core.rehearsals import REHEARSAL
+from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.commit_graph import commit_graph
@@ -161,7 +162,7 @@ def _live_report(_: RunContext, published: PublishedTable) -> str:
 def _describe_unknown(summary: LiveFilesSummary) -> Iterator[str]:
     if summary.unknown_addresses:
         samples = "\n".join(f"- {escape_markdown(sample)}" for sample in summary.unknown_address_samples)
-        yield f"{summary.unknown_addresses:,} addresses have an unknown location, for example:\n\n{samples}"
+        yield f"{count_of(summary.unknown_addresses, 'address', 'have')} an unknown location, for example:\n\n{samples}"
 
 
 LAKE_STEPS: Final = (

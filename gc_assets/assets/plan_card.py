@@ -106,7 +106,7 @@ def _refusals(header: PlanHeader, config: Config, *, short: bool) -> Iterator[st
     failed = header.failed_gates
     if len(failed) > _EXPLAINED_GATES or (failed and short):
         names = ", ".join(_cut(gate.name) for gate in failed[:_NAMED_GATES])
-        yield f"**Refused by** {len(failed):,} gates: {names}" + (", …" if len(failed) > _NAMED_GATES else "")
+        yield f"**Refused by** {count_of(len(failed), 'gate')}: {names}" + (", …" if len(failed) > _NAMED_GATES else "")
     else:
         yield from (f"**Refused by** {_cut(gate.name)}: {_reason(gate.message, config)}" for gate in failed)
 
@@ -129,11 +129,13 @@ def _irreversible(header: PlanHeader, config: Config, *, short: bool) -> str:
     if not short and len(sentence) <= _MAX_SENTENCE:
         return escape_markdown(sentence)
     purged = header.totals.get(PURGE)
-    parts = [f"the purge of {purged.files:,} files"] if purged is not None and purged.files else []
+    parts = [f"the purge of {count_of(purged.files, 'file')}"] if purged is not None and purged.files else []
     parts += (
-        [f"{sum(header.expiry_actions.values()):,} history edits of {len(header.expiry_actions):,} lakes"] if header.expiry_actions else []
+        [f"{count_of(sum(header.expiry_actions.values()), 'history edit')} of {count_of(len(header.expiry_actions), 'lake')}"]
+        if header.expiry_actions
+        else []
     )
-    parts += [f"the abort of {header.uploads.count:,} uploads"] if header.uploads.count else []
+    parts += [f"the abort of {count_of(header.uploads.count, 'upload')}"] if header.uploads.count else []
     return f"{', '.join(parts) or 'see the report'}. The report names them"
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from gc_assets.assets.names import group_name, prefixed_key
 from gc_assets.config.models import Config, LakeConfig
 from gc_assets.core.errors import GcError
+from gc_assets.core.units import count_of
 from gc_assets.lakes.kinds import kind_of
 from gc_assets.stages.read.browse import table_names
 from gc_assets.state.journal import State
@@ -53,7 +54,7 @@ def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> li
         )
         for name in own[:MAX_TABLES]
     ]
-    more = f" {len(own) - MAX_TABLES:,} tables are not shown." if len(own) > MAX_TABLES else ""
+    more = f" {count_of(len(own) - MAX_TABLES, 'table', 'are')} not shown." if len(own) > MAX_TABLES else ""
     source = dg.AssetSpec(
         source_key(config, lake),
         deps=list(dict.fromkeys([*(spec.key for spec in shown), *writers])),

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gc_assets.assets.plan_card import SHORT_ID
 from gc_assets.core.errors import GcError, UsageError
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import count_of, format_bytes
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.records.plans import PARTIALLY_APPLIED, ListedPlan, list_plans
 
@@ -113,5 +113,5 @@ def _name(platform: Platform, plan: ListedPlan) -> str:
 def _describe(platform: Platform, plan: ListedPlan) -> str:
     header = plan.header
     files, size_bytes = (sum(getattr(amount, name) for amount in header.totals.values()) for name in ("files", "bytes"))
-    edits = f", {sum(header.expiry_actions.values()):,} history edits" if header.expiry_actions else ""
-    return f"{platform.config.label_of(header.storage)}, {header.run_date}, {files:,} files, {format_bytes(size_bytes)}{edits}"
+    edits = f", {count_of(sum(header.expiry_actions.values()), 'history edit')}" if header.expiry_actions else ""
+    return f"{platform.config.label_of(header.storage)}, {header.run_date}, {count_of(files, 'file')}, {format_bytes(size_bytes)}{edits}"

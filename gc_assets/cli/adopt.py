@@ -27,7 +27,7 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
     Example:
       gc-assets adopt warehouse --by ada
     """
-    from gc_assets.core.units import format_bytes
+    from gc_assets.core.units import count_of, format_bytes
     from gc_assets.stages.records.adoption import adopt_files
 
     platform = settings.platform()
@@ -38,11 +38,14 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
         write_json([{"storage": storage, "files": amount.files, "bytes": amount.bytes, "plans": result.adopted.plan_ids}])
     elif amount.files:
         click.echo(
-            f"storage {storage}: {amount.files:,} files ({format_bytes(amount.bytes)}) are in the ledger now (recorded by {by.strip()})"
+            f"storage {storage}: {count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}) are in the ledger "
+            f"now (recorded by {by.strip()})"
         )
     if result.skipped:
         first = result.skipped[0]
-        print_message(f"{len(result.skipped):,} objects in the trash were not put there by gc-assets, such as {first.plan_id}/{first.key}")
+        print_message(
+            f"{count_of(len(result.skipped), 'object')} in the trash came from another program, such as {first.plan_id}/{first.key}"
+        )
     if not amount.files:
         print_message("Nothing to do: the state knows all quarantined files in the trash.")
         return

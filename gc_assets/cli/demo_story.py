@@ -20,7 +20,7 @@ from gc_assets.cli.progress import CommandProgress, show_progress
 from gc_assets.core.commands import command as command_line
 from gc_assets.core.commands import quote
 from gc_assets.core.plan import Amount, PlanHeader
-from gc_assets.core.units import format_bytes, format_duration
+from gc_assets.core.units import count_of, format_bytes, format_duration
 from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
 from gc_assets.demo.sample import ensure_demo
 from gc_assets.engine.run_context import RunContext
@@ -85,7 +85,7 @@ def _live_section(context: RunContext) -> Iterator[str]:
     for lake in context.config.lakes:
         summary = context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary)
         kinds = ", ".join(f"{amount.files:,} {name}" for name, amount in summary.by_kind.items())
-        yield f"  lake {lake.name} ({lake.kind}): {summary.files:,} files, {format_bytes(summary.live_bytes)}: {kinds}"
+        yield f"  lake {lake.name} ({lake.kind}): {count_of(summary.files, 'file')}, {format_bytes(summary.live_bytes)}: {kinds}"
         reachable = read_rows(context.state, REACHABLE_SNAPSHOTS, context.table(REACHABLE_SNAPSHOTS, lake.name))
         yield from _snapshot_lines(reachable)
     yield "  Why one of them is live:"
@@ -122,7 +122,7 @@ def _storage_section(context: RunContext, header: PlanHeader) -> Iterator[str]:
     for name, amount in summary.by_reason.items():
         reason, _, lake = name.partition("/")
         waits = f"; {WAITS}" if reason == "expired" else ""
-        yield f"  {reason}, lake {lake}: {amount.files:,} files, {format_bytes(amount.bytes)}: {REASON_MEANING[reason]}{waits}"
+        yield f"  {reason}, lake {lake}: {count_of(amount.files, 'file')}, {format_bytes(amount.bytes)}: {REASON_MEANING[reason]}{waits}"
         of_both = pc.and_(pc.equal(orphans.column("reason"), reason), pc.equal(orphans.column("lake"), lake))
         yield from _explanation(context, header.storage, orphans.filter(of_both).column("key")[0].as_py())
     yield "\nPROTECTED FILES"
@@ -132,11 +132,11 @@ def _storage_section(context: RunContext, header: PlanHeader) -> Iterator[str]:
         (UNOWNED, "no lake claims them"),
     ):
         amount = summary.storage_breakdown.get(name, Amount())
-        yield f"  {name}: {amount.files:,} files, {format_bytes(amount.bytes)}: {reason}"
+        yield f"  {name}: {count_of(amount.files, 'file')}, {format_bytes(amount.bytes)}: {reason}"
     yield "\nTHE PLAN"
     yield f"  {header.plan_id}"
     for action, amount in header.totals.items():
-        yield f"  {action} {amount.files:,} files, {format_bytes(amount.bytes)}"
+        yield f"  {action} {count_of(amount.files, 'file')}, {format_bytes(amount.bytes)}"
     freed = header.after_expiry
     for lake, edits in header.expiry_actions.items():
         yield f"  expire: {edits:,} edits of the history of lake {lake}, executed first"

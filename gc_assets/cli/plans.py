@@ -427,7 +427,7 @@ def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
 def _actions(row: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{name} {files:,}" for name, files in row["actions"].items())
     if row["uploads"]:
-        yield f"abort {row['uploads']:,} uploads"
+        yield f"abort {count_of(row['uploads'], 'upload')}"
 
 
 def _print_outcomes(by_outcome: Mapping[str, Totals], plan_id: str | None, format_: str) -> None:

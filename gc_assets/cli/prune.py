@@ -7,7 +7,7 @@ import click
 from gc_assets.cli.context import Settings, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 from gc_assets.core.errors import GateRefused
-from gc_assets.core.units import LONGEST
+from gc_assets.core.units import LONGEST, count_of
 
 
 @click.command("prune", short_help="Remove old run directories from the state.")
@@ -47,4 +47,4 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     else:
         for path in removed:
             click.echo(path)
-    print_message(f"Removed {len(removed):,} directories from {platform.config.state}.")
+    print_message(f"Removed {count_of(len(removed), 'directory')} from {platform.config.state}.")

@@ -14,6 +14,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.deprecation import REMOVED_IN
 from gc_assets.core.errors import GcError
 from gc_assets.core.rehearsals import mark_rehearsal
+from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
     from gc_assets.config.models import Config
@@ -171,7 +172,7 @@ def _foreign_files(header: PlanHeader) -> str | None:
     if not numbers.get("foreign_files"):
         return None
     files, size = int(numbers["foreign_files"]), format_bytes(int(numbers["foreign_bytes"]))
-    return f"foreign: {files:,} files, {size}, not planned, because they may belong to others. See gc-assets report."
+    return f"foreign: {count_of(files, 'file')}, {size}, not planned, because they may belong to others. See gc-assets report."
 
 
 def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
@@ -208,7 +209,11 @@ def plan_line(header: PlanHeader, label: str | None = None) -> str:
     after = header.after_expiry
     frees = f"; {count_of(after.files, 'file')} ({format_bytes(after.bytes)}) wait for its history edits" if after.files else ""
     held = header.held_for_expiry
-    waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for history edits that this plan does not make" if held.files else ""
+    waits = (
+        f"; {count_of(held.files, 'file')} ({format_bytes(held.bytes)}) wait for history edits that this plan does not make"
+        if held.files
+        else ""
+    )
     aborts = f"; aborts {header.uploads}" if header.uploads.count else ""
     unreadable = (
         f"; unreadable: {', '.join(item.name for item in header.unreadable[:5])}, so nothing is purged" if header.unreadable else ""

@@ -10,6 +10,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, open_spark, run_date_option
 from gc_assets.cli.output import print_message, write_json, write_table
+from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
     from gc_assets.config.models import Config
@@ -108,8 +109,11 @@ def describe_effect(effect: Effect, run_context: RunContext) -> str:
     from gc_assets.core.units import format_bytes
 
     freed, kept, commits = effect.freed, effect.kept, effect.expired
-    more, live_again = f"{freed.files:,} more files ({format_bytes(freed.bytes)})", f"{kept.files:,} files ({format_bytes(kept.bytes)})"
-    retained = f"{abs(commits):,} commits {'fewer' if commits > 0 else 'more'}" if commits else "the same commits"
+    more, live_again = (
+        f"{count_of(freed.files, 'more file')} ({format_bytes(freed.bytes)})",
+        f"{count_of(kept.files, 'file')} ({format_bytes(kept.bytes)})",
+    )
+    retained = f"{count_of(abs(commits), 'commit')} {'fewer' if commits > 0 else 'more'}" if commits else "the same commits"
     return (
         f"{run_context.run_date}, {effect.scenario.label}: {more} would be garbage, {live_again} of its garbage would be live, "
         f"{retained} would be retained. Nothing was changed."

@@ -7,7 +7,7 @@ from typing import Final
 
 from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
 from gc_assets.core.printable import show_list, to_message
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import count_of, format_bytes
 
 # The default share does not apply to plans this small, because in a young lake a few leftover files
 # are a large share.
@@ -36,7 +36,7 @@ def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
             commits reference no file.
         planned: Number of rows in the plan.
     """
-    message = f"{live:,} live files for {refs:,} refs."
+    message = f"{count_of(live, 'live file')} for {count_of(refs, 'ref')}."
     passed = live > 0 or refs == 0 or planned == 0
     if not passed:
         message += " Expected at least one live file. Check that the locations of the lakes are in this storage."
@@ -50,12 +50,15 @@ def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Am
     be purged if all tables were readable.
     """
     blocking = [item for item in unreadable if item.blocks_purges]
-    message = f"{len(blocking):,} tables or repositories cannot be read; max_unreadable allows {limit:,}."
+    message = (
+        f"{len(blocking):,} {'table or repository' if len(blocking) == 1 else 'tables or repositories'} cannot "
+        f"be read; max_unreadable allows {limit:,}."
+    )
     if unreadable:
         message += f" {'; '.join(item.message for item in [*blocking, *(item for item in unreadable if not item.blocks_purges)][:5])}."
     numbers: dict[str, float] = {"unreadable": len(unreadable), "limit": limit}
     if deferred.files:
-        amount = f"{deferred.files:,} quarantined files ({format_bytes(deferred.bytes)})"
+        amount = f"{count_of(deferred.files, 'quarantined file')} ({format_bytes(deferred.bytes)})"
         names = ", ".join(sorted({item.label for item in blocking})[:5])
         message += (
             f" {amount} are due to be purged but wait until all tables are readable, or are set aside: "
@@ -80,12 +83,15 @@ def live_drop(
         notes: Why further expired files count.
     """
     if previous is None:
-        return _result("live_drop", True, f"{live.files:,} live files; no accepted run to compare with.", overridable=True)
+        return _result("live_drop", True, f"{count_of(live.files, 'live file')}; no accepted run to compare with.", overridable=True)
     fallen = _fallen_lakes(live, previous, limit, expired)
     drop = _drop(live.files + expired.files, previous.files)
-    message = f"{live.files:,} live files after {previous.files:,} in the last accepted run: down {_drop(live.files, previous.files):.1%}"
+    message = (
+        f"{count_of(live.files, 'live file')} after {previous.files:,} in the last accepted run: down "
+        f"{_drop(live.files, previous.files):.1%}"
+    )
     if expired.files:
-        message += f", of which the retention policy expired {expired.files / previous.files:.1%} ({expired.files:,} files). "
+        message += f", of which the retention policy expired {expired.files / previous.files:.1%} ({count_of(expired.files, 'file')}). "
         message += f"A drop of {drop:.1%} is not explained"
     if drop <= limit:
         message += "".join(f", {_describe_fall(name, live, previous, expired)}" for name in sorted(fallen)[:5])
@@ -123,7 +129,8 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
     message = "every lake of the last accepted run is present."
     if gone:
         message = (
-            f"{len(gone):,} lakes that needed files of this storage are missing: {show_list(gone, separator='; ')}. Configure them again, "
+            f"{count_of(len(gone), 'lake')} that needed files of this storage {'is' if len(gone) == 1 else 'are'} missing: "
+            f"{show_list(gone, separator='; ')}. Configure them again, "
             "or confirm that a lake was removed: `gc-assets forget LAKE --by WHO`."
         )
     return _result("lakes_present", not gone, message, overridable=False, numbers={"lakes": len(gone)})
@@ -133,7 +140,7 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
     """Fail if live metadata is missing from the inventory or differs from the decoded object."""
     message = "every live metadata object is in the inventory."
     if missing:
-        message = f"{missing:,} live metadata objects are missing from the inventory or have changed since they were read: "
+        message = f"{count_of(missing, 'live metadata object', 'are')} missing from the inventory or changed since the read: "
         message += f"{show_list(samples)}."
     return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
 
@@ -144,7 +151,7 @@ def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
     In this case addresses and listing spell the same files differently (apache/iceberg#4346).
     """
     share = unlisted / live if live else 0.0
-    message = f"At most {unlisted:,} of {live:,} live files are not in the inventory."
+    message = f"At most {unlisted:,} of {count_of(live, 'live file', 'are')} not in the inventory."
     if unlisted:
         message += f" {MAX_UNLISTED:.1%} may be missing. They are lost, or their addresses are spelled differently: {show_list(samples)}."
     return _result("live_listed", share <= MAX_UNLISTED, message, overridable=True, numbers={"live": live, "unlisted": unlisted})
@@ -154,7 +161,9 @@ def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
     """Fail if a candidate is a live key, as a filter with false negatives cannot be trusted."""
     message = "no candidate is a live key."
     if hits:
-        message = f"{hits:,} candidates are live keys, which the filter should contain: {show_list(samples)}. Report this as a bug."
+        message = (
+            f"{count_of(hits, 'candidate', 'are')} live keys, which the filter should contain: {show_list(samples)}. Report this as a bug."
+        )
     return _result("no_live_candidate", hits == 0, message, overridable=False, numbers={"hits": hits})
 
 
@@ -172,10 +181,10 @@ def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Seq
     """
     message = "no candidate is another spelling of a missing live key."
     if hits:
-        message = f"{hits:,} candidates differ only in spelling from a live key that does not exist: {show_list(samples)}. "
+        message = f"{count_of(hits, 'candidate', 'differ')} only in spelling from a live key that does not exist: {show_list(samples)}. "
         message += "Rename the file, repair the reference, or add the file to `protect`."
     if kept:
-        message += f" {kept:,} files differ from an existing live file only in the spelling of their names and are kept: "
+        message += f" {count_of(kept, 'file', 'differ')} from an existing live file only in the spelling, so all of them stay: "
         message += f"{show_list(kept_samples)}. Delete them manually if they are not needed."
     return _result("spelling", hits == 0, message, overridable=False, numbers={"hits": hits, "kept": kept})
 
@@ -200,7 +209,7 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
     message = "no live file is reached through a link or a second mount."
     if count:
         message = (
-            f"{count:,} live files are reached through symbolic links or second mounts: {show_list(samples)}. "
+            f"{count_of(count, 'live file', 'are')} reached through symbolic links or second mounts: {show_list(samples)}. "
             "Replace the link with its files, or change the lake so that it names their real paths."
         )
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
@@ -216,10 +225,10 @@ def unknown_addresses(addresses: int, files: int, samples: Sequence[str]) -> Gat
     """
     message = "no live address has an unknown location."
     if addresses:
-        message = f"{addresses:,} live addresses have an unknown location, and no planned file has the name and size of one."
+        message = f"{count_of(addresses, 'live address', 'have')} an unknown location, and no planned file has the name and size of one."
     if files:
         message = (
-            f"{files:,} planned files have the name and size of live addresses with an unknown location: "
+            f"{count_of(files, 'planned file', 'have')} the name and size of live addresses with an unknown location: "
             f"{show_list(samples, separator='; ')}. "
             "If the address is another name of this storage, add its beginning to `aliases` of the storage in lakes.yaml and run again."
         )
@@ -242,13 +251,13 @@ def foreign_metadata(
     message = "no foreign table or repository under a claimed prefix."
     if count:
         message = (
-            f"{count:,} metadata objects under claimed prefixes belong to no configured lake: "
+            f"{count_of(count, 'metadata object')} under claimed prefixes {'belongs' if count == 1 else 'belong'} to no configured lake: "
             f"{show_list(_name_tables_once(samples), separator='; ')}. "
             "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
         )
     if junk:
         message += (
-            f" {junk:,} objects are named like metadata but are not metadata; the files in their directories are kept: "
+            f" {count_of(junk, 'object', 'are')} named like metadata, without its content; the files in their directories are kept: "
             f"{show_list(junk_samples, separator='; ')}."
         )
     if dead:
@@ -281,11 +290,14 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
     message = "no file is older than a new claim on it."
     if claims:
         message = (
-            f"{claims:,} new claims contain {files.files:,} files ({format_bytes(files.bytes)}) that are older than the claim and "
+            f"{count_of(claims, 'new claim', 'contain')} {count_of(files.files, 'file')} "
+            f"({format_bytes(files.bytes)}) that are older than the claim and "
             f"may belong to others. They are not planned: {show_list(samples, separator='; ')}."
         )
     if others.files:
-        message += f" {others.files:,} other files ({format_bytes(others.bytes)}) in claims may belong to others and are not planned."
+        message += (
+            f" {count_of(others.files, 'other file')} ({format_bytes(others.bytes)}) in claims may belong to others and are not planned."
+        )
     if claims or others.files:
         message += " To plan them, accept their directory: `gc-assets accept-prefix LOCATION --by WHO --comment WHY`."
     numbers: dict[str, float] = {"claims": claims, "files": files.files, "bytes": files.bytes}
@@ -321,7 +333,7 @@ def unfinished_apply(plans: Sequence[str]) -> GateResult:
     message = "no earlier plan is partly applied."
     if plans:
         message = (
-            f"{len(plans):,} plans were started and not finished: {show_list(plans, separator='; ')}. "
+            f"{count_of(len(plans), 'plan', 'were')} started and not finished: {show_list(plans, separator='; ')}. "
             "Finish each with `gc-assets apply PLAN_ID`, which resumes from its log, or give up the rest with "
             "`gc-assets apply PLAN_ID --end`, then run again. If an apply cannot read a lake any more, run "
             "`gc-assets restore --plan PLAN_ID` first."
@@ -336,7 +348,7 @@ def damaged_histories(found: Sequence[str]) -> GateResult:
     """
     message = "no expiry action damaged a history."
     if found:
-        message = f"{len(found):,} histories differ from the planned result of an expiry action. {' '.join(found[:5])}"
+        message = f"{count_of(len(found), 'history', 'differ')} from the planned result of an expiry action. {' '.join(found[:5])}"
     return _result("damaged_histories", not found, message, overridable=True, numbers={"histories": len(found)})
 
 
@@ -356,7 +368,10 @@ def delete_share(planned: Amount, stored: Amount, limit: float, *, configured: b
     """
     share = max(planned.files / max(stored.files, 1), planned.bytes / max(stored.bytes, 1))
     small = not configured and planned.files <= SMALL_PLAN.files and planned.bytes <= SMALL_PLAN.bytes
-    message = f"{planned.files:,} of {stored.files:,} files planned, the larger share is {share:.1%}; max_delete_share allows {limit:.1%}"
+    message = (
+        f"{planned.files:,} of {count_of(stored.files, 'file')} planned, the larger share is {share:.1%}; "
+        f"max_delete_share allows {limit:.1%}"
+    )
     message += f" (not applied to a plan of at most {SMALL_PLAN.files:,} files and {format_bytes(SMALL_PLAN.bytes)})." if small else "."
     numbers = {"files": planned.files, "stored": stored.files, "share": share, "limit": limit}
     return _result("delete_share", small or share <= limit, message, overridable=True, numbers=numbers)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 from gc_assets.core.commands import command
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.rehearsals import mark_rehearsal
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import count_of, format_bytes
 
 Event = Literal[
     "plan_ready",
@@ -245,8 +245,8 @@ def _plan_notification(plan: PlanHeader | PlanSummary, event: Event, title: str,
 def _amounts(header: PlanHeader) -> str:
     total = Amount.total(header.totals.values())
     edits = sum(header.expiry_actions.values())
-    found = [f"{total.files:,} files ({format_bytes(total.bytes)})"] if total.files else []
-    found += [f"{edits:,} history edits"] if edits else []
+    found = [f"{count_of(total.files, 'file')} ({format_bytes(total.bytes)})"] if total.files else []
+    found += [f"{count_of(edits, 'history edit')}"] if edits else []
     return ", ".join([*found, *([str(header.uploads)] if header.uploads.count else [])])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gc_assets.core.phases import ABORT, ABSENT, DONE, EXPIRE
+from gc_assets.core.units import count_of
 
 # Outcomes after which the planned state exists. All others leave something undone.
 FULFILLED: Final = frozenset({DONE, ABSENT})
@@ -22,6 +23,6 @@ def describe_not_done(not_done: Mapping[str, int]) -> str:
     Args:
         not_done: The result of `select_not_done`.
     """
-    subjects = {EXPIRE: "history edits", ABORT: "uploads"}
+    subjects = {EXPIRE: "history edit", ABORT: "upload"}
     parts = [(*name.rpartition("/")[::2], count) for name, count in sorted(not_done.items())]
-    return ", ".join(f"{count:,} {subjects.get(phase, 'files')} of phase {phase} ({outcome})" for phase, outcome, count in parts)
+    return ", ".join(f"{count_of(count, subjects.get(phase, 'file'))} of phase {phase} ({outcome})" for phase, outcome, count in parts)

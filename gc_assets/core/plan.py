@@ -19,7 +19,7 @@ from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.phases import ABORT, EXPIRE
 from gc_assets.core.renamed_keys import RenamedKeys
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import count_of, format_bytes
 
 APPROVE_WITHIN: Final = timedelta(hours=24)
 APPLY_WITHIN: Final = timedelta(hours=72)
@@ -160,7 +160,7 @@ class Uploads(_Model):
 
     def __str__(self) -> str:
         more = f", the oldest of {self.count + self.later:,}" if self.later else ""
-        return f"{self.count:,} unfinished uploads ({format_bytes(self.bytes)}){more}"
+        return f"{count_of(self.count, 'unfinished upload')} ({format_bytes(self.bytes)}){more}"
 
 
 class LeftOut(_Model):
@@ -181,9 +181,11 @@ class LeftOut(_Model):
     reason: str
 
     def __str__(self) -> str:
-        edits, size = f"{self.edits:,} history edits of {self.name}", format_bytes(self.bytes)
-        amount = edits if self.edits else f"{self.files:,} {self.name} ({size})"
-        return f"{amount} are left out: {self.reason}"
+        edits, size = f"{count_of(self.edits, 'history edit')} of {self.name}", format_bytes(self.bytes)
+        is_one = (self.edits or self.files) == 1
+        name = self.name.removesuffix("s") if is_one and not self.edits else self.name
+        amount = edits if self.edits else f"{self.files:,} {name} ({size})"
+        return f"{amount} {'is' if is_one else 'are'} left out: {self.reason}"
 
 
 class PlanSummary(_Model):

@@ -13,6 +13,7 @@ from gc_assets.core.moments import days, shift, to_utc
 # Longer than any history, but small enough for calendar arithmetic.
 LONGEST: Final = timedelta(days=365_000)
 
+_SINGULAR_VERBS: Final = {"are": "is", "were": "was", "have": "has"}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _PARTS = re.compile(r"(\d+)([smhdw])")
 _ISO = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
@@ -82,9 +83,24 @@ def format_bytes(count: int) -> str:
     return f"{value:.3g} PB" if abs(value) < 999.5 else f"{value:,.0f} PB"
 
 
-def count_of(count: int, noun: str) -> str:
-    """Return a number with its noun, with an `s` unless it is 1: `1 file`, `3 files`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def count_of(count: int, noun: str, verb: str = "") -> str:
+    """Return a number with its noun, in the plural unless it is 1: `1 file`, `3 files`.
+
+    Args:
+        count: The number.
+        noun: The noun in the singular.
+        verb: A verb in the plural that follows, such as `are` or `differ`.
+    """
+    if count == 1:
+        agreed = _SINGULAR_VERBS.get(verb, f"{verb}s") if verb else ""
+        return f"{count:,} {noun} {agreed}".rstrip()
+    return f"{count:,} {_plural(noun)} {verb}".rstrip()
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
 
 
 def format_usd(amount: float) -> str:

@@ -14,7 +14,7 @@ from gc_assets.assets.figures import figures_table, format_figure
         ("upload_bytes_to_abort", 2_000, "2 kB"),
         ("uploads_to_abort", 3, "3 uploads"),
         ("expired_commits", 0, "0 commits"),
-        ("gates_failed", 1, "1 gates"),
+        ("gates_failed", 1, "1 gate"),
         ("not_files", 2, "2 objects"),
         ("list_requests", 1200, "1,200 requests"),
         ("requests_usd", 0.0054, "0.0054 USD"),

@@ -89,7 +89,7 @@ def test_card_of_an_applied_plan_shows_what_was_done(tmp_path: Path) -> None:
     text = card(at, load_plan(at.config, plan.published))
     assert "**partially applied**" in text
     assert "| quarantine | 1 file | 100 B |" in text
-    assert "- **Not done**: 1 files of phase quarantine (denied)" in text
+    assert "- **Not done**: 1 file of phase quarantine (denied)" in text
     assert "Approve before" not in text
 
 

@@ -342,7 +342,7 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
     "unreadable table": (unreadable_table, "sales", "unreadable", "table shop.orders could not be read", "until it can be read"),
     "damaged history": (damaged_history, "state", "histories", "tag audit is gone", "then remove the record"),
     "an open quarantine": (open_quarantine, "warehouse", "private", "has mode 0755, expected 0700", "chmod 700"),
-    "an apply that stopped": (interrupted_apply, "warehouse", "interrupted", "1 plans began and did not finish", "gc-assets apply"),
+    "an apply that stopped": (interrupted_apply, "warehouse", "interrupted", "1 plan began and did not finish", "gc-assets apply"),
     "a log that lost its rows": (
         incomplete_log,
         "warehouse",
@@ -432,7 +432,7 @@ def test_warning_exits_with_0(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> 
     assert "approved by 1 of 2 names" in message
     assert f"gc-assets approve {setup.plan.plan_id[:12]} --by ANOTHER_NAME" in looks.values()
     assert "latest is a symbolic link to" in message
-    assert "1 verification marks of interrupted applies" in message
+    assert "1 verification mark: " in message
     assert len(looks) == 5
 
 

@@ -88,11 +88,11 @@ def test_init_and_doctor_know_icechunk_2(icechunk2: Library, tmp_path: Path) -> 
                 found.setdefault(row["check"], []).append(row["found"])
         return found
 
-    assert diagnose()["readable"] == ["1 refs, 5 claimed prefixes; spec version 2, online"]
+    assert diagnose()["readable"] == ["1 ref, 5 claimed prefixes; spec version 2, online"]
     assert "note" not in diagnose()
     builder.call("set_feature_flag", name="delete_tag", setting=False)
     builder.call("set_status", availability="read_only", reason="audit")
-    assert diagnose()["readable"] == ["1 refs, 5 claimed prefixes; spec version 2, read-only, disabled features: delete_tag"]
+    assert diagnose()["readable"] == ["1 ref, 5 claimed prefixes; spec version 2, read-only, disabled features: delete_tag"]
     (note,) = diagnose()["note"]
     assert "the repository is read-only since" in note
     assert "audit" in note

@@ -85,7 +85,10 @@ def test_gates_proving_wrong_mark_cannot_be_overridden() -> None:
     [
         (gates.live_set(0, 1234), ["0 live files", "1,234 refs"]),
         (gates.live_drop(LiveCount(700), LiveCount(1000), 0.2), ["700", "1,000", "30.0%", "max_live_drop allows 20.0%"]),
-        (gates.lakes_present(["sales (not in lakes.yaml, 3 files before)"]), ["1 lakes", "sales", "gc-assets forget LAKE"]),
+        (
+            gates.lakes_present(["sales (not in lakes.yaml, 3 files before)"]),
+            ["1 lake that", "is missing", "sales", "gc-assets forget LAKE"],
+        ),
         (gates.metadata_present(1234, ["m.avro"]), ["1,234 live metadata objects", "m.avro"]),
         (gates.live_listed(2000, 1000, ["data/a"]), ["1,000 of 2,000", "0.1%", "data/a"]),
         (gates.no_live_candidate(2, ["data/a"]), ["2 candidates", "data/a", "bug"]),
@@ -94,7 +97,7 @@ def test_gates_proving_wrong_mark_cannot_be_overridden() -> None:
         (gates.links(3, ["data/a"]), ["3 live files", "data/a"]),
         (gates.unknown_addresses(9, 3, ["data/a and https://h/a"]), ["3 planned files", "data/a and https://h/a", "`aliases`"]),
         (gates.foreign_metadata(3, ["table 5e1f"]), ["3 metadata objects", "table 5e1f", "lakes.yaml"]),
-        (gates.unfinished_apply(["5e1f (its time ends tomorrow)"]), ["1 plans", "5e1f (its time", "gc-assets apply PLAN_ID --end"]),
+        (gates.unfinished_apply(["5e1f (its time ends tomorrow)"]), ["1 plan was", "5e1f (its time", "gc-assets apply PLAN_ID --end"]),
         (gates.delete_bytes(small(1, 3 * GB), 2 * GB), ["3 GB planned", "max_delete_bytes allows 2 GB"]),
         (
             gates.delete_share(small(500, 1), small(1000, 1000), 0.2, configured=True),

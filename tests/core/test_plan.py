@@ -99,7 +99,7 @@ def test_plan_id_changes_with_every_field(name: str) -> None:
 def test_plan_id_ignores_what_the_plan_leaves_out() -> None:
     left_out = (LeftOut(name="files", files=1, bytes=7, reason="an apply was denied them"),)
     assert plan(left_out=left_out).plan_id == plan().plan_id
-    assert str(left_out[0]) == "1 files (7 B) are left out: an apply was denied them"
+    assert str(left_out[0]) == "1 file (7 B) is left out: an apply was denied them"
 
 
 def test_plan_id_changes_with_gate_numbers() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.read.browse import read_matching_rows
@@ -80,9 +81,9 @@ def _commit_links(context: RunContext, lake: str, commit: str, table: str | None
     if reachable is not None and reachable["refs"]:
         name = reachable["refs"][0]
         ref = _find_row(read_key_rows(context, LAKE_REFS.schema, refs, "ref_name", name), table)
-        others = f", one of {reachable['refs_count']:,} refs that reach it" if reachable["refs_count"] > 1 else ""
+        others = f", one of {count_of(reachable['refs_count'], 'ref')} that reach it" if reachable["refs_count"] > 1 else ""
         steps = _steps_back(context, lake, ref["head_commit_id"], commit, table) if ref is not None else None
-        back = "" if steps is None else ", its head" if steps == 0 else f", {steps:,} commits before its head"
+        back = "" if steps is None else ", its head" if steps == 0 else f", {count_of(steps, 'commit')} before its head"
         table_part = f" of {ref['table_name']}" if ref is not None and ref["table_name"] else ""
         yield Link(ref["ref_type"] if ref is not None else "ref", name, f"in lake {lake}{table_part}{back}{others}")
     graph = _find_row(read_key_rows(context, COMMIT_GRAPH.schema, context.table(COMMIT_GRAPH, lake), "commit_id", commit), table)

@@ -15,6 +15,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
+from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import kind_of
 from gc_assets.lakes.protocol import FrozenRefs, as_incremental, as_preflight, is_editable
@@ -31,7 +32,7 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
     """Report the readable parts of a lake, and whether its locations are in storages."""
     describe = context.kind(name).describe_format
     described = f"; {describe(refs)}" if describe is not None else ""
-    yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes{described}")
+    yield Finding(name, "readable", OK, f"{count_of(len(refs.refs), 'ref')}, {count_of(len(refs.claims), 'claimed prefix')}{described}")
     for item in refs.unreadable:
         set_aside = command("set-aside", item.table_name or name, by="WHO", comment="WHY")
         advice = f"No file under its claims is changed and nothing is purged until it can be read. To purge without it: `{set_aside}`."
@@ -43,7 +44,7 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
     outside = [claim.address for claim in refs.claims if not claim.is_unread and resolver.resolve_one(claim.address) is None]
     if outside:
         examples = ", ".join(sorted(outside)[:3])
-        found = f"{len(outside):,} claimed prefixes are in no storage: {examples}"
+        found = f"{count_of(len(outside), 'claimed prefix', 'are')} in no storage: {examples}"
         yield Finding(name, "storages", WARN, found, "Add their storage to sweep them.")
     yield from _aliases(context, refs)
 
@@ -104,7 +105,7 @@ def check_history(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[
     if commits:
         graph = pa.Table.from_batches([build_commit_rows(commits, context.resolver())])
         lake.retain(refs, graph, context.clock.now(), context.clock.now())
-    found = f"{len(commits):,} commits: all logs are complete, and all heads match the state that the server reports"
+    found = f"{count_of(len(commits), 'commit')}: all logs are complete, and all heads match the state that the server reports"
     yield Finding(name, "visible", OK, found)
 
 
@@ -114,7 +115,9 @@ def check_addresses(context: RunContext, name: str) -> Iterator[Finding]:
     summary = last.summary(LiveFilesSummary) if last is not None else None
     if last is not None and summary is not None and summary.unknown_addresses:
         examples = "; ".join(summary.unknown_address_samples[:3])
-        found = f"in the run of {last.receipt.run_date}, {summary.unknown_addresses:,} addresses had an unknown location: {examples}"
+        found = (
+            f"in the run of {last.receipt.run_date}, {count_of(summary.unknown_addresses, 'address')} had an unknown location: {examples}"
+        )
         remedy = "If they are other names of a storage, add their beginning to its `aliases`. Otherwise nothing is needed."
         yield Finding(name, "addresses", WARN, found, remedy)
 
@@ -133,7 +136,7 @@ def check_claims(context: RunContext, storage_name: str, frozen: Mapping[str, Fr
     for sentence in wrong:
         yield Finding(storage_name, "claims", FAIL, sentence, "Move one of the two, or configure the storage one directory higher.")
     if not wrong:
-        yield Finding(storage_name, "claims", OK, f"{len(claimed):,} claimed prefixes, each of a single table or lake")
+        yield Finding(storage_name, "claims", OK, f"{count_of(len(claimed), 'claimed prefix')}, each of a single table or lake")
     yield from _links(context, storage_name, claims)
 
 

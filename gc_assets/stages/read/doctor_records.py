@@ -14,7 +14,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.plan import LiveCount, gate_name
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.recorded_names import read_storage_id
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
@@ -52,7 +52,7 @@ def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding
         if stored.verdict.is_approved and stored.header.policy_digest != context.config.policy_digest():
             found = f"plan {name} was approved under another policy than that of lakes.yaml, so it cannot be applied"
             yield Finding(storage.name, "plans", WARN, found, "Make a new plan with `gc-assets run`.")
-    yield Finding(storage.name, "plans", OK, f"{count:,} plans can still be applied; each was read completely")
+    yield Finding(storage.name, "plans", OK, f"{count_of(count, 'plan')} can still be applied; each was read completely")
 
 
 def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
@@ -98,13 +98,17 @@ def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str
 
 
 def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Report interrupted plans."""
-    begun = unfinished_plans(context.state, storage.name)
-    if not begun:
+    """Report interrupted plans. A plan whose apply runs now is not interrupted."""
+    begun, holder = unfinished_plans(context.state, storage.name), None
+    if begun and (holder := _live_holder(context, storage.name)) is not None and holder.plan_id in begun:
+        begun = [plan for plan in begun if plan != holder.plan_id]
+        yield Finding(storage.name, "interrupted", OK, f"plan {holder.plan_id[:12]} is applied now, by {holder}")
+    elif not begun:
         yield Finding(storage.name, "interrupted", OK, "no plan is applied in part")
+    if not begun:
         return
     names = ", ".join(plan[:12] for plan in begun[:3])
-    found = f"{len(begun):,} plans began and did not finish: {names}"
+    found = f"{count_of(len(begun), 'plan')} began and did not finish: {names}"
     finish, end = command("apply", begun[0][:12]), command("apply", begun[0][:12], end=True)
     yield Finding(
         storage.name, "interrupted", FAIL, found, f"{finish}, or {end} to give up the rest. A run closes it when its time has ended."
@@ -134,11 +138,11 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
     if unknown.copies:
         first = unknown.copies[0]
         found = (
-            f"{len(unknown.copies):,} files in the trash are copies with other identities than the ledger has, "
+            f"{count_of(len(unknown.copies), 'file')} in the trash are copies with other identities than the ledger has, "
             f"such as {first.plan_id[:12]}/{first.key}: they are neither restored nor purged"
         )
         yield Finding(storage.name, "trash", WARN, found, command("adopt", storage.label, by="WHO"))
-    examined = "all files in the trash are" if unknown.is_complete else f"the first {MAX_EXAMINED:,} files in the trash are"
+    examined = "all files in the trash are" if unknown.is_complete else f"the first {count_of(MAX_EXAMINED, 'file')} in the trash are"
     if not unknown.files:
         if not unknown.copies:
             yield Finding(storage.name, "trash", OK, f"{examined} in the ledger")
@@ -146,7 +150,8 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
     plans = ", ".join(plan[:12] for plan in unknown.plan_ids[:3])
     at_least = "" if unknown.is_complete else "at least "
     found = (
-        f"{at_least}{unknown.amount.files:,} files ({format_bytes(unknown.amount.bytes)}) are in the trash, but in no log of the state, "
+        f"{at_least}{count_of(unknown.amount.files, 'file')} ({format_bytes(unknown.amount.bytes)}) are in the trash, "
+        f"but in no log of the state, "
         f"of the plans {plans}: they are neither restored nor purged"
     )
     yield Finding(storage.name, "trash", WARN, found, command("adopt", storage.label, by="WHO"))
@@ -176,7 +181,7 @@ def check_leftovers(context: RunContext) -> Iterator[Finding]:
     abandoned = [name for name in names if name.rpartition("-")[0] not in holders]
     if abandoned:
         directory = f"{context.state.files.root}/{VERIFICATION_MARKS}"
-        found = f"{len(abandoned):,} verification marks of interrupted applies are left in {directory}: {', '.join(abandoned[:3])}"
+        found = f"left by interrupted applies in {directory}: {count_of(len(abandoned), 'verification mark')}: {', '.join(abandoned[:3])}"
         yield Finding("state", "leftovers", WARN, found, "They only use space. The next apply in their storage removes them.")
 
 

@@ -21,6 +21,7 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.foreign import RULES, SIDE_FILE
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.read.browse import read_matching_rows
@@ -148,7 +149,7 @@ def _explain(context: RunContext, storage: str, key: str) -> Explanation:
 def _describe_uploads(summary: dict[str, Any]) -> str:
     """Return a sentence on the unfinished uploads to the key that the plan aborts, or ""."""
     count = len(summary.get("uploads", ()))
-    return f" Plan {summary['plan_id'][:12]} aborts {count:,} unfinished uploads to it, permanently." if count else ""
+    return f" Plan {summary['plan_id'][:12]} aborts {count_of(count, 'unfinished upload')} to it, permanently." if count else ""
 
 
 def _describe_approvals(context: RunContext, storage: str, plan_ids: Collection[str]) -> Iterator[dict[str, Any]]:

@@ -31,11 +31,11 @@ _NO_REASONS: Final[Mapping[tuple[str, str], Mapping[str, int]]] = MappingProxyTy
 # Tables that are named in one sentence.
 _MAX_TABLES: Final = 5
 _SUBJECTS: Final = {
-    RESTORE: ("files", "restored"),
-    EXPIRE: ("history edits", "made"),
-    QUARANTINE: ("files", "moved to quarantine"),
-    PURGE: ("files", "purged"),
-    ABORT: ("uploads", "aborted"),
+    RESTORE: ("file", "restored"),
+    EXPIRE: ("history edit", "made"),
+    QUARANTINE: ("file", "moved to quarantine"),
+    PURGE: ("file", "purged"),
+    ABORT: ("upload", "aborted"),
 }
 _FILE_TEXTS: Final = {
     ABSENT: "were gone already",
@@ -105,7 +105,7 @@ def describe_outcomes(
         texts = _EDIT_TEXTS if phase == EXPIRE else _FILE_TEXTS
         others = [f"{counts[outcome]:,} {text}" for outcome, text in texts.items() if outcome in counts]
         skipped = f"; {', '.join(others)}" if others else ""
-        yield f"{phase.capitalize()}: {counts.get(DONE, 0):,} {subject} {done}{skipped}."
+        yield f"{phase.capitalize()}: {count_of(counts.get(DONE, 0), subject)} {done}{skipped}."
         for outcome in texts:
             yield from _describe_reasons(outcome, Counter(reasons.get((phase, outcome), {})))
 
@@ -116,7 +116,7 @@ def _describe_reasons(outcome: str, reasons: Counter[str]) -> Iterator[str]:
         yield f"- {count:,} {outcome}: {reason.rstrip('.')}."
     if len(reasons) > len(listed):
         others = reasons.total() - sum(count for _, count in listed)
-        yield f"- {others:,} {outcome} for {len(reasons) - len(listed):,} other reasons."
+        yield f"- {others:,} {outcome} for {count_of(len(reasons) - len(listed), 'other reason')}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,8 @@ def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Con
         if count or unknown:
             back = f" `{command('restore', plan=header.plan_id[:12])}` moves them back." if phase == QUARANTINE and count else ""
             final = " This cannot be undone." if is_final and count else ""
-            yield f"{phase.capitalize()}: {at_least}{count:,} of {planned:,} {subject} {done}.{final}{back}{_may_be_done(unknown, count)}"
+            moved = f"{at_least}{count:,} of {count_of(planned, subject)} {done}"
+            yield f"{phase.capitalize()}: {moved}.{final}{back}{_may_be_done(unknown, count)}"
 
 
 def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, recorded: RecordedActions, config: Config) -> Iterator[str]:
@@ -176,7 +177,7 @@ def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, record
     names = recorded.tables.get(lake, ())
     more = f" and {len(names) - _MAX_TABLES:,} more" if len(names) > _MAX_TABLES else ""
     tables = f" ({', '.join(names[:_MAX_TABLES])}{more})" if names else ""
-    made = f"{count:,} of {planned:,} edits of the history of lake {lake} made{tables}."
+    made = f"{count:,} of {count_of(planned, 'edit')} of the history of lake {lake} made{tables}."
     yield f"{EXPIRE.capitalize()}: {made}{undo if count else ''}{_may_be_done(unknown, count)}"
 
 

@@ -23,6 +23,7 @@ from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.errors import UsageError
 from gc_assets.core.foreign import SIDE_FILE
 from gc_assets.core.plan import Amount
+from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, read_paths, read_table, report_parts, side_paths, spark_schema
@@ -146,7 +147,7 @@ class Comparison:
         Scratch files are removed when `scratch` is closed.
         """
         if len(scenarios) > MAX_SCENARIOS:
-            raise UsageError(f"{len(scenarios):,} scenarios were given; at most {MAX_SCENARIOS} can be compared in one call")
+            raise UsageError(f"{count_of(len(scenarios), 'scenario', 'were')} given; at most {MAX_SCENARIOS} can be compared in one call")
         for scenario in scenarios:
             require_refs(context, scenario)
         numbered = dict(enumerate(scenarios, 1))
@@ -247,7 +248,7 @@ class Comparison:
             if frozen != self.context.config.policy_digest():
                 yield f"lake {lake}: the configuration changed after the run, and the numbers include the effect of that change"
             if count := self.unknown.get(lake):
-                yield f"lake {lake}: {count:,} metadata objects that would be kept were never read; their files are not counted"
+                yield f"lake {lake}: {count_of(count, 'metadata object')} that would be kept were never read; their files are not counted"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Final
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
+from gc_assets.core.units import count_of
 from gc_assets.stores.doctor_checks import check_lease
 from gc_assets.stores.local.lease import read_holder
 from gc_assets.stores.local.objects import local_path
@@ -65,7 +66,7 @@ def _check_quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
         return
     foreign = sorted(_other_file_systems(root))
     if foreign:
-        found = f"{len(foreign):,} directories are on a different file system from the trash: {', '.join(foreign[:3])}"
+        found = f"{count_of(len(foreign), 'directory', 'are')} on a different file system from the trash: {', '.join(foreign[:3])}"
         yield Finding(storage.name, "quarantine", WARN, found, "Configure each mount as its own storage, or use `quarantine: deferred`.")
     else:
         yield Finding(storage.name, "quarantine", OK, f"trash on the same file system, purged after {days}; mode {storage.mode}")

@@ -122,7 +122,7 @@ def test_file_behind_an_access_point_refuses_the_plan(spark: SparkSession, tmp_p
         header = writer.plan()
         assert house.failed_gates(header) == {GATE}
         message = next(gate.message for gate in header.failed_gates)
-        assert "1 planned files" in message, message
+        assert "1 planned file" in message, message
         assert "access-point.parquet and s3://lake-x1y2z3-s3alias/w/" in message
         assert "`aliases` of the storage" in message
         assert writer.data_files() == {"access-point.parquet", "garbage.parquet", "other.parquet", "size.parquet"}
@@ -146,7 +146,7 @@ def test_address_of_a_web_server_refuses_the_apply(spark: SparkSession, tmp_path
     assert writer.data_files() == {"garbage.parquet", "late.parquet"}
     house.approve(header)
     writer.commit(address.replace(f"file://{house.warehouse}/", "https://files.example.org/export/"), size_bytes)
-    with pytest.raises(GateRefused, match=f"{GATE}: 1 planned files .*late.parquet and https://files.example.org/export/db/t/data"):
+    with pytest.raises(GateRefused, match=f"{GATE}: 1 planned file .*late.parquet and https://files.example.org/export/db/t/data"):
         house.apply(header)
     header = writer.plan(aliases=["https://files.example.org/export/"])
     assert (header.failed_gates, writer.data_files()) == ([], {"garbage.parquet"})

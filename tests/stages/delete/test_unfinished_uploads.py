@@ -139,7 +139,7 @@ def test_every_view_of_the_plan_reports_permanent_aborts(story: UploadStory) -> 
     (listed,) = list_plans(house.config)
     assert (listed.header.plan_id, listed.header.uploads) == (header.plan_id, header.uploads)
     (explanation,) = explain(house.run_context(), DATA + "dead")
-    assert f"Plan {header.plan_id[:12]} aborts 1 unfinished uploads to it, permanently." in explanation.sentence
+    assert f"Plan {header.plan_id[:12]} aborts 1 unfinished upload to it, permanently." in explanation.sentence
     page = render(load_report(house.run_context()))
     assert effect in page
     assert all(story.uploads[name]["UploadId"] in page for name in GARBAGE_NAMES)

@@ -113,7 +113,7 @@ def test_outcomes_name_the_most_frequent_reasons_with_their_numbers(at: Platform
         (QUARANTINE, "failed"): {"EIO": 1},
     }
     assert list(describe_outcomes(plan(at), counts, reasons)) == [
-        "Quarantine: 1 files moved to quarantine; 9 were denied, 1 failed.",
+        "Quarantine: 1 file moved to quarantine; 9 were denied, 1 failed.",
         "- 3 denied: locked.",
         "- 2 denied: no right.",
         "- 2 denied: too long.",

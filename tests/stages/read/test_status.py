@@ -153,7 +153,7 @@ def test_applied_plan_is_reported_with_what_was_done(at: Platform) -> None:
     (applied,) = read_status(at).applied
     assert (applied.header.plan_id, applied.status, applied.approved_by) == (plan_id, "partially applied", "kim")
     assert applied.header.totals[QUARANTINE] == Amount(files=1, bytes=100)
-    assert applied.not_done == "1 files of phase quarantine (denied)"
+    assert applied.not_done == "1 file of phase quarantine (denied)"
 
 
 def test_earlier_applied_plan_is_reported_for_three_days(at: Platform) -> None:
