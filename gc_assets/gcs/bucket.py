@@ -209,16 +209,22 @@ class GcsBucket:
         if item.version_id is None:
             return self.delete_if_match(item.key, item.token)
         conditions = _conditions(item.token) if item.token is not None else {}
-        blob = self._blob(item.key, "change", item.version_id)
-        return change(self.address(item.key), lambda: blob.delete(retry=None, **conditions), is_repeatable=True, is_final=True)
-
-    def _upload(self, key: str, content: bytes, conditions: dict[str, int], *, is_repeatable: bool) -> Change:
-        blob = self._blob(key, "change")
 
         def request() -> None:
-            blob.upload_from_string(content, content_type=_CONTENT_TYPE, retry=None, **conditions)
+            self._blob(item.key, "change", item.version_id).delete(retry=None, **conditions)
 
-        return change(self.address(key), request, is_repeatable=is_repeatable)
+        return change(self.address(item.key), request, is_repeatable=True, is_final=True)
+
+    def _upload(self, key: str, content: bytes, conditions: dict[str, int], *, is_repeatable: bool) -> Change:
+        tokens = list[str]()
+
+        def request() -> None:
+            blob = self._blob(key, "change")
+            blob.upload_from_string(content, content_type=_CONTENT_TYPE, retry=None, **conditions)
+            tokens.append(f"{blob.generation}.{blob.metageneration}")
+
+        found = change(self.address(key), request, is_repeatable=is_repeatable)
+        return replace(found, token=tokens[-1]) if found.is_done else found
 
     def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], conditions: dict[str, int]) -> Change:
         """Copy within the bucket. The server copies large objects in several steps, each with all conditions."""

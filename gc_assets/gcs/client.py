@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -30,7 +31,7 @@ try:
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth import impersonated_credentials
     from google.auth.credentials import AnonymousCredentials
-    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+    from google.auth.exceptions import GoogleAuthError, TransportError
     from google.auth.transport.requests import AuthorizedSession
     from google.cloud.storage import Bucket, Client
     from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
@@ -70,7 +71,12 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
     "authError": "log in again (`gcloud auth application-default login`), or check GOOGLE_APPLICATION_CREDENTIALS",
     "rateLimitExceeded": "the server asks for fewer requests; set `gcs.max_requests_per_second`",
 }
+# A machine without credentials asks for those of a virtual machine, which takes seconds.
+_MISSING_SECONDS: Final = 30.0
+_missing_until = [0.0]
 _LOG_IN: Final = "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
+
+_NO_CREDENTIALS: Final = f"there are no Application Default Credentials; {_LOG_IN}"
 
 
 class _Session(AuthorizedSession):
@@ -100,7 +106,8 @@ def get_client(settings: GcsConfig, role: Role) -> Client:
     """Return the client of this process. It is safe to use from threads.
 
     Raises:
-        UsageError: If there are no credentials, or an anonymous client would change something.
+        UsageError: If an anonymous client would change something.
+        PermissionError: If there are no credentials.
     """
     if role == "change" and settings.anonymous:
         raise UsageError("`gcs.anonymous` reads without credentials and cannot change anything; remove it")
@@ -133,16 +140,20 @@ def load_credentials(settings: GcsConfig, role: Role) -> Any:
     """Return the credentials of a role. They renew themselves.
 
     Raises:
-        UsageError: If the environment has no credentials.
+        PermissionError: If the environment has no credentials. An address of a lake may name this
+            store although no storage is in it, so this is no error of the configuration.
     """
     if settings.anonymous:
         return AnonymousCredentials()
     account = (settings.apply_service_account if role == "change" else None) or settings.service_account
     scope = WRITE_SCOPE if role == "change" else READ_SCOPE
+    if time.monotonic() < _missing_until[0]:
+        raise PermissionError(errno.EACCES, _NO_CREDENTIALS, "gs://")
     try:
         found, _ = google.auth.default(scopes=[scope if account is None else _PLATFORM_SCOPE])
-    except DefaultCredentialsError as error:
-        raise UsageError(f"gcs: there are no Application Default Credentials ({strip_paths(str(error))}); {_LOG_IN}") from error
+    except GoogleAuthError as error:
+        _missing_until[0] = time.monotonic() + _MISSING_SECONDS
+        raise PermissionError(errno.EACCES, f"{_NO_CREDENTIALS} ({strip_paths(str(error))})", "gs://") from error
     if account is None:
         return found
     return impersonated_credentials.Credentials(source_credentials=found, target_principal=account, target_scopes=[scope])

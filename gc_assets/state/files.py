@@ -20,7 +20,7 @@ from typing import Final
 
 from gc_assets.config.connections import StoreSettings
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.core.paths import AZURE, FILE, S3, scheme_of
+from gc_assets.core.paths import AZURE, FILE, GCS, S3, scheme_of
 from gc_assets.state.backend import ABSENT, Backend, FileStat, VersionedContent
 from gc_assets.state.local_files import LocalFiles
 
@@ -48,8 +48,19 @@ def _open_azure(root: str, settings: StoreSettings | None) -> Backend:
     return BucketFiles(AzureBucket.of(root, own), AZURE)
 
 
+def _open_gcs(root: str, settings: StoreSettings | None) -> Backend:
+    from gc_assets.config.gcs import GcsConfig
+    from gc_assets.gcs.bucket import GcsBucket
+    from gc_assets.state.bucket_files import BucketFiles
+
+    found = settings if isinstance(settings, GcsConfig) else GcsConfig()
+    # Every run writes the state, and a scheduled job may not have the identity that deletes.
+    own = found.model_copy(update={"apply_service_account": None})
+    return BucketFiles(GcsBucket.of(root, own), GCS)
+
+
 # Opens the files under an address of each scheme.
-_BACKENDS: Final[Mapping[str, Callable[[str, StoreSettings | None], Backend]]] = {S3: _open_s3, AZURE: _open_azure}
+_BACKENDS: Final[Mapping[str, Callable[[str, StoreSettings | None], Backend]]] = {S3: _open_s3, AZURE: _open_azure, GCS: _open_gcs}
 
 
 @dataclass(frozen=True, slots=True)

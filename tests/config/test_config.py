@@ -458,7 +458,7 @@ def test_state_may_be_on_s3(load: Load, scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "state, why", [("gs://bucket/state", r"write a path, such as \./state, or s3://"), ("s3:///state", "contains no plain bucket")]
+    "state, why", [("oss://bucket/state", r"write a path, such as \./state, or s3://"), ("s3:///state", "contains no plain bucket")]
 )
 def test_invalid_state_address_is_rejected(load: Load, state: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):

@@ -110,7 +110,7 @@ def test_secret_variables_reach_only_the_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key, value, way_out",
     [
-        ("location", "gs://bucket/lake/", "this release supports file://"),
+        ("location", "oss://bucket/lake/", "this release supports file://"),
         ("quarantine", "versioned", "use trash or deferred"),
     ],
 )
@@ -125,6 +125,6 @@ def test_unsupported_storage_option_is_refused(tmp_path: Path, key: str, value: 
 
 def test_unsupported_state_scheme_is_refused(tmp_path: Path) -> None:
     path = Path(write_config(tmp_path))
-    path.write_text(re.sub(r"(?m)^state: .*$", "state: gs://bucket/state", path.read_text()))
-    with pytest.raises(UsageError, match="gs://bucket/state"):
+    path.write_text(re.sub(r"(?m)^state: .*$", "state: oss://bucket/state", path.read_text()))
+    with pytest.raises(UsageError, match="oss://bucket/state"):
         load_platform({}, str(path))

@@ -85,13 +85,13 @@ def test_missing_library_of_google_cloud_is_named_on_use_only() -> None:
     script = (
         "import sys\n"
         "sys.modules['google.cloud.storage'] = None\n"
-        "from gc_assets.core.errors import UsageError\n"
+        "from gc_assets.core.errors import StoreError, UsageError\n"
         "from gc_assets.stores.store import open_objects, open_store\n"
         "objects = open_objects()\n"
         "for use in (lambda: objects.read('gs://bucket/a'), lambda: open_store('gs://bucket/')):\n"
         "    try:\n"
         "        use()\n"
-        "    except UsageError as error:\n"
+        "    except (StoreError, UsageError) as error:\n"
         "        print(error)\n"
     )
     result = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gc_assets.config.gcs import GcsConfig
+from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.paths import GCS, bucket_and_key
 from gc_assets.stores.conditional.objects import BucketObjects
 
@@ -19,7 +20,10 @@ class GcsObjects(BucketObjects):
 
     def open(self, address: str) -> tuple[GcsBucket, str]:
         # The library is an optional dependency, and every process has objects of all kinds of store.
-        from gc_assets.gcs.bucket import GcsBucket
+        try:
+            from gc_assets.gcs.bucket import GcsBucket
+        except UsageError as error:
+            raise StoreError(f"cannot read {address}: {error}") from error
 
         bucket, key = bucket_and_key(address, GCS)
         return GcsBucket(bucket, "", self.connections.settings_for(address, GcsConfig)), key

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 ADDRESSES = {
     "hdfs": "hdfs://nn/db/snap-1.avro",
-    "google": "gs://bucket/db/snap-1.avro",
+    "alibaba": "oss://bucket/db/snap-1.avro",
     "web": "https://example.org/db/snap-1.avro",
     "nul": "file:///a\0b/snap-1.avro",
     "windows": "C:\\db\\snap-1.avro",
@@ -68,7 +68,7 @@ def test_nessie_content_in_another_store_stops_no_other_lake(spark: SparkSession
     garbage = {house.key(path) for path in good.leftovers(LONG_AGO, 2)}
     main = builder.on()
     main.new("shop.t")
-    builder.put(("shop", "bad"), iceberg_table("gs://bucket/bad/metadata/1.metadata.json"))
+    builder.put(("shop", "bad"), iceberg_table("oss://bucket/bad/metadata/1.metadata.json"))
     if is_dropped:
         builder.commit([delete(("shop", "bad"))])
     main.append("shop.t")
@@ -77,7 +77,7 @@ def test_nessie_content_in_another_store_stops_no_other_lake(spark: SparkSession
     header = house.plan()
     (unreadable,) = header.unreadable
     assert (unreadable.lake, unreadable.is_whole_lake) == ("shop", True)
-    assert "gs://bucket/bad/metadata/1.metadata.json" in unreadable.why
+    assert "oss://bucket/bad/metadata/1.metadata.json" in unreadable.why
     assert set(house.planned_actions()) == garbage
 
 

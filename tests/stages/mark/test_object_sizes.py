@@ -80,7 +80,7 @@ def test_objects_of_an_unlistable_directory_are_requested_one_by_one(tmp_path: P
 
 
 def test_object_in_no_known_store_has_no_size() -> None:
-    assert read_sizes(open_objects(), ["hdfs://nn/snap.avro", "gs://bucket/snap.avro", "file:///a\0b", "file://host/x"]) == [-1] * 4
+    assert read_sizes(open_objects(), ["hdfs://nn/snap.avro", "oss://bucket/snap.avro", "file:///a\0b", "file://host/x"]) == [-1] * 4
 
 
 @pytest.mark.parametrize("many", [MIN_LISTED_KEYS, MIN_LISTED_KEYS - 1])

@@ -357,7 +357,17 @@ def test_next_run_completes_a_run_killed_at_any_request(wire: Wire, action: Acti
     assert number > 1
 
 
-# Secrets
+# Credentials
+
+
+def test_missing_credentials_are_an_error_of_the_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An address in a lake may name this store although no storage is in it."""
+    monkeypatch.setattr("gc_assets.gcs.client._missing_until", [0.0])
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    objects = open_store("gs://bucket/", Connections.of(own_server().settings.model_copy(update={"prices": {}}))).objects
+    for _ in range(2):
+        with pytest.raises(PermissionError, match="gcloud auth application-default login"):
+            objects.read("gs://bucket/a")
 
 
 def test_pickles_contain_no_secret() -> None:
