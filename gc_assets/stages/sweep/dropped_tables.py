@@ -29,6 +29,7 @@ from gc_assets.core.dropped_tables import (
 from gc_assets.core.errors import GcError
 from gc_assets.core.foreign import OTHER_FORMAT, ForeignRules
 from gc_assets.core.phases import PURGE, QUARANTINE
+from gc_assets.core.plan import Unreadable
 from gc_assets.core.printable import show, to_message
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
@@ -223,7 +224,7 @@ def find_dropped_tables(
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     now = min(frozen_at, listing.as_of or frozen_at)
     decided = [replace(item, former_files=sums.get(index, FormerFiles())) for index, item in enumerate(tables)]
-    unreadable = _name_unreadable(context, live)
+    unreadable = _list_unreadable(context, live)
     decided = [_add_state(context, item, now, unreadable) for item in decided]
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
@@ -253,7 +254,7 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
     listed = frozenset[str]().union(*(lake.uuids for lake in list_lake_tables(context, refs)))
     claims, _ = effective_claims(context, storage_name, tables)
     present, of_lakes = _present_prefixes(context, storage_name, claims)
-    now, unreadable = context.clock.now(), _name_unreadable(context, live)
+    now, unreadable = context.clock.now(), _list_unreadable(context, live)
     stored = [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed]
     decided = [item if item.waits_for is not None else _add_state(context, item, now, unreadable) for item in stored]
     return DroppedPrefixes(tuple(decided), present, of_lakes)
@@ -306,20 +307,28 @@ def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[Remem
     return found
 
 
-def _name_unreadable(context: RunContext, live: Sequence[PublishedTable]) -> list[str]:
-    """Return the unreadable tables that no user set aside. They may have started to use any file."""
-    found = tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable)
-    return [item.name for item in with_set_aside(context, found) if item.blocks_purges]
+def _list_unreadable(context: RunContext, live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
+    """Return the unreadable tables, with the records of users who set them aside."""
+    return with_set_aside(context, tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable))
 
 
-def _add_state(
-    context: RunContext, item: DroppedTable, now: datetime, unreadable: Sequence[str], listed: str | None = None
-) -> DroppedTable:
+def _may_use_files(unreadable: Unreadable, item: DroppedTable) -> bool:
+    """Check if an unreadable table may use the files of a dropped one.
+
+    It may have started to use any file, unless a user set it aside. If its uuid is unknown, it may be
+    the dropped table under another name.
+    """
+    is_unknown = unreadable.table_uuid is None and unreadable.lake == item.table.lake
+    return unreadable.blocks_purges or (is_unknown and item.accepted_at is None)
+
+
+def _add_state(context: RunContext, item: DroppedTable, now: datetime, unreadable: Sequence[Unreadable]) -> DroppedTable:
     lake = next((lake for lake in context.config.lakes if lake.name == item.table.lake), None)
     if lake is None:
         return find_reason_to_wait(item, now, None, None)
-    reason = listed or (None if lake.collects(item.table.table_name) else "no pattern of `tables` matches it")
-    return find_reason_to_wait(item, now, lake.dropped_after, catalog_identity(context, lake.name), unreadable, reason)
+    reason = None if lake.collects(item.table.table_name) else "no pattern of `tables` matches it"
+    names = [other.name for other in unreadable if _may_use_files(other, item)]
+    return find_reason_to_wait(item, now, lake.dropped_after, catalog_identity(context, lake.name), names, reason)
 
 
 def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
