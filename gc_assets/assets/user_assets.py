@@ -106,6 +106,8 @@ def _iceberg_name(asset: dg.AssetsDefinition, spec: dg.AssetSpec) -> tuple[str, 
 
 def _configured_namespace(manager: Any) -> str | None:
     schema = manager.config_schema
-    values = schema.default_value if schema.default_provided else None
-    value = (values.get("namespace") or values.get("schema")) if isinstance(values, Mapping) else None
-    return os.environ.get(str(value["env"])) if isinstance(value, Mapping) and "env" in value else value
+    values: Any = schema.default_value if schema.default_provided else None
+    value: Any = (values.get("namespace") or values.get("schema")) if isinstance(values, Mapping) else None
+    if isinstance(value, Mapping):  # a variable of the environment
+        return os.environ.get(str(value.get("env")))
+    return str(value) if value else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +81,7 @@ def scan_command(settings: Settings, places: tuple[str, ...], output: str | None
 
 
 @contextmanager
-def _temporary_platform(storages: Sequence[Location], write: Any) -> Iterator[Platform]:
+def _temporary_platform(storages: Sequence[Location], write: Callable[[str], str]) -> Generator[Platform]:
     """Yield a platform with a state in a temporary directory, which is removed at the end.
 
     Args:
