@@ -88,6 +88,7 @@ POLICY_TABLE = table(
     column("keep_last", INT, "Number of newest commits to keep at any age; null if the rule does not count."),
     column("scope", STRING, "`snapshots` for history, `objects` for lifecycle rules by path."),
     column("enabled", BOOL, "False: the rule has no effect."),
+    column("glob", STRING, "Pattern of paths that begin with `prefix`; null: all of them.", since="0.4"),
 )
 
 CURRENT_RULES = table(
@@ -101,6 +102,7 @@ CURRENT_RULES = table(
     column("date_to_be_deleted", TIMESTAMP, "This run's bound."),
     column("last_deleted", TIMESTAMP, "Bound of the newest run whose deletion finished; null before the first."),
     column("scope", STRING, "As in `policy_table`."),
+    column("glob", STRING, "As in `policy_table`.", since="0.4"),
 )
 
 LAKE_REFS = table(

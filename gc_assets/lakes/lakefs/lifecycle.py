@@ -1,9 +1,9 @@
 """Apply lakeFS lifecycle rules, which release objects by branch, path and age.
 
 An object is released if every branch that reaches it releases it. On each branch, the rule with the
-longest matching prefix applies. Of equal prefixes, a row for the branch precedes a row for all
-branches. Of several such rows, the one with the longest retention applies. A disabled rule applies
-and keeps the object.
+longest matching prefix applies. The prefix of a pattern ends before its first wildcard. Of equal
+prefixes, a row for the branch precedes a row for all branches. Of several such rows, the one with
+the longest retention applies. A disabled rule applies and keeps the object.
 
 Branches that no rule names are one class (`OTHERS`), so that their number does not matter. Pure and
 vectorized.
@@ -21,10 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gc_assets.core.globs import glob_regex
+
 OTHERS: Final = ""
 BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 _KEPT: Final = np.iinfo(np.int64).min
 _NO_LIMIT: Final = np.iinfo(np.int64).max
+Selection = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,16 @@ class Rule:
     date_to_be_deleted: datetime
     enabled: bool = True
     last_deleted: datetime | None = None
+    glob: str | None = None
+
+    @property
+    def paths(self) -> tuple[str, str | None]:
+        """The paths that it applies to: a prefix, and a pattern among those with this prefix."""
+        return self.prefix, self.glob
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Rule:
-        names = ("rule_id", "prefix", "branch", "date_to_be_deleted", "enabled", "last_deleted")
+        names = ("rule_id", "prefix", "branch", "date_to_be_deleted", "enabled", "last_deleted", "glob")
         return cls(**{name: row[name] for name in names if name in row})
 
 
@@ -98,14 +107,14 @@ def evaluate(
         reach: Index in `reaches` of each row.
         reaches: Sets of branch classes that reach a row.
     """
-    prefixes = sorted({rule.prefix for rule in rules}, key=len)
+    selections = sorted({rule.paths for rule in rules}, key=lambda item: (item[0], item[1] or ""))
     deepest = np.full(len(paths), 0, np.int64)
-    groups: list[frozenset[str]] = [frozenset()]
-    numbers: dict[frozenset[str], int] = {groups[0]: 0}
-    for prefix in prefixes:
-        under = pc.fill_null(pc.starts_with(paths, prefix), False).to_numpy(zero_copy_only=False)
+    groups: list[frozenset[Selection]] = [frozenset()]
+    numbers: dict[frozenset[Selection], int] = {groups[0]: 0}
+    for selection in selections:
+        under = _matches(paths, selection)
         for number in np.unique(deepest[under]).tolist():
-            group = groups[number] | {prefix}
+            group = groups[number] | {selection}
             if group not in numbers:
                 numbers[group] = len(groups)
                 groups.append(group)
@@ -125,14 +134,22 @@ def evaluate(
     return Releases(micros < limits, rule_lists)
 
 
-def _find_limit(rules: Sequence[Rule], prefixes: Collection[str], classes: Collection[str]) -> tuple[int, list[str]]:
+def _matches(paths: pa.Array, selection: Selection) -> NDArray[np.bool_]:
+    prefix, glob = selection
+    found = pc.starts_with(paths, prefix)
+    if glob is not None:
+        found = pc.and_(found, pc.match_substring_regex(paths, glob_regex([glob])))
+    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+
+
+def _find_limit(rules: Sequence[Rule], selections: Collection[Selection], classes: Collection[str]) -> tuple[int, list[str]]:
     """Return the time before which objects are released on all classes, and the rules that apply.
 
-    The time is in microseconds and exclusive. `prefixes` are the prefixes that match the objects.
+    The time is in microseconds and exclusive. `selections` are those that match the objects.
     """
     limit, rule_ids = _NO_LIMIT if classes else _KEPT, set[str]()
     for branch in classes:
-        rule = _find_rule(rules, prefixes, branch)
+        rule = _find_rule(rules, selections, branch)
         if rule is None or not rule.enabled:
             return _KEPT, []
         rule_ids.add(rule.rule_id)
@@ -140,8 +157,8 @@ def _find_limit(rules: Sequence[Rule], prefixes: Collection[str], classes: Colle
     return limit, sorted(rule_ids)
 
 
-def _find_rule(rules: Sequence[Rule], prefixes: Collection[str], branch: str) -> Rule | None:
-    matching = [rule for rule in rules if rule.prefix in prefixes and rule.branch in {branch or None, None}]
+def _find_rule(rules: Sequence[Rule], selections: Collection[Selection], branch: str) -> Rule | None:
+    matching = [rule for rule in rules if rule.paths in selections and rule.branch in {branch or None, None}]
     if not matching:
         return None
     # By longest prefix, then the branch's own row, then a row that keeps, then the earliest date.

@@ -2,8 +2,8 @@
 
 Source: lakeFS, *lifecycle policy Spark job*. The file contains
 `{"<rule id>": {"prefix": str, "days": int?, "enabled": bool, "branch_days": {"<branch>": int}?}}`.
-`days` applies to all branches and `branch_days` to one. A rule without `days` applies only to the
-branches that it names.
+A rule can have `glob` instead of `prefix`, which lakeFS #4570 asks for. `days` applies to all
+branches and `branch_days` to one. A rule without `days` applies only to the branches that it names.
 """
 
 from __future__ import annotations
@@ -33,11 +33,16 @@ Days = Annotated[int, BeforeValidator(_check_integer), Field(ge=0, le=LONGEST.da
 
 
 class LifecycleRule(BaseModel):
-    """One rule. As in lifecycle rules of S3, the prefix `foo/bar` also matches `foo/barn`."""
+    """One rule, for the paths with a prefix or for those that a pattern matches.
+
+    As in lifecycle rules of S3, the prefix `foo/bar` also matches `foo/barn`. In a pattern, `*`
+    does not match `/`, and `**` does.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=DEFER_BUILD)
 
-    prefix: str
+    prefix: str | None = None
+    glob: str | None = None
     days: Days | None = None
     enabled: bool
     branch_days: dict[str, Days] = Field(default_factory=dict[str, int])
@@ -90,11 +95,18 @@ def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
         lines = [f"  {'.'.join(str(step) for step in item['loc']) or 'the document'}: {item['msg']}" for item in error.errors()]
         raise UsageError(f"lifecycle rules in {where} are not valid:\n" + "\n".join(lines)) from None
     for rule_id, rule in rules.items():
+        if (rule.prefix is None) == (rule.glob is None) or rule.glob == "":
+            raise UsageError(f"lifecycle rules in {where} are not valid:\n  {rule_id}: set prefix or glob, and not both")
         if rule.days is None and not rule.branch_days:
             raise UsageError(
                 f"lifecycle rules in {where} are not valid:\n  {rule_id}: set days or branch_days, otherwise the rule has no effect"
             )
     return rules
+
+
+def literal_start(glob: str) -> str:
+    """Return the beginning of a pattern before its first wildcard."""
+    return glob[: min((glob.index(sign) for sign in "*?" if sign in glob), default=len(glob))]
 
 
 def rule_rows(rules: Mapping[str, LifecycleRule], as_of: datetime) -> list[dict[str, Any]]:
@@ -113,7 +125,8 @@ def rule_rows(rules: Mapping[str, LifecycleRule], as_of: datetime) -> list[dict[
         rows += [
             {
                 "rule_id": rule_id,
-                "prefix": rule.prefix,
+                "prefix": rule.prefix if rule.glob is None else literal_start(rule.glob),
+                "glob": rule.glob,
                 "branch": branch,
                 "date_to_be_deleted": shift(as_of, -timedelta(days=days)),
                 "keep_last": None,

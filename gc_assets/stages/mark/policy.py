@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -57,11 +58,11 @@ def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
     bounds: dict[tuple[Any, ...], datetime | None] = {}
     for row in sorted(rows.to_pylist(), key=lambda item: item["run_date"]):
         if row["enabled"] and row["run_date"] in finished and row["run_date"] < context.run_date:
-            bounds[(row["rule_id"], row["prefix"], row["branch"])] = row["date_to_be_deleted"]
+            bounds[rule_key(row)] = row["date_to_be_deleted"]
     current = [
         {
-            **{name: row[name] for name in ("rule_id", "prefix", "branch", "date_to_be_deleted", "scope")},
-            "last_deleted": bounds.get((row["rule_id"], row["prefix"], row["branch"])),
+            **{name: row[name] for name in ("rule_id", "prefix", "branch", "date_to_be_deleted", "scope", "glob")},
+            "last_deleted": bounds.get(rule_key(row)),
         }
         for row in own.to_pylist()
         if row["enabled"]
@@ -69,6 +70,11 @@ def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
     run = start_run(context, lake_name, CURRENT_RULES)
     written = write_rows(pa.Table.from_pylist(current, schema=CURRENT_RULES.schema), CURRENT_RULES, run, state.files)
     return publish(state, run, written, context.clock, inputs=[policy], unsafe=context.unsafe)
+
+
+def rule_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what identifies a rule from run to run: its id, its paths and its branch."""
+    return row["rule_id"], row["prefix"], row["glob"], row["branch"]
 
 
 def find_finished_dates(context: RunContext) -> set[date]:

@@ -67,6 +67,55 @@ def test_policy_rows_equal_the_recording() -> None:
         assert sorted(table(policy, day), key=str) == sorted(expected, key=str)
 
 
+def rules_of(**rules: dict[str, Any]) -> list[Rule]:
+    rows = rule_rows(parse_rules("rules.json", json.dumps({name: {"enabled": True, **rule} for name, rule in rules.items()})), january(20))
+    return [Rule.of(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "path, goes",
+    [
+        ("models/a/x.ckpt", True),
+        ("models/a/b/x.ckpt", True),
+        ("models/a/x.bin", False),
+        ("models/x.ckpt.old", False),
+        ("other/x.ckpt", False),
+    ],
+)
+def test_glob_releases_the_paths_that_it_matches(path: str, goes: bool) -> None:
+    rules = rules_of(r={"glob": "models/**.ckpt", "days": 10})
+    assert is_released(rules, path, january(1), ["main"]) is goes
+
+
+def test_star_does_not_match_a_slash() -> None:
+    rules = rules_of(r={"glob": "tmp/*.log", "days": 10})
+    assert is_released(rules, "tmp/a.log", january(1), ["main"])
+    assert not is_released(rules, "tmp/a/b.log", january(1), ["main"])
+
+
+def test_longer_prefix_precedes_a_glob() -> None:
+    rules = rules_of(all={"glob": "tmp/**", "days": 1}, keep={"prefix": "tmp/keep/", "days": 1000})
+    assert is_released(rules, "tmp/a", january(1), ["main"])
+    assert not is_released(rules, "tmp/keep/a", january(1), ["main"])
+
+
+def test_of_glob_and_prefix_of_one_length_the_longer_retention_applies() -> None:
+    rules = rules_of(glob={"glob": "tmp/*.log", "days": 1}, prefix={"prefix": "tmp/", "days": 1000})
+    assert not is_released(rules, "tmp/a.log", january(1), ["main"])
+
+
+def test_glob_is_part_of_the_rules_identity() -> None:
+    first, second = (rules_of(r={"glob": glob, "days": 10})[0] for glob in ("tmp/*.a", "tmp/*.b"))
+    assert first.prefix == second.prefix
+    assert first != second
+
+
+@pytest.mark.parametrize("rule", [{"days": 1}, {"prefix": "a", "glob": "a*", "days": 1}, {"glob": "", "days": 1}])
+def test_rule_needs_either_prefix_or_glob(rule: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="r: set prefix or glob, and not both"):
+        rules_of(r=rule)
+
+
 def bounds(everyone: int | None, **branches: int | None) -> list[Rule]:
     """Return the printed bounds: for all branches, then by branch (None: no finished deletion)."""
     rules = [Rule("all", "foo", None, january(20), last_deleted=everyone and january(everyone))]
