@@ -265,11 +265,11 @@ def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
         summary["plan_id"] = header.plan_id
         summary["plan_refused_by"] = [gate.name for gate in header.failed_gates]
         summary["plan_status"] = _find_status(context, storage, header.plan_id) if summary["plan"] is not None else None
-    if orphans is not None and summary.get("inventory") is not None:
-        dropped = find_dropped_table(context, storage, key, summary["inventory"]["last_modified"])
-        if dropped is not None:
-            table = dropped.table
-            summary["dropped"] = {"name": describe(context, dropped), "gone_since": table.gone_since, "waits_for": dropped.waits_for}
+    listed = summary.get("inventory")
+    dropped = find_dropped_table(context, storage, key, listed["last_modified"]) if listed is not None else None
+    if orphans is not None and dropped is not None:
+        table = dropped.table
+        summary["dropped"] = {"name": describe(context, dropped), "gone_since": table.gone_since, "waits_for": dropped.waits_for}
     owner = _claims(context, storage).owner_of(key)
     summary["claimed_by"] = owner.lake if owner is not None else None
     protected = protected_keys(context, storage)
