@@ -4,7 +4,8 @@ The registries have no honest server: `fake-gcs-server` deletes in spite of a st
 one implements the requests that `google-cloud-storage` and gcsfs send, and a part of the XML API.
 `test_server.py` compares its answers with Google's documentation. It is no proof of what Google does.
 
-`python -m tests.gcs.server PORT` serves until its input ends.
+`python -m tests.gcs.server PORT` serves until it is killed. pyarrow holds the lock of the interpreter
+during some requests, so its server must be another process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 import sys
 import threading
@@ -677,10 +677,8 @@ def start(cloud: Cloud, port: int = 0) -> tuple[Server, type[Handler]]:
 
 
 def main() -> None:
-    server, _ = start(Cloud(), int(sys.argv[1]))
-    sys.stdin.buffer.read()
-    server.shutdown()
-    os._exit(0)
+    start(Cloud(), int(sys.argv[1]))
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from tests.ports import free_port
 from tests.s3.daemons import daemons
 
 FAKE = "github.com/fsouza/fake-gcs-server@v1.56.1"
+CHECKOUT = Path(__file__).parents[2]
 WITHOUT = "or run the suite without it: GC_ASSETS_TEST_GCS=none"
 # The credentials file of the tests is that of this account.
 ACCOUNT = "collector@project.iam.gserviceaccount.com"
@@ -126,6 +128,18 @@ def own_handler() -> type[honest.Handler]:
 
 
 @contextmanager
+def own_process(folder: Path) -> Iterator[GcsServer]:
+    """Run our own server in a process of its own."""
+    own_server()  # it answers requests for tokens
+    port = free_port()
+    running = GcsServer("own", f"http://127.0.0.1:{port}")
+    with daemons(folder / "log", {"PYTHONPATH": str(CHECKOUT)}) as group:
+        group.start(sys.executable, "-m", "tests.gcs.server", str(port))
+        group.wait(lambda: _answers(running.endpoint))
+        yield running
+
+
+@contextmanager
 def fake_gcs_server(folder: Path) -> Iterator[GcsServer]:
     """Run `fake-gcs-server`, which deletes an object although its generation is another.
 
@@ -178,6 +192,8 @@ def _stop(running: ExitStack, process: int) -> None:
 def _answers(endpoint: str) -> bool:
     try:
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{endpoint}/_internal/healthcheck", timeout=5).close()
+    except urllib.error.HTTPError:
+        return True  # our own server has no such page
     except OSError:
         return False
     return True
