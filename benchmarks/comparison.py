@@ -6,6 +6,7 @@ Runs are cold or warm, first or second.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -44,13 +45,15 @@ class Passes:
     """The passes to make in addition to our first run, cold, and our second run.
 
     `peer` also measures the peer, as often as gc-assets. Without `peer_warm` the peer is measured
-    only cold. Without `cold_second` our second run is measured only warm.
+    only cold. Without `cold_second` our second run is measured only warm. `unlisted` also measures
+    our second run without a listing of the storage, cold.
     """
 
     peer: bool = False
     warm: bool = True
     peer_warm: bool = True
     cold_second: bool = True
+    unlisted: bool = False
 
 
 class Subject:
@@ -144,9 +147,11 @@ def measure_subject(subject: Subject, cache: Path, required_passes: Passes) -> l
 def _measure_runs(subject: Subject, directory: Path, required_passes: Passes) -> list[Measurement]:
     found: list[Measurement] = []
 
-    def ours(resident: Resident, state: str, run: str, now: datetime, *, cold: bool) -> None:
-        config = directory / f"{state}.yaml"
-        config.write_text(json.dumps(subject.config(directory / state)))
+    def ours(resident: Resident, state: str, run: str, now: datetime, *, cold: bool, listing: dict[str, str] | None = None) -> None:
+        config, document = directory / f"{state}.yaml", subject.config(directory / state)
+        if listing is not None:
+            document["storages"][0]["listing"] = listing
+        config.write_text(json.dumps(document))
         answer = resident.ask({"config": str(config), "now": now.isoformat()})
         found.append(_build_measurement("gc-assets", run, cold, answer, subject.requests()))
 
@@ -169,12 +174,17 @@ def _measure_runs(subject: Subject, directory: Path, required_passes: Passes) ->
             ours(session, "cold", "first", subject.now, cold=True)
             ours(session, "warm", "first", subject.now, cold=False)
         peers("first", subject.now)
+        if required_passes.unlisted:
+            shutil.copytree(directory / "cold", directory / "unlisted")
         with subject.add_one_percent() as later:
             if session is not None:
                 ours(session, "warm", "second", later, cold=False)
             if required_passes.cold_second:
                 with Resident(RUN_PROGRAM, directory / "second.log") as resident:
                     ours(resident, "cold", "second", later, cold=True)
+            if required_passes.unlisted:
+                with Resident(RUN_PROGRAM, directory / "unlisted.log") as resident:
+                    ours(resident, "unlisted", "unlisted", later, cold=True, listing={"every": "7d"})
             peers("second", later)
     return found
 

@@ -94,6 +94,7 @@ def required_passes(picks: Collection[Pick]) -> Passes:
         warm=any(pick.start == "warm" for pick in picks),
         peer_warm=any(pick.of == "peer" and pick.start == "warm" for pick in picks),
         cold_second=any(pick.start == "cold" and pick.run == "second" for pick in picks),
+        unlisted=any(pick.run == "unlisted" for pick in picks),
     )
 
 
@@ -124,7 +125,7 @@ def pick_sample(pick: Pick, measured: Sequence[Measurement], recorded: float | N
     if pick.of == "first run":
         other = {"first run, s": find_run("gc-assets", "first").wall}
     elif pick.of == "peer" or any(item.tool == "peer" for item in measured):
-        theirs = find_run("peer", pick.run)
+        theirs = find_run("peer", "second" if pick.run == "unlisted" else pick.run)
         other = {"peer, s": theirs.wall, "peer's CPU, s": theirs.cpu}
     elif recorded is not None:
         other = {"recorded, s": recorded}

@@ -34,10 +34,11 @@ class Pick(Model):
     """The figure of a row within the runs of a lake.
 
     `peer` and `recorded` are our seconds divided by those of the peer, from the same call or from a
-    record. `first run` is the ratio to our own first run. `seconds` and `jobs` are absolute.
+    record. `first run` is the ratio to our own first run. `seconds` and `jobs` are absolute. The run
+    `unlisted` is a second run without a listing of the storage, and the peer's is its second run.
     """
 
-    run: Literal["first", "second"]
+    run: Literal["first", "second", "unlisted"]
     start: Literal["cold", "warm"]
     of: Literal["seconds", "jobs", "peer", "recorded", "first run"] = "seconds"
 
@@ -155,6 +156,14 @@ ROWS: Final[tuple[Row, ...]] = (
     _run_row("iceberg-m", "warm", "second", 2),
     _peer_row("iceberg-l", "first", 0.5),
     _peer_row("iceberg-l", "second", 0.3),
+    Row(
+        name="iceberg-l-cold-unlisted",
+        title="Iceberg l, cold, second run without listing, of the peer",
+        unit="ratio",
+        target=0.1,
+        group="iceberg-l",
+        pick=Pick(run="unlisted", start="cold", of="peer"),
+    ),
     _run_row("icechunk-l", "warm", "first", 4.5),
     _run_row("icechunk-l", "warm", "second", 2),
     _run_row("icechunk-s", "cold", "first", 5.5),

@@ -172,6 +172,12 @@ def test_pick_sample_prefers_a_measured_peer_to_the_record() -> None:
     assert (found.value, found.details["peer, s"]) == (2.0, 2.0)
 
 
+def test_run_without_listing_is_compared_with_the_second_run_of_the_peer() -> None:
+    ours, theirs = build_measurement("gc-assets", "unlisted", 1.0), build_measurement("peer", "second", 4.0)
+    found = pick_sample(Pick(run="unlisted", start="cold", of="peer"), [*MEASUREMENTS, ours, theirs])
+    assert (found.value, found.details["peer, s"]) == (0.25, 4.0)
+
+
 def test_pick_sample_refuses_an_unmeasured_run() -> None:
     with pytest.raises(RuntimeError, match="there is no cold second run of gc-assets"):
         pick_sample(Pick(run="second", start="cold"), MEASUREMENTS)
@@ -183,6 +189,7 @@ def test_pick_sample_refuses_an_unmeasured_run() -> None:
         ([Pick(run="first", start="cold")], Passes(warm=False, peer_warm=False, cold_second=False)),
         ([Pick(run="second", start="cold", of="peer")], Passes(peer=True, warm=False, peer_warm=False, cold_second=True)),
         ([Pick(run="second", start="warm")], Passes(warm=True, peer_warm=False, cold_second=False)),
+        ([Pick(run="unlisted", start="cold")], Passes(warm=False, peer_warm=False, cold_second=False, unlisted=True)),
     ],
 )
 def test_required_passes_are_minimal(picks: list[Pick], expected: Passes) -> None:

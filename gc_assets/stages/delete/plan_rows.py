@@ -78,12 +78,12 @@ _OWNED_COPY: Final = pa.schema([("key", STRING), ("etag", STRING), ("source_plan
 def plan_rows(
     spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader
 ) -> tuple[pa.Table | DataFrame, DataFrame | None]:
-    """Build the planned rows (columns `PLANNED`), and those that would be purged if all tables were readable and the run
-    had listed the storage.
+    """Build the planned rows (columns `PLANNED`), and those that a later run may purge.
 
-    The second frame is None if both is so. Three groups of keys are routed to side
-    tables: keys that wait in quarantine, keys that wait for the edits of another plan, and keys
-    whose name is in use again.
+    The second frame contains the rows that would be purged if all tables were readable and the run
+    had listed the storage, and is None if both is so. Three groups of keys are routed to side tables:
+    keys that wait in quarantine, keys that wait for the edits of another plan, and keys whose name
+    is in use again.
 
     Args:
         spark: The session.

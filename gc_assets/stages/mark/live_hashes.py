@@ -184,7 +184,7 @@ class LiveHashes:
         return self._to_totals(collect_arrow(counted_frame.select(*_COUNTED.names), _COUNTED))
 
     def _count(self, keys: pa.Table) -> pa.Table:
-        """Count files (columns `GROUPED`) by storage, witness, kind and release (columns `_COUNTED`)."""
+        """Count files (columns `GROUPED`) by the first columns of `_COUNTED`."""
         storage, key_hash, is_released = (
             keys.column("storage").to_numpy(),
             keys.column("key_hash").to_numpy(),

@@ -90,7 +90,7 @@ class ReleasedCandidates:
 
 @dataclass(frozen=True, slots=True)
 class CandidateMatches:
-    """What the hashes of all lakes say about some candidates of a storage.
+    """Some candidates of a storage, matched with the hashes of all lakes.
 
     Attributes:
         may_be_live: True if a live key may equal a candidate, exactly or up to spelling.

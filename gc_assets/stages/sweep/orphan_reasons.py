@@ -138,7 +138,7 @@ class ReasonSearch:
         live = [item.table for item in self.keys.sets]
         live_files = live_keys(orphans.sparkSession, self.context, self.keys.storage, live)
         hits = find_hits(orphans, live_files, ignore_case=ignores_case(self.context, self.keys.storage))
-        # The live keys lack a file whose hash is that of a released file, which is no error of the filter.
+        # The live keys lack a file with the hash of a released one, which is no error of the filter.
         is_lost = F.col("exact") & ~F.col("key").isin(collisions.to_pylist())
         route = F.when(is_lost, FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise(F.col(ROUTE))
         return orphans.join(hits, "key", "left").withColumn(ROUTE, route).select(*ROUTED_ORPHANS.names)
@@ -182,7 +182,7 @@ class _AddReasons:
     """Task that adds reason, witness and route to candidates (columns `ROUTED_ORPHANS`).
 
     Attributes:
-        matches: What lakes say about these candidates.
+        matches: The candidates, matched with all lakes.
         foreign: See `ReasonSearch`.
         dropped: See `ReasonSearch`.
         edited: Lakes whose history is edited before files are deleted.
@@ -230,7 +230,7 @@ class _AddReasons:
         return pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ORPHANS.names], schema=ROUTED_ORPHANS)
 
     def _find_witnesses(self, hashes: NDArray[np.int64]) -> pa.RecordBatch:
-        """Return the witness with the lowest strength number for each hash, null if no lake names it."""
+        """Return the witness with the lowest strength number for each hash, or a row of nulls."""
         found = pa.concat_tables([_NO_WITNESS, *(self._witnesses_of(own, hashes) for own in self.matches.released)])
         if len(self.matches.released) > 1:
             filled = {name: pc.fill_null(found.column(name), "") for name in _WITNESS_ORDER[2:]}
