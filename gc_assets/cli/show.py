@@ -15,6 +15,7 @@ from gc_assets.cli.context import Settings, common_options, run_date_option, wid
 from gc_assets.cli.output import json_default, print_message, write_json, write_table
 from gc_assets.core.errors import UsageError
 from gc_assets.core.suggest import did_you_mean, join_names
+from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,10 +70,10 @@ def show_command(
       gc-assets show live_files --lake sales --format parquet -o live.parquet
     """
     from gc_assets.lakes.kinds import all_tables
-    from gc_assets.stages.read.dropped_tables import DROPPED_TABLES
     from gc_assets.state.schemas import TABLE_NAME
+    from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
 
-    tables = {**all_tables(), DROPPED_TABLES.name: DROPPED_TABLES}
+    tables = {**all_tables(), SHOWN_DROPPED_TABLES.name: SHOWN_DROPPED_TABLES}
     if asset not in tables:
         raise UsageError(f"no asset {asset!r}; the assets are {', '.join(tables)}{did_you_mean(asset, tables)}")
     if format_ == "parquet" and output is None:
@@ -96,7 +97,7 @@ def show_command(
         with Path(output).open("w", encoding="utf-8", newline="") as target:
             _write_text(rows, table, format_, target, wide=True)
     shown = total if wanted is None else min(wanted, total)
-    print_message(f"{group}/{asset} of {day}: {shown:,} of {total:,} rows" + (f" in {output}" if output else ""))
+    print_message(f"{group}/{asset} of {day}: {shown:,} of {count_of(total, 'row')}" + (f" in {output}" if output else ""))
 
 
 def _select_rows(
@@ -106,11 +107,13 @@ def _select_rows(
     import pyarrow.compute as pc
 
     from gc_assets.stages.read.browse import read_matching_rows, runs_of
-    from gc_assets.stages.read.dropped_tables import DROPPED_TABLES, read_dropped_tables
     from gc_assets.stages.read.table_rows import count_table_rows, read_table_rows
     from gc_assets.state.schemas import TABLE_NAME
+    from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
 
-    if table.name == DROPPED_TABLES.name:
+    if table.name == SHOWN_DROPPED_TABLES.name:
+        from gc_assets.stages.read.dropped_tables import read_dropped_tables  # it imports Spark
+
         found = read_dropped_tables(context, group)
         found = found if only is None else found.filter(pc.equal(found.column(TABLE_NAME.name), only))
     elif only is None:
@@ -155,10 +158,11 @@ def _write_text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, targ
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
     """Write rows of files with the columns of `SHORT_COLUMNS`, and their tables."""
     from gc_assets.core.units import format_bytes
-    from gc_assets.stages.read.dropped_tables import DROPPED_TABLES, short_row
+    from gc_assets.stages.read.dropped_tables import short_row
     from gc_assets.stages.read.file_tables import FileTables
+    from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
 
-    if table.name == DROPPED_TABLES.name:
+    if table.name == SHOWN_DROPPED_TABLES.name:
         write_table([short_row(row, context.config.label_of(row["lake"])) for row in _read_rows(rows)], SHORT_COLUMNS[table.name])
         return
     tables = FileTables.of(context, storage)

@@ -15,7 +15,7 @@ from gc_assets.state.arrow_types import CONTENT_ROOT, STRINGS, schema_of
 from gc_assets.state.arrow_types import TIMESTAMP as ARROW_TIMESTAMP
 from gc_assets.state.columns import BOOL, INT, LONG, PROPERTIES, STRING, TIMESTAMP, column
 from gc_assets.state.columns import STRINGS as LIST_OF_STRINGS
-from gc_assets.state.schemas import EXPIRY_PLAN, ORPHAN_FILES, STORAGE_INVENTORY, TABLE_NAME, TABLE_UUID
+from gc_assets.state.schemas import EXPIRY_PLAN, ORPHAN_FILES, STORAGE_INVENTORY, TABLE_NAME, TABLE_UUID, Table
 
 # --- lake_refs ---
 
@@ -376,6 +376,10 @@ DROPPED_COLUMNS: Final = (
     column("newest_key", STRING, "Key of that file.", since="0.4"),
 )
 DROPPED_TABLES: Final = schema_of(*DROPPED_COLUMNS)
+# The dropped tables, as `gc-assets show` lists them.
+SHOWN_DROPPED_TABLES: Final = Table(
+    "dropped_tables", "Tables that an earlier run read and no catalog lists any more.", "storage", ("lake", "table_uuid"), DROPPED_COLUMNS
+)
 # Scratch: listed files under the claims of a dropped table, by part of the listing.
 DROPPED_FILES: Final = pa.schema(
     [

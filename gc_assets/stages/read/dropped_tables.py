@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from gc_assets.core.dropped_tables import DroppedTable
 from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.sweep.dropped_tables import find_stored
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import ORPHAN_FILES, Table
-from gc_assets.state.side_tables import DROPPED_COLUMNS, DROPPED_TABLES_SIDE
-from gc_assets.state.side_tables import DROPPED_TABLES as DROPPED_SCHEMA
+from gc_assets.state.schemas import ORPHAN_FILES
+from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
-
-# Shown like a published table. Its rows are a side table of `orphan_files`.
-DROPPED_TABLES: Final = Table(
-    "dropped_tables", "Tables that an earlier run read and no catalog lists any more.", "storage", ("lake", "table_uuid"), DROPPED_COLUMNS
-)
 
 
 def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
@@ -34,10 +27,10 @@ def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
         StateError: If the run date has no sweep.
     """
     swept = context.table(ORPHAN_FILES, storage_name)
-    rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_SCHEMA)
+    rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES)
     found = [row for row in rows.to_pylist() if row["gone_since"] is not None]
     ordered = sorted(found, key=lambda row: (-(row["bytes"] or 0), row["lake"], row["table_name"] or "", row["table_uuid"]))
-    return pa.Table.from_pylist(ordered, schema=DROPPED_SCHEMA)
+    return pa.Table.from_pylist(ordered, schema=DROPPED_TABLES)
 
 
 def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tuple[str, str | None], str]:
@@ -45,7 +38,7 @@ def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tup
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
         return {}
     columns = ["lake", "table_uuid", "table_name", "gone_since"]
-    rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_SCHEMA, columns).to_pylist()
+    rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES, columns).to_pylist()
     dropped = (row for row in rows if row["gone_since"] is not None and row["table_name"] is not None)
     return {(row["lake"], row["table_uuid"]): f"{row['table_name']} (dropped)" for row in dropped}
 
@@ -66,6 +59,8 @@ def describe_state(row: dict[str, Any]) -> str:
 
 def find_dropped_table(context: RunContext, storage_name: str, key: str, modified: datetime | None) -> DroppedTable | None:
     """Return the dropped table that a listed file belonged to in the sweep of a run date, or None."""
+    from gc_assets.stages.sweep.dropped_tables import find_stored  # it imports Spark
+
     found = find_stored(context, storage_name)
     if modified is None or not found.tables:
         return None

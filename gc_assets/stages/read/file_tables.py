@@ -12,8 +12,10 @@ from gc_assets.core.claims import Claims
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.read.dropped_tables import dropped_names
-from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
+from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.summaries import OrphanFilesSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class FileTables:
             for row in read_rows(context.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist():
                 if row["table_name"] is not None:
                     names[table.receipt.owner, row["table_uuid"]] = row["table_name"]
-        return cls(claims_with_dropped(context, storage_name, [*refs, *live]), names)
+        return cls(_read_claims(context, storage_name, [*refs, *live]), names)
 
     def names_of(self, rows: pa.RecordBatch) -> list[str]:
         """Return the table of each file, or its lake if that is unknown or a single repository.
@@ -55,3 +57,13 @@ class FileTables:
             self.names.get((lake, uuid), lake or "") if lake == owner else lake or ""
             for lake, owner, uuid in zip(lakes, claiming, uuids, strict=True)
         ]
+
+
+def _read_claims(context: RunContext, storage_name: str, tables: list[PublishedTable]) -> Claims:
+    """Return the claims on a storage, also those of dropped tables."""
+    swept = context.find(ORPHAN_FILES, storage_name)
+    if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
+        return claims_of(context, storage_name, tables)
+    from gc_assets.stages.sweep.dropped_tables import claims_with_dropped  # it imports Spark
+
+    return claims_with_dropped(context, storage_name, tables)
