@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from gc_assets.buckets.protocol import Role
 from gc_assets.buckets.requests import count_request, get_rate_limiter
-from gc_assets.config.azure import AzureConfig
+from gc_assets.config.azure import CONNECTION_STRING, AzureConfig
 from gc_assets.core.causes import strip_paths
 from gc_assets.core.errors import UsageError
 from gc_assets.core.requests import Kind
@@ -45,7 +45,6 @@ _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 10
 _READ_SECONDS: Final = 60
 # The variables of the Azure command line, if none is configured.
-_CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
 _SAS_TOKEN: Final = "AZURE_STORAGE_SAS_TOKEN"  # noqa: S105  (the name of a variable)
 # The account and key that every emulator has (Microsoft's documentation of Azurite).
 _EMULATOR: Final = (
@@ -88,7 +87,7 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
     "AuthorizationPermissionMismatch": f"the identity has no role for this; {_ROLES}",
     "AuthorizationProtocolMismatch": "the SAS token allows only https; correct `azure.endpoint`",
     "InsufficientAccountPermissions": f"the identity has no role for this; {_ROLES}",
-    "NoAuthenticationInformation": "the request has no credentials; set AZURE_STORAGE_CONNECTION_STRING or log in with `az login`",
+    "NoAuthenticationInformation": "the request has no credentials; set AZURE_STORAGECONNECTION_STRING or log in with `az login`",
     "InvalidAuthenticationInfo": "the token has expired or belongs to another tenant; log in again",
     "KeyBasedAuthenticationNotPermitted": "the account refuses account keys; use an identity (`azure.client_id`) or `az login`",
     "ServerBusy": "the server asks for fewer requests; set `azure.max_requests_per_second`",
@@ -209,7 +208,7 @@ def _load_secret(settings: AzureConfig, host: str, role: Role) -> _Secret | None
     named = (settings.apply_secret_variable if changes else None) or settings.secret_variable
     if named is None and settings.client_id is not None:
         return None
-    variable = named or next((name for name in (_CONNECTION_STRING, _SAS_TOKEN) if os.environ.get(name)), None)
+    variable = named or next((name for name in (CONNECTION_STRING, _SAS_TOKEN) if os.environ.get(name)), None)
     if variable is None:
         return None
     text = os.environ.get(variable)
@@ -292,7 +291,7 @@ def to_os_error(error: AzureError, address: str) -> OSError:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
     if not isinstance(error, HttpResponseError) or error.response is None:
         if isinstance(error, ClientAuthenticationError):
-            way_out = f"log in with `az login`, set {_CONNECTION_STRING} or {_SAS_TOKEN}, or `azure.client_id`"
+            way_out = f"log in with `az login`, set {CONNECTION_STRING} or {_SAS_TOKEN}, or `azure.client_id`"
             return PermissionError(errno.EACCES, f"no credentials for Azure: {_first_line(error)}; {way_out}", address)
         return OSError(errno.EIO, f"{_first_line(error)}; check the network and `azure.endpoint`", address)
     message = _first_line(error)

@@ -5,6 +5,8 @@ They name environment variables and identities, and contain no secrets.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
 
@@ -12,13 +14,16 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gc_assets.config.connections import StoreSettings
 from gc_assets.config.values import check_number
-from gc_assets.core.paths import AZURE, Scheme
+from gc_assets.core.paths import AZURE, Scheme, azure_host
 from gc_assets.core.requests import Kind
 
 # USD per million requests for block blobs in the hot tier with LRS in East US (price list of November
 # 2026).
 AZURE_PRICES: Final[Mapping[Kind, float]] = {"LIST": 5.0, "GET": 0.4, "HEAD": 0.4, "PUT": 5.0, "COPY": 5.0, "DELETE": 0.0}
 
+# Variable of the Azure command line.
+CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
+_ENDPOINT = re.compile(r"(?:^|;)BlobEndpoint=(https?://[^;@\s]+)")
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _CLIENT_ID = r"^[0-9A-Fa-f-]{36}$"
 
@@ -79,6 +84,14 @@ class AzureConfig(StoreSettings):
     @property
     def server(self) -> str | None:
         return self.endpoint
+
+    def server_of_environment(self) -> str | None:
+        """Return the blob endpoint of the connection string, unless it is a host of Azure."""
+        text = os.environ.get(self.secret_variable or CONNECTION_STRING, "")
+        found = _ENDPOINT.search(text)
+        if found is None or azure_host(found[1].partition("://")[2].partition("/")[0]) is not None:
+            return None
+        return found[1].rstrip("/")
 
     @property
     def is_read_only(self) -> bool:
