@@ -433,6 +433,10 @@ class ReportFiles(Protocol):
         """Return the names of the folders directly under a location. Location and names end in `/`."""
         ...
 
+    def files(self, location: str) -> dict[str, int]:
+        """Return the sizes of all files under a location, by their names relative to it."""
+        ...
+
     def read(self, address: str) -> bytes: ...
 
     def copy(self, address: str, into: IO[bytes]) -> None:

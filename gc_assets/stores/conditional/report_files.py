@@ -21,6 +21,9 @@ class BucketReportFiles:
             found += [key[len(prefix.encode()) :].decode("utf-8", "backslashreplace") for key in page.common]
         return found
 
+    def files(self, location: str) -> dict[str, int]:
+        return {address.removeprefix(location): size for address, size, _ in self.objects.list(location)}
+
     def read(self, address: str) -> bytes:
         return self.objects.read(address)
 

@@ -2,14 +2,16 @@
 
 A run writes its manifest at its start with the status `Pending`. The report is complete when the
 status is `Succeeded` and the checksum exists. A manifest has no checksums of its files and counts
-the objects of all files. No store of this release supports containers, so these reports are not
-read yet.
+the objects of all files. The reports of a rule are in `YYYY/MM/DD/HH-MM-SS/<rule>/` of a container.
 
 Source: Microsoft Learn, blob-inventory.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 import pyarrow as pa
@@ -37,8 +39,28 @@ from gc_assets.stores.inventories.report import (
     require_checksum,
 )
 from gc_assets.stores.inventories.s3 import strip_quotes
+from gc_assets.stores.protocol import ReportFiles
 
+COLUMNS: Final = frozenset(
+    {"Name", "Content-Length", "Last-Modified", "ETag", "Etag", "VersionId", "IsCurrentVersion", "Deleted", "Snapshot", "AccessTier"}
+)
 _SUCCEEDED: Final = "Succeeded"
+_MANIFEST: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d)/(\d\d)-(\d\d)-(\d\d)/([^/]+)/\7-manifest\.json")
+
+
+def find_reports(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
+    """Return the times and manifests of the reports under a location."""
+    found = ((_MANIFEST.fullmatch(name), name) for name in report_files.files(location))
+    return [(datetime(*map(int, match.groups()[:6]), tzinfo=UTC), name) for match, name in found if match is not None]
+
+
+def read_manifest(report_files: ReportFiles, location: str, manifest: str, container: str) -> Manifest:
+    """Read a report about a container. Raises `FileNotFoundError` if it is not finished."""
+    name = location + manifest
+    checksum = report_files.read(f"{name.removesuffix('.json')}.checksum")
+    found = parse_manifest(report_files.read(name), checksum, name, location)
+    # A manifest names the container only, without the account.
+    return replace(found, bucket=container) if found.bucket == container.partition("@")[0] else found
 
 
 def parse_manifest(content: bytes, checksum: bytes, name: str, location: str) -> Manifest:
@@ -81,6 +103,7 @@ def normalize_rows(raw: pa.RecordBatch, container: str) -> pa.RecordBatch:
     Raises:
         FormatError: If a row belongs to another container.
     """
+    container = container.partition("@")[0]
     names = to_binary(get_column(raw, "Name"))
     is_own = pc.starts_with(names, pattern=f"{container}/")
     if is_own.true_count < raw.num_rows:

@@ -1,12 +1,17 @@
 """Google Cloud Storage inventory reports: `…_manifest.json`, and rows in CSV or Parquet.
 
-The manifest is written last. It has no checksums and counts the records of all files. No store of
-this release reads GCS buckets natively, so these reports are not read yet.
+All reports of a configuration are in one folder: `<id>_<time>_<shard>.csv` and
+`<id>_<time>_manifest.json`, which is written last. It has no checksums and counts the records of all
+files. A CSV must have a header.
 
 Source: Google Cloud documentation, Storage Insights inventory reports (`reportDetail`).
 """
 
 from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +20,23 @@ from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import get_column, get_optional_column, to_binary, to_sizes, to_text, to_timestamps
 from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, get_field, parse_document, parse_format, parse_time
 from gc_assets.stores.inventories.s3 import require_bucket
+from gc_assets.stores.protocol import ReportFiles
+
+# The columns that a report must have, except `timeDeleted` and `storageClass`.
+COLUMNS: Final = frozenset({"bucket", "name", "size", "updated", "generation", "metageneration", "timeDeleted", "storageClass"})
+_MANIFEST: Final = re.compile(r"[^/]*_(\d{4}-\d\d-\d\dT\d\d:\d\d)_manifest\.json")
+
+
+def find_reports(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
+    """Return the times and manifests of the reports directly in a location."""
+    found = ((_MANIFEST.fullmatch(name), name) for name in report_files.files(location))
+    return [(datetime.fromisoformat(f"{match[1]}:00+00:00"), name) for match, name in found if match is not None]
+
+
+def read_manifest(report_files: ReportFiles, location: str, manifest: str, bucket: str) -> Manifest:
+    """Read a report about a bucket. Raises `FileNotFoundError` if its manifest does not exist."""
+    name = location + manifest
+    return parse_manifest(report_files.read(name), name, location, bucket, report_files.files(location))
 
 
 def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_bytes: dict[str, int]) -> Manifest:
@@ -61,13 +83,15 @@ def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
         FormatError: If a row belongs to another bucket.
     """
     require_bucket(raw, "bucket", bucket)
+    generations = to_text(get_column(raw, "generation"), raw.num_rows)
     return pa.RecordBatch.from_arrays(
         [
             to_binary(get_column(raw, "name")),
             to_sizes(get_column(raw, "size")),
             to_timestamps(get_column(raw, "updated")),
-            to_text(get_column(raw, "etag"), raw.num_rows),
-            to_text(get_optional_column(raw, "generation"), raw.num_rows),
+            # In a listing, generation and metageneration identify an object, and never the etag.
+            pc.binary_join_element_wise(generations, to_text(get_column(raw, "metageneration"), raw.num_rows), "."),
+            generations,
             pc.is_null(get_column(raw, "timeDeleted")),
             pa.repeat(False, raw.num_rows),
             to_text(get_optional_column(raw, "storageClass"), raw.num_rows),

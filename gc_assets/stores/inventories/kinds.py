@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gc_assets.core.paths import S3
+from gc_assets.core.paths import AZURE, GCS, S3
 
 if TYPE_CHECKING:
     from gc_assets.stores.inventories.readers import ReportReader
@@ -37,5 +37,22 @@ def _plain_reader() -> ReportReader:
     return PLAIN_REPORTS
 
 
+def _azure_reader() -> ReportReader:
+    from gc_assets.stores.inventories.readers import AZURE_REPORTS
+
+    return AZURE_REPORTS
+
+
+def _gcs_reader() -> ReportReader:
+    from gc_assets.stores.inventories.readers import GCS_REPORTS
+
+    return GCS_REPORTS
+
+
 # By name in lakes.yaml.
-KINDS: Final[dict[str, ReportKind]] = {"s3": ReportKind(S3, _s3_reader), "plain": ReportKind(S3, _plain_reader)}
+KINDS: Final[dict[str, ReportKind]] = {
+    "s3": ReportKind(S3, _s3_reader),
+    "plain": ReportKind(S3, _plain_reader),
+    "azure": ReportKind(AZURE, _azure_reader),
+    "gcs": ReportKind(GCS, _gcs_reader),
+}

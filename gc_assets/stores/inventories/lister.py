@@ -19,7 +19,7 @@ from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.findings import OK, WARN, Finding
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.stores.inventories.kinds import KINDS
-from gc_assets.stores.inventories.report import Manifest, parse_scan_time
+from gc_assets.stores.inventories.report import Manifest
 from gc_assets.stores.inventories.task import ReportTask
 from gc_assets.stores.protocol import Directory, ListingPlan, Report, ReportFiles, SourceBucket
 
@@ -28,6 +28,13 @@ ONE_TASK_BYTES: Final = 2**20
 # A report from further in the future was dated by a wrong clock.
 MAX_SKEW: Final = timedelta(minutes=5)
 _CONCURRENT: Final = 16
+_FOLDERS: Final = "folders such as 2026-11-22T01-00Z/. `inventory.location` must end in the name of the inventory configuration"
+_EXPECTED: Final = {
+    "s3": _FOLDERS,
+    "plain": _FOLDERS,
+    "azure": "folders such as 2026/11/22/01-00-00/RULE/. `inventory.location` must be the container of the reports",
+    "gcs": "files such as ID_2026-11-22T01:00_manifest.json. `inventory.location` must be the folder of the report configuration",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +96,11 @@ class ReportLister:
             StoreError: If there is no finished report.
         """
         try:
-            folders = self.report_files.folders(self._location)
-            scans = sorted(((scan, folder) for folder in folders if (scan := parse_scan_time(folder)) is not None), reverse=True)
+            reader, bucket = KINDS[self.config.kind].open_reader(), self.source_bucket.bucket
             unfinished: list[str] = []
-            for scan, folder in scans:
+            for scan, name in sorted(reader.find_reports(self.report_files, self._location), reverse=True):
                 try:
-                    return KINDS[self.config.kind].open_reader().read_manifest(self.report_files, self._location, folder, scan), unfinished
+                    return reader.read_manifest(self.report_files, self._location, name, scan, bucket), unfinished
                 except FileNotFoundError as error:
                     unfinished.append(str(error.filename))
         except FormatError as error:
@@ -106,10 +112,7 @@ class ReportLister:
                 f"no report in {self._location} is finished: {unfinished[0]} is missing. "
                 "Wait for a report, or remove `inventory` to list the storage"
             )
-        raise StoreError(
-            f"there is no report in {self._location}: expected folders such as 2026-11-22T01-00Z/. "
-            "`inventory.location` must end in the name of the inventory configuration"
-        )
+        raise StoreError(f"there is no report in {self._location}: expected {_EXPECTED[self.config.kind]}")
 
     def _require_usable(self, manifest: Manifest, now: datetime) -> bool:
         """Return True if the storage has versions.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gc_assets.stores.inventories import plain, s3
-from gc_assets.stores.inventories.report import Manifest, RowNormalizer, require_checksum
+from gc_assets.stores.inventories import azure, gcs, plain, s3
+from gc_assets.stores.inventories.report import Manifest, RowNormalizer, parse_scan_time, require_checksum
 from gc_assets.stores.protocol import ReportFiles
 
 
@@ -17,19 +17,29 @@ class ReportReader:
     """Reads the reports of one kind.
 
     Attributes:
-        read_manifest: Reads the report in a folder of a location (both end in `/`). The last
-            argument is the time in the folder's name. Raises `FileNotFoundError` if the report is
-            not finished.
+        find_reports: Returns the time and the name of each report in a location, which ends in
+            `/`. A name is a folder, or a manifest.
+        read_manifest: Reads the report with a name in a location. Further arguments are the time of
+            `find_reports` and the bucket that the report should list. Raises `FileNotFoundError` if
+            the report is not finished.
         normalize_rows: Converts the rows of a file.
         columns: The columns that `normalize_rows` needs.
     """
 
-    read_manifest: Callable[[ReportFiles, str, str, datetime], Manifest]
+    find_reports: Callable[[ReportFiles, str], list[tuple[datetime, str]]]
+    read_manifest: Callable[[ReportFiles, str, str, datetime, str], Manifest]
     normalize_rows: RowNormalizer
     columns: Collection[str]
 
 
-def _read_s3_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime) -> Manifest:
+def _find_folders(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
+    """Return the folders whose names are times."""
+    folders = report_files.folders(location)
+    return [(scan, folder) for folder in folders if (scan := parse_scan_time(folder)) is not None]
+
+
+def _read_s3_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime, bucket: str) -> Manifest:
+    del bucket
     name = f"{location}{folder}manifest.json"
     checksum = report_files.read(f"{location}{folder}manifest.checksum")
     content = report_files.read(name)
@@ -37,10 +47,23 @@ def _read_s3_manifest(report_files: ReportFiles, location: str, folder: str, sca
     return s3.parse_manifest(content, name, location, scan)
 
 
-def _read_plain_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime) -> Manifest:
+def _read_plain_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime, bucket: str) -> Manifest:
+    del bucket
     name = f"{location}{folder}manifest.json"
     return plain.parse_manifest(report_files.read(name), name, f"{location}{folder}", scan)
 
 
-S3_REPORTS: Final = ReportReader(_read_s3_manifest, s3.normalize_rows, s3.COLUMNS)
-PLAIN_REPORTS: Final = ReportReader(_read_plain_manifest, plain.normalize_rows, plain.COLUMNS)
+def _read_azure_manifest(report_files: ReportFiles, location: str, manifest: str, scan: datetime, bucket: str) -> Manifest:
+    del scan
+    return azure.read_manifest(report_files, location, manifest, bucket)
+
+
+def _read_gcs_manifest(report_files: ReportFiles, location: str, manifest: str, scan: datetime, bucket: str) -> Manifest:
+    del scan
+    return gcs.read_manifest(report_files, location, manifest, bucket)
+
+
+S3_REPORTS: Final = ReportReader(_find_folders, _read_s3_manifest, s3.normalize_rows, s3.COLUMNS)
+PLAIN_REPORTS: Final = ReportReader(_find_folders, _read_plain_manifest, plain.normalize_rows, plain.COLUMNS)
+AZURE_REPORTS: Final = ReportReader(azure.find_reports, _read_azure_manifest, azure.normalize_rows, azure.COLUMNS)
+GCS_REPORTS: Final = ReportReader(gcs.find_reports, _read_gcs_manifest, gcs.normalize_rows, gcs.COLUMNS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from gc_assets.config.connections import Connections
@@ -24,6 +25,10 @@ class LocalReportFiles:
     def folders(self, location: str) -> list[str]:
         with os.scandir(local_path(location)) as entries:
             return [f"{entry.name}/" for entry in entries if entry.is_dir()]
+
+    def files(self, location: str) -> dict[str, int]:
+        root = Path(local_path(location))
+        return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()}
 
     def read(self, address: str) -> bytes:
         return LocalObjects().read(address)

@@ -164,12 +164,12 @@ def test_incomplete_gcs_report_is_refused(changes: dict[str, Any], message: str)
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_only_live_gcs_objects_are_the_latest(tmp_path: Path, file_format: str) -> None:
-    named = {"bucket": "lake", "size": 3, "updated": AT, "etag": "CJ=", "generation": 17, "storageClass": "STANDARD"}
+    named = {"bucket": "lake", "size": 3, "updated": AT, "metageneration": 2, "generation": 17, "storageClass": "STANDARD"}
     rows = [{"name": "a\nb", **named, "timeDeleted": None}, {"name": "c", **named, "timeDeleted": SCAN}]
     found = normalize(tmp_path / "shard", rows, file_format, gcs.normalize_rows, "lake")
-    assert [(row["key"], row["is_latest"], row["version_id"], row["last_modified"]) for row in found] == [
-        (b"a\nb", True, "17", AT),
-        (b"c", False, "17", AT),
+    assert [(row["key"], row["is_latest"], row["etag"], row["version_id"], row["last_modified"]) for row in found] == [
+        (b"a\nb", True, "17.2", "17", AT),
+        (b"c", False, "17.2", "17", AT),
     ]
     with pytest.raises(FormatError, match="a row belongs to bucket 'lake', expected 'other'"):
         normalize(tmp_path / "shard", rows, file_format, gcs.normalize_rows, "other")
