@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gc_assets.cli.output import print_data, with_commands
+from gc_assets.core.causes import CANNOT_CONNECT
 
 _INDENT: Final = "  "
 
@@ -23,7 +24,7 @@ def write_problems(rows: Iterable[Mapping[str, Any]], *, wide: bool = False) -> 
         first = group[0]
         print_data(f"{first['verdict']}  {'; '.join(_locations(group))}", first["verdict"])
         text, advice = first["found"], first["todo"]
-        if len(group) > 1:
+        if len(group) > 1 or (first["cause"].startswith(CANNOT_CONNECT) and not wide):
             text, advice = f"{first['cause'][:1].upper()}{first['cause'][1:]}.", "Fix this, then check again with `gc-assets doctor`."
         for part in (text, advice):
             for line in with_commands(part):

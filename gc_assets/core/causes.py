@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Sequence
 from typing import Final
 
+CANNOT_CONNECT: Final = "cannot connect"
 _URL: Final = re.compile(r"(https?://[^/\s\"']+)/[^\s\"']*")
+_SERVER: Final = re.compile(r"https?://([^/\s\"']+)/")
 _PYTHON_HOST: Final = re.compile(r"host='([^']+)', port=(\d+)")
 
 
@@ -20,13 +24,29 @@ def cause_of(error: BaseException) -> str:
     The cause is that of an operating system or a server, such as a refused connection. Errors about
     the content of one object have none.
     """
+    chain = _error_chain(error)
+    if (server := _find_server(chain)) is not None:
+        return f"{CANNOT_CONNECT} to {server}; check the network, and `s3.endpoint` or the address of the catalog"
+    reasons = [item.strerror for item in chain if isinstance(item, OSError) and not isinstance(item, FileNotFoundError)]
+    return next((strip_paths(reason) for reason in reversed(reasons) if reason), "")
+
+
+def _error_chain(error: BaseException) -> list[BaseException]:
+    """Return the error and its causes, the first cause last."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
         seen.append(current)
         current = current.__cause__ or current.__context__
-    for item in reversed(seen):
+    return seen
+
+
+def _find_server(chain: Sequence[BaseException]) -> str | None:
+    """Return the host and port to which no connection could be made, or None."""
+    for item in reversed(chain):
         if host := _PYTHON_HOST.search(str(item)):
-            return f"cannot connect to {host[1]}:{host[2]}; check the network, and `s3.endpoint` or the address of the catalog"
-    reasons = [item.strerror for item in seen if isinstance(item, OSError) and not isinstance(item, FileNotFoundError)]
-    return next((strip_paths(reason) for reason in reversed(reasons) if reason), "")
+            return f"{host[1]}:{host[2]}"
+    if any(isinstance(item, ConnectionError | socket.gaierror) for item in chain):
+        named = (_SERVER.search(str(item)) for item in chain)
+        return next((found[1] for found in named if found is not None), None)
+    return None

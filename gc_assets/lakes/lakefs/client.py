@@ -37,6 +37,8 @@ _Result = TypeVar("_Result")
 # The server's limit. A larger number is an error (400).
 PAGE: Final = 1000
 RETRIES: Final = 5
+# Pauses of a check that a user waits for: 3 s together.
+ACCESS_PAUSE_SECONDS: Final = 0.1
 _TIMEOUT_SECONDS: Final = (10, 120)
 _RETRIED: Final = (429, 500, 502, 503, 504)
 # A dump of 5,000 commits takes 50 ms. This limit is for the largest repositories.
@@ -312,7 +314,9 @@ class RepositoryClient:
             hint = _HINTS.get(error.status or 0, "check the server's log, then run again")
             raise self._unreadable(what, f"HTTP {error.status}: {_message(error)}; {hint}") from None
         except urllib3.exceptions.HTTPError as error:
-            raise self._unreadable(what, f"no response ({error}); check that the server runs at this endpoint") from error
+            raise self._unreadable(
+                what, f"no response ({_describe_http_error(error)}); check that the server runs at this endpoint"
+            ) from error
         except (ValidationError, ValueError, TypeError) as error:
             raise self._unreadable(what, f"invalid response ({error})") from error
 
@@ -321,6 +325,14 @@ class RepositoryClient:
 
     def _unreadable(self, what: str, why: str) -> LakeUnreadable:
         return LakeUnreadable(f"{self._describe(what)}: {why}")
+
+
+def _describe_http_error(error: urllib3.exceptions.HTTPError) -> str:
+    """Return the reason without the objects and addresses in the message of urllib3."""
+    cause: BaseException = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None else error
+    while isinstance(inner := cause.__cause__ or cause.__context__, Exception):
+        cause = inner
+    return (cause.strerror if isinstance(cause, OSError) else None) or f"{type(cause).__name__}: {cause}".split(" object at 0x")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from gc_assets.core.units import format_duration
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs import containers
 from gc_assets.lakes.lakefs.addresses import DATA, METADATA, Roots, possible_names
-from gc_assets.lakes.lakefs.client import RefDeleted, Repository, RepositoryClient, RetentionRules, Server
+from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
 from gc_assets.lakes.lakefs.namespaces import namespace_location, refuse_overlap
@@ -69,7 +70,7 @@ class LakeFsLake:
 
     def check_access(self) -> None:
         """Read the repository's entry. Raises `LakeUnreadable` if it fails."""
-        RepositoryClient(self._server(), self._config.repository).repository()
+        RepositoryClient(replace(self._server(), pause_seconds=ACCESS_PAUSE_SECONDS), self._config.repository).repository()
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; the current refs are read
         """Read all branches, including hidden ones, all tags, and all staged objects.

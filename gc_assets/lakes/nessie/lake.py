@@ -29,6 +29,8 @@ from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, Fro
 # Keys of the one source's properties.
 _HEADS = "heads"
 _NO_ANCESTOR = "no_ancestor"
+# Largest pause between attempts of a check that a user waits for.
+_ACCESS_WAIT_SECONDS = 1.0
 _TYPES: dict[str, RefType] = {"BRANCH": "branch", "TAG": "tag"}
 
 
@@ -50,7 +52,9 @@ class NessieLake:
 
     def check_access(self) -> None:
         """Read the settings of the server. Raises `LakeUnreadable` if it fails."""
-        with self._client() as client:
+        with NessieClient(
+            self.name, self._config.uri, self._config.token, max_wait=_ACCESS_WAIT_SECONDS, read_seconds=self._config.read_seconds
+        ) as client:
             client.get_config()
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; refs are pinned now

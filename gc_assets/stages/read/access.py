@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from gc_assets.core.causes import CANNOT_CONNECT, cause_of
 from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import GcError, StateError
 from gc_assets.engine.run_context import RunContext
@@ -21,6 +22,7 @@ from gc_assets.stages.sweep.listings import find_earlier_listing
 from gc_assets.state.schemas import LAKE_REFS
 
 STATE: Final = "state"
+Call = Callable[[], object]
 # A server that does not answer in this time is left to the run, which waits longer.
 _SECONDS: Final = 60.0
 _CONCURRENT: Final = 8
@@ -127,6 +129,8 @@ def _find_reason(check: _Check) -> str | None:
     except TimeoutError:
         return f"no answer within {_SECONDS:,.0f} s"
     except (GcError, OSError) as error:
+        if (server := cause_of(error)).startswith(CANNOT_CONNECT):
+            return server
         cause = error.__cause__ if isinstance(error, GcError) else error
         reason = cause.strerror if isinstance(cause, OSError) and check.is_storage else None
         return (reason or str(error)).rstrip(".")

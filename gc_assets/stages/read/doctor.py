@@ -8,7 +8,7 @@ immediately: one in the state, and canaries under the collector's own prefix in 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -22,11 +22,15 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.read import doctor_lakes as lake_checks
 from gc_assets.stages.read import doctor_records as records
+from gc_assets.stages.read.doctor_access import find_unreachable
 from gc_assets.stages.read.doctor_clocks import check_clocks
 from gc_assets.stores.store import examine_state
 
 # Less free space for the state is a warning. A run with a million files writes about 100 MB.
 _LOW_SPACE: Final = 2**30
+# Checks that send requests to the server of a lake or storage.
+_LAKE_CHECKS: Final = ("visible", "history edits", "addresses", "clocks")
+_STORAGE_CHECKS: Final = ("inventory",)
 # The subject, the name of the check, and the function that runs it.
 Check = tuple[str, str, Callable[[], Iterator[Finding]]]
 
@@ -46,6 +50,7 @@ def doctor(context: RunContext) -> Iterator[Finding]:
 def _checks(context: RunContext) -> Iterator[Check]:
     frozen: dict[str, FrozenRefs] = {}
     reachable: set[str] = set()
+    unreachable = find_unreachable(context)
     yield "state", "clock", lambda: _check_clock(context)
     yield "state", "space", lambda: _check_space(context)
     yield "state", "conditions", lambda: _check_conditional_writes(context)
@@ -53,6 +58,9 @@ def _checks(context: RunContext) -> Iterator[Check]:
     yield "state", "lifecycle", lambda: examine_state(f"{context.config.state.rstrip('/')}/", context.config.connections())
     yield "state", "leftovers", lambda: records.check_leftovers(context)
     for lake in context.config.lakes:
+        if (failed := unreachable.get(lake.name)) is not None:
+            yield from _skip_unreachable(failed, _LAKE_CHECKS)
+            continue
         yield lake.name, "readable", partial(_check_lake, context, lake.name, frozen)
         yield lake.name, "visible", partial(_check_history, context, lake.name, frozen)
         yield lake.name, "history edits", partial(_check_edits, context, lake.name, frozen)
@@ -61,8 +69,11 @@ def _checks(context: RunContext) -> Iterator[Check]:
         yield lake.name, "clocks", partial(check_clocks, context, lake.name)
     yield "storages", "overlaps", lambda: _check_overlaps(context)
     for storage in context.config.storages:
-        yield storage.name, "store", partial(_check_store, context, storage, reachable)
-        yield storage.name, "inventory", lambda item=storage: context.lister(item.name).examine(item, context.clock.now())
+        if (failed := unreachable.get(storage.name)) is not None:
+            yield from _skip_unreachable(failed, _STORAGE_CHECKS)
+        else:
+            yield storage.name, "store", partial(_check_store, context, storage, reachable)
+            yield storage.name, "inventory", lambda item=storage: context.lister(item.name).examine(item, context.clock.now())
         yield storage.name, "claims", partial(_check_claims, context, storage.name, frozen)
         yield storage.name, "lakes", partial(records.check_lakes, context, storage, frozen)
         yield storage.name, "last_run", partial(records.check_last_run, context, storage, frozen)
@@ -70,6 +81,13 @@ def _checks(context: RunContext) -> Iterator[Check]:
         yield storage.name, "interrupted", partial(records.check_interrupted, context, storage)
         yield storage.name, "ledger", partial(records.check_ledger, context, storage)
         yield storage.name, "trash", partial(_check_trash, context, storage, reachable)
+
+
+def _skip_unreachable(failed: Finding, checks: Sequence[str]) -> Iterator[Check]:
+    """Yield the failed access check of a lake or storage, and further checks of it as skipped."""
+    yield failed.subject, failed.check, lambda: iter([failed])
+    for check in checks:
+        yield failed.subject, check, lambda name=check: iter([skip_check(failed.subject, name, failed.check)])
 
 
 def _check_lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
