@@ -19,7 +19,6 @@ import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from itertools import takewhile
 from typing import Any, Final
 
 from gc_assets.buckets.protocol import ConditionalBucket, Deletion, Role
@@ -27,12 +26,11 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.core.untrusted_input import parse_json
+from gc_assets.stores.conditional.own_versions import MAX_VERSIONS, is_only_version, read_content, withdraw
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 
 _LEASE_PREFIX: Final = f"{RESERVED_PREFIX}lease/"
 _DIGITS: Final = 12
-# More versions of a lease than its writers create.
-_MAX_VERSIONS: Final = 1000
 # Attempts of a process that competes with others.
 _MAX_ATTEMPTS: Final = 8
 _log = logging.getLogger(__name__)
@@ -118,7 +116,7 @@ def _try_acquire(bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clo
     # then.
     latest = read_latest(bucket, "change")
     if latest is None or (latest[0], latest[1]["nonce"]) != (token, nonce):
-        _withdraw(bucket, _lease_key(token), content)
+        withdraw(bucket, _lease_key(token), content)
         return None
     return BucketLease(bucket, token, nonce, duration, clock)
 
@@ -211,45 +209,12 @@ def _create(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
     created = bucket.put_if_absent(key, content)
     if created.verdict == "changed":
         # The lease is ours if the answer to our own request was lost.
-        return _read_content(bucket, key) == content
+        return read_content(bucket, key) == content
     version_id = created.require().version_id
     if version_id is None or version_id == "null":
         _require_create_if_absent(bucket, key)
         return True
-    return _is_only_version(bucket, key, content)
-
-
-def _is_only_version(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
-    """Return True if no other process created the same lease in a bucket with versions.
-
-    If another one did, our version is withdrawn. Some servers ignore the condition in such a bucket
-    (Ceph 16), but they keep all versions. Of two processes, at least the later writer sees the
-    version of the other, so at most one sees only its own. A process may find several versions of
-    its own if an answer was lost and it retried. Versions under a delete marker were removed
-    manually.
-    """
-    versions = takewhile(lambda version: not version.is_marker, bucket.newest_versions(key, _MAX_VERSIONS))
-    if all(_read_content(bucket, key, version.version_id) == content for version in versions):
-        return True
-    _withdraw(bucket, key, content)
-    return False
-
-
-def _withdraw(bucket: ConditionalBucket, key: str, content: bytes) -> None:
-    """Remove our versions in a bucket with versions. In other buckets only we have written the key."""
-    versions = [version.version_id for version in bucket.newest_versions(key, _MAX_VERSIONS) if not version.is_marker]
-    own = [Deletion(key, version_id) for version_id in versions if _read_content(bucket, key, version_id) == content]
-    for deleted in bucket.delete(own):
-        if deleted.verdict == "unknown":
-            deleted.require()
-
-
-def _read_content(bucket: ConditionalBucket, key: str, version_id: str | None = None) -> bytes | None:
-    """Return the bytes of a version, or None if its writer has removed it."""
-    try:
-        return bucket.read(key, version_id=version_id)[0]
-    except FileNotFoundError:
-        return None
+    return is_only_version(bucket, key, content)
 
 
 def _require_create_if_absent(bucket: ConditionalBucket, key: str) -> None:
@@ -277,7 +242,7 @@ def _remove_old_leases(bucket: ConditionalBucket, current: int) -> None:
     for token in _list_tokens(bucket, "change"):
         if token < current - 1:
             try:
-                versions = bucket.newest_versions(_lease_key(token), _MAX_VERSIONS)
+                versions = bucket.newest_versions(_lease_key(token), MAX_VERSIONS)
                 changes = bucket.delete([Deletion(_lease_key(token), version.version_id) for version in versions])
                 refusal = next((change.reason for change in changes if not change.is_done), None)
             except OSError as error:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Self
 
 from gc_assets.buckets.identity import token_of
-from gc_assets.buckets.protocol import ConditionalBucket, ObjectInfo, Role
+from gc_assets.buckets.protocol import Change, ConditionalBucket, ObjectInfo, Role
 from gc_assets.config.connections import DEFAULT_CONNECTIONS, Connections, StoreSettings
 from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import GcError, ObjectChanged, StoreError
@@ -96,7 +96,7 @@ class BucketObjects(ABC):
         _require_identity(bucket.head(key), address, etag)
         change = bucket.put_if_match(key, content, token_of(etag))
         if change.verdict != "changed":
-            change.require()
+            self.verify_replaced(bucket, key, etag, change.require())
             return
         found, current = bucket.read(key)
         if found == content:
@@ -112,7 +112,15 @@ class BucketObjects(ABC):
         change = bucket.put_if_absent(key, content)
         if change.verdict == "changed":
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), address) from change.error
-        change.require()
+        self.verify_created(bucket, key, content, change.require())
+
+    def verify_created(self, bucket: ConditionalBucket, key: str, content: bytes, change: Change) -> None:
+        """Raise `FileExistsError` if the server let another writer create the object too."""
+        del bucket, key, content, change
+
+    def verify_replaced(self, bucket: ConditionalBucket, key: str, etag: str, change: Change) -> None:
+        """Raise `ObjectChanged` if the server replaced another object than the expected one."""
+        del bucket, key, etag, change
 
     def remove(self, address: str, etag: str) -> None:
         """Remove the object as the protocol specifies.

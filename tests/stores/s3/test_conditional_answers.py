@@ -15,13 +15,17 @@ from gc_assets.config.connections import Connections
 from gc_assets.core.errors import ObjectChanged
 from gc_assets.core.phases import Action
 from gc_assets.s3.bucket import S3Bucket
-from gc_assets.stores.protocol import QuarantineMode
+from gc_assets.stores.protocol import QuarantineMode, Traits
 from gc_assets.stores.s3.objects import S3Objects
 from tests.s3.proxy import Exchange, Request, Rule, error_answer, run_proxy
-from tests.s3.servers import shared_server
+from tests.s3.servers import is_ceph_conditional, shared_server
 from tests.stores.s3.bucket_actions import act, open_through_proxy, plan_rows
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
+EXPECTED_TRAITS = {
+    True: Traits(create_if_absent=True, replace_if_match=True, rename=False, delete_if_match="batch"),
+    False: Traits(create_if_absent=True, replace_if_match=True, rename=False, delete_if_match="none"),
+}
 MOVES = [("trash", "quarantine"), ("deferred", "purge")]
 
 
@@ -43,6 +47,11 @@ def answer_instead(status: int, code: str, hook: Callable[[], object] = lambda: 
         exchange.reply(error_answer(status, code))
 
     return fault
+
+
+def test_probe_finds_the_conditions_of_the_server(bench: S3Bench) -> None:
+    assert bench.store.probe() == EXPECTED_TRAITS[is_ceph_conditional()]
+    assert bench.everything() == set()
 
 
 @pytest.mark.parametrize("mode, action", MOVES)

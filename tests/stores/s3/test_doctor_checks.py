@@ -17,10 +17,11 @@ from gc_assets.config.connections import Connections
 from gc_assets.config.models import StorageConfig
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.findings import Finding
-from gc_assets.stores.store import open_store
+from gc_assets.stores.s3.store import S3Store
 from tests.ports import free_port
 from tests.s3.proxy import Exchange, Rule, always, error_answer, run_proxy
 from tests.s3.servers import REGION, S3Server
+from tests.stores.s3.careless_store import CarelessStore
 
 NOW = datetime(2026, 11, 22, 3, tzinfo=UTC)
 KEY = "lake/a/1"
@@ -33,11 +34,11 @@ def create_filled_bucket(server: S3Server, versioned: bool = False) -> str:
     return bucket
 
 
-def find_problems(settings: S3Config, bucket: str, **keys: Any) -> dict[str, Finding]:
+def find_problems(settings: S3Config, bucket: str, kind: type[S3Store] = S3Store, **keys: Any) -> dict[str, Finding]:
     """Return the findings about the storage `s3://bucket/lake/` that are not ok, by check."""
     location = f"s3://{bucket}/lake/"
     storage = StorageConfig.model_validate({"name": "s", "location": location, "quarantine": "trash", **keys})
-    found = open_store(location, Connections.of(settings)).examine(storage, NOW)
+    found = kind(location, Connections.of(settings)).examine(storage, NOW)
     return {finding.check: finding for finding in found if finding.verdict != "ok"}
 
 
@@ -265,8 +266,7 @@ def test_doctor_names_only_lifecycle_rules_of_the_storage(ceph: S3Server) -> Non
 
 def test_doctor_warns_if_the_server_ignores_conditions(ceph: S3Server) -> None:
     """Ceph 16 ignores them in a bucket with versions."""
-    text = only_finding(
-        find_problems(ceph.settings, create_filled_bucket(ceph, versioned=True), quarantine="versioned", mode="apply"), "traits", "warn"
-    )
+    bucket = create_filled_bucket(ceph, versioned=True)
+    text = only_finding(find_problems(ceph.settings, bucket, CarelessStore, quarantine="versioned", mode="apply"), "traits", "warn")
     assert "ignores If-None-Match in bucket" in text
     assert "cannot be edited" in text

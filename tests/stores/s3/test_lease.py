@@ -14,14 +14,17 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.stores.conditional import lease as leases
 from gc_assets.stores.protocol import LEASE_DURATION, Store
+from gc_assets.stores.s3.store import S3Store
+from tests.depth import example_count
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import Request, Rule, drop_answer
 from tests.stores.builders import CLOCK, NOW, PLAN
 from tests.stores.s3.bucket_actions import open_through_proxy
+from tests.stores.s3.careless_store import CarelessStore
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 FIRST_LEASE = ".gc-assets/lease/000000000001.json"
-RACES = 12
+RACES = example_count(7, 12)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "versions"])
@@ -60,10 +63,12 @@ def race(store: Store, start: Any, results: Any, name: str) -> None:
         thread.join()
 
 
-def test_competing_processes_never_both_acquire_the_lease() -> None:
+@pytest.mark.parametrize("kind", [S3Store, CarelessStore])
+def test_competing_processes_never_both_acquire_the_lease(kind: type[S3Store]) -> None:
     with open_s3_bench("ceph", versioned=True) as bench:
+        store = kind(bench.store.location, bench.connections)
         start, results = PROCESSES.Barrier(4), PROCESSES.Queue()
-        racers = [PROCESSES.Process(target=race, args=(bench.store, start, results, name)) for name in "ab"]
+        racers = [PROCESSES.Process(target=race, args=(store, start, results, name)) for name in "ab"]
         for racer in racers:
             racer.start()
         answers = [results.get(timeout=120) for _ in range(4 * RACES)]
@@ -86,6 +91,13 @@ def test_lost_answer_is_not_mistaken_for_another_process(bench: S3Bench) -> None
     assert (holder.owner, holder.token) == ("we", lease.token)
     lease.release()
     assert bench.store.holder() is None
+
+
+def test_lease_needs_a_server_that_creates_an_object_once() -> None:
+    with open_s3_bench("ceph") as bench:
+        store = CarelessStore(bench.store.location, bench.connections)
+        with pytest.raises(StoreError, match="ignores If-None-Match"):
+            store.acquire(PLAN, "we", CLOCK)
 
 
 @pytest.mark.parametrize("content", [b"", b"no json", b"[]", b"null", b'"x"', b"{}", b"\xff", b'{"expires_at": "2026-01-01T00:00:00"}'])

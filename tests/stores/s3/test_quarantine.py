@@ -21,6 +21,7 @@ import pytest
 from gc_assets.config.connections import Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import Action
+from gc_assets.s3.bucket import S3Bucket
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, QuarantineMode, Store
@@ -89,15 +90,13 @@ def write_before(write: Callable[[], object], fault: Callable[[Exchange], None])
 
 
 def history(bench: S3Bench, key: str) -> list[str]:
-    """Return versions and markers of a key, the newest first: `marker`, or the bytes."""
-    listed = bench.client.list_object_versions(Bucket=bench.bucket, Prefix=bench.prefix + key)
-    rows = [(item, kind) for kind in ("Versions", "DeleteMarkers") for item in listed.get(kind, []) if item["Key"] == bench.prefix + key]
-    rows.sort(key=lambda row: (row[0]["IsLatest"], row[0]["LastModified"]), reverse=True)
-    return ["marker" if kind == "DeleteMarkers" else _version(bench, item) for item, kind in rows]
+    """Return versions and markers of a key in the order of the server, the newest first: `marker`, or the bytes."""
+    versions = S3Bucket(bench.bucket, bench.prefix, bench.server.settings).newest_versions(key, 100)
+    return ["marker" if version.is_marker else _version(bench, key, version.version_id) for version in versions]
 
 
-def _version(bench: S3Bench, item: dict[str, Any]) -> str:
-    return bench.client.get_object(Bucket=bench.bucket, Key=item["Key"], VersionId=item["VersionId"])["Body"].read().decode()
+def _version(bench: S3Bench, key: str, version_id: str) -> str:
+    return bench.client.get_object(Bucket=bench.bucket, Key=bench.prefix + key, VersionId=version_id)["Body"].read().decode()
 
 
 def hide(bench: S3Bench, key: str) -> None:
