@@ -44,13 +44,19 @@ class Daemons:
         """Start a process that keeps running."""
         self._staying.append(self._start_process(command))
 
-    def wait(self, is_up: Callable[[], bool]) -> None:
-        """Wait until the server is up. Raises `RuntimeError` if a process ends or the time is over."""
+    def wait(self, is_up: Callable[[], bool], failures: Mapping[str, str] | None = None) -> None:
+        """Wait until the server is up. Raises `RuntimeError` if a process ends or the time is over.
+
+        Args:
+            is_up: Returns True if the server answers.
+            failures: Programs that keep running after a failure, with the message of that failure.
+        """
         deadline = time.monotonic() + STARTED_WITHIN_SECONDS
         up = False
         while not up:
             up = is_up()
-            ended = [process.args for process in self._staying if process.poll() is not None]
+            ended: list[object] = [process.args for process in self._staying if process.poll() is not None]
+            ended += [program for program, message in (failures or {}).items() if message in self._read_log(program)]
             if ended or time.monotonic() > deadline:
                 raise RuntimeError(f"not up after {STARTED_WITHIN_SECONDS} s, or ended early: {ended}\n{self._read_logs()}")
             time.sleep(0 if up else 0.05)
@@ -73,6 +79,10 @@ class Daemons:
             process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, process_group=self._keeper.pid)
         self._processes.append(process)
         return process
+
+    def _read_log(self, program: str) -> str:
+        path = self.log / f"{program}.out"
+        return path.read_text(errors="replace") if path.is_file() else ""
 
     def _read_logs(self) -> str:
         return "\n".join(f"{path}: {path.read_text(errors='replace')[-1000:]}" for path in sorted(self.log.glob("*.out")))

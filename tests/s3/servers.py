@@ -1,6 +1,9 @@
 """Real S3 servers on loopback that start in seconds: Ceph RGW from Debian's packages, and
 versitygw.
 
+Ceph is release 20 of Debian testing (`ceph_packages.py`). Without it, or with
+`GC_ASSETS_TEST_CEPH=16`, it is the installed one, which ignores conditions in deletes.
+
 `python -m tests.s3.servers` installs what the tests need, and `... versity` what the demo needs.
 With `GC_ASSETS_TEST_S3=required`, a missing server fails the tests that need it. With `none`, they
 are skipped.
@@ -34,6 +37,7 @@ from botocore.config import Config
 from gc_assets.config.s3 import S3Config
 from tests.debian import Unavailable, install, run_command, run_fetch
 from tests.ports import free_port
+from tests.s3.ceph_packages import configuration, fetch_packages, programs_directory
 from tests.s3.daemons import Daemons, daemons
 
 # Two users on every server: the owner creates the buckets, the stranger has no rights in them.
@@ -118,6 +122,16 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
+def _ceph_directory() -> Path | None:
+    """Return the directory with the programs of Ceph 20, or None for the installed ones."""
+    return programs_directory() if os.environ.get("GC_ASSETS_TEST_CEPH") != "16" else None
+
+
+def is_ceph_conditional() -> bool:
+    """Return True if Ceph evaluates conditions in deletes, and in buckets with versions."""
+    return _ceph_directory() is not None
+
+
 @contextmanager
 def ceph_rgw(folder: Path) -> Iterator[S3Server]:
     """A Ceph cluster of one monitor, one object daemon and one S3 gateway.
@@ -129,15 +143,17 @@ def ceph_rgw(folder: Path) -> Iterator[S3Server]:
     Raises:
         Unavailable: Its programs are not installed.
     """
-    if missing := [program for program in CEPH_PROGRAMS if shutil.which(program) is None]:
+    directory = _ceph_directory()
+    if directory is None and (missing := [program for program in CEPH_PROGRAMS if shutil.which(program) is None]):
         way_out = f"apt-get install --no-install-recommends {CEPH_PACKAGES}, as root, {WITHOUT}"
         raise Unavailable(f"Ceph RGW needs {', '.join(missing)}: {way_out}")
     server, port = _server("ceph", folder), free_port()
     server = replace(server, endpoint=f"http://127.0.0.1:{port}")
-    conf = _ceph_conf(folder, f"[v2:127.0.0.1:{free_port()}]", port)
-    with daemons(server.log, {"CEPH_CONF": str(conf), "CEPH_ARGS": ""}) as group:
+    conf = _ceph_conf(folder, f"[v2:127.0.0.1:{free_port()}]", port, directory)
+    path = os.environ["PATH"] if directory is None else f"{directory}:{os.environ['PATH']}"
+    with daemons(server.log, {"CEPH_CONF": str(conf), "CEPH_ARGS": "", "PATH": path}) as group:
         _start_ceph(group, folder, conf)
-        group.wait(lambda: _answers(server.endpoint))
+        group.wait(lambda: _answers(server.endpoint), {"radosgw": "failed initializing frontend"})
         for name, (access_key, secret_key) in (("owner", OWNER), ("stranger", STRANGER)):
             keys = (f"--access-key={access_key}", f"--secret-key={secret_key}", "--caps=roles=*")
             group.run("radosgw-admin", "user", "create", f"--uid={name}", f"--display-name={name}", *keys)
@@ -242,19 +258,20 @@ def _start_ceph(group: Daemons, folder: Path, conf: Path) -> None:
     group.start("radosgw", "-f", "-n", "client.rgw.a")
 
 
-def _ceph_conf(folder: Path, monitor: str, port: int) -> Path:
+def _ceph_conf(folder: Path, monitor: str, port: int, directory: Path | None) -> Path:
     for name in ("mon", "osd", "run"):
         (folder / name).mkdir()
     names = ("mon.", "client.admin", "client.rgw.a", "osd.0")
     rights = "".join(f'caps {of} = "allow *"\n' for of in ("mon", "osd", "mgr"))
-    (folder / "keyring").write_text("".join(f"[{name}]\nkey = {_ceph_key()}\n{rights}" for name in names))
+    (folder / "keyring").write_text("".join(f"[{name}]\nkey = {_ceph_key(is_new=directory is not None)}\n{rights}" for name in names))
+    modules = configuration(directory) if directory is not None else {}
     conf = folder / "ceph.conf"
     conf.write_text(f"""[global]
 fsid = {uuid.uuid4()}
 mon_host = {monitor}
 ms_bind_msgr1 = false
 keyring = {folder}/keyring
-public_addr = 127.0.0.1
+{"".join(f"{name} = {value}{chr(10)}" for name, value in modules.items())}public_addr = 127.0.0.1
 cluster_addr = 127.0.0.1
 osd_pool_default_size = 1
 osd_pool_default_min_size = 1
@@ -296,9 +313,13 @@ rgw_sts_key = {os.urandom(8).hex()}
     return conf
 
 
-def _ceph_key() -> str:
-    """Return a key in the format of ceph-authtool: type AES, a time, the length, the secret."""
-    return base64.b64encode(struct.pack("<hIIh", 1, 0, 0, 16) + os.urandom(16)).decode()
+def _ceph_key(*, is_new: bool) -> str:
+    """Return a key in the format of ceph-authtool: type, a time, the length, the secret.
+
+    The type is AES, or AES-256 for releases that refuse the shorter one.
+    """
+    kind, length = (2, 32) if is_new else (1, 16)
+    return base64.b64encode(struct.pack("<hIIh", kind, 0, 0, length) + os.urandom(length)).decode()
 
 
 def _bin() -> Path:
@@ -317,10 +338,20 @@ def fetch(kinds: Collection[str]) -> None:
     Raises:
         Unavailable: This user or machine cannot install them.
     """
-    if "ceph" in kinds and any(shutil.which(program) is None for program in CEPH_PROGRAMS):
-        install("Ceph RGW", CEPH_PACKAGES, WITHOUT)
+    if "ceph" in kinds:
+        _fetch_ceph()
     if "versity" in kinds and versity_program() is None:
         _fetch_versity()
+
+
+def _fetch_ceph() -> None:
+    """Unpack Ceph 20, or install the release of this machine's distribution if that is impossible."""
+    try:
+        fetch_packages()
+    except Unavailable as unavailable:
+        if any(shutil.which(program) is None for program in CEPH_PROGRAMS):
+            install("Ceph RGW", CEPH_PACKAGES, WITHOUT)
+        sys.stderr.write(f"The tests use the Ceph of this machine. {unavailable}\n")
 
 
 def _fetch_versity() -> None:

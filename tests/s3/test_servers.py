@@ -193,6 +193,7 @@ def _line_of(process: Path, folder: str) -> str:
 def test_missing_server_reports_how_to_install_it(start: Any, packages: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda program: None)
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(Unavailable, match=f"{packages}.* make test S3=none"), start(tmp_path):
         pass
 
@@ -222,7 +223,8 @@ def test_installed_programs_are_not_fetched(server: S3Server, monkeypatch: pytes
     fetch({"ceph", "versity"})
 
 
-def test_only_root_may_install_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_root_may_install_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}" if program == "apt-get" else None)
     with pytest.raises(Unavailable, match="only root installs it: apt-get install"):
