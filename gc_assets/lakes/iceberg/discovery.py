@@ -44,8 +44,20 @@ def _describe_catalog(name: str, catalog_name: str, catalog: dict[str, str]) -> 
     lake = IcebergLakeConfig.model_validate({"name": "found", **entry}).with_library_settings()
     properties: dict[str, SecretStr] = dict(lake.catalog)
     tables = [item for item in list_tables(name, catalog_name, properties) if not isinstance(item, UnreadableTable)]
-    # `<folder of tables>/<table>/metadata/<name>.metadata.json`
-    return DiscoveredLake(name, entry, tuple(sorted({item.metadata_location.rsplit("/", 3)[0] for item in tables})))
+    return DiscoveredLake(name, entry, tuple(sorted({_find_folder(item.name, item.metadata_location) for item in tables})))
+
+
+def _find_folder(table: str, metadata_location: str) -> str:
+    """Return the folder in which the catalog creates tables, so that new ones are in the storage.
+
+    It is the warehouse if the table is in the folder of its namespace, in the layout of Iceberg or
+    Hive. A whole bucket or disk is never such a folder.
+    """
+    folder = metadata_location.rsplit("/", 3)[0]  # of `<folder>/<table>/metadata/<name>.metadata.json`
+    warehouse, _, name = folder.rpartition("/")
+    namespace = table.rpartition(".")[0]
+    is_in_namespace = name in {namespace, f"{namespace}.db"}
+    return warehouse if is_in_namespace and len([part for part in warehouse.partition("://")[2].split("/") if part]) > 1 else folder
 
 
 def _list_catalogs(file: Path) -> list[str]:

@@ -57,10 +57,8 @@ class MetadataPruning:
     def _run(self) -> list[ExpiryOutcome]:
         if len(self.locations) != 1:
             return self._report("changed", f"the catalog has {len(self.locations)} tables with uuid {self.uuid} now, expected 1")
-        rejection = ""
-        for attempt in range(MAX_ATTEMPTS):
-            if attempt:
-                time.sleep(FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+        attempt = 0
+        while True:
             loaded = self.catalog.load(self.locations[0])
             if loaded is None or loaded.table_uuid not in {self.uuid, None}:
                 return self._report("changed", f"the catalog no longer has a table with uuid {self.uuid}: it was dropped or re-created")
@@ -68,11 +66,16 @@ class MetadataPruning:
             settled, unused = self._revalidate(table)
             if not unused:
                 return settled
+            if self.is_committed:
+                ignored = "the catalog accepted the commit, but the table still has it; apply again"
+                return [*settled, *(ExpiryOutcome(action, "failed", ignored) for action in unused)]
             try:
                 self._commit(loaded, table, unused)
             except CommitRejected as error:
-                rejection = str(error)
-        return [*settled, *(ExpiryOutcome(action, "failed", rejection) for action in unused)]
+                attempt += 1
+                if attempt == MAX_ATTEMPTS:
+                    return [*settled, *(ExpiryOutcome(action, "failed", str(error)) for action in unused)]
+                time.sleep(FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
 
     def _revalidate(self, table: TableMetadata) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
         """Return outcomes of the actions that need no commit, and the others.

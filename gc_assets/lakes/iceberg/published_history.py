@@ -97,34 +97,32 @@ class HistoryTable:
                 name.
             GcError: If the catalog or the store fails.
         """
-        for attempt in range(_MAX_ATTEMPTS):
-            if attempt:
-                time.sleep(_FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+        for attempt in range(1, _MAX_ATTEMPTS):
             try:
                 return self.client.write(self.name, lambda catalog: self._publish(catalog, read))
-            except CommitRejected as error:
-                rejection = error
-        raise rejection
+            except CommitRejected:
+                time.sleep(_FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+        return self.client.write(self.name, lambda catalog: self._publish(catalog, read))
 
     def _publish(self, catalog: Catalog, read: ReadHistory) -> HistoryPublication:
         table = self._open(catalog)
         # Catalogs assign their own field ids.
         source = _Source(read, self.lake, str(table.metadata.table_uuid), table.schema().as_arrow())
-        scan = table.scan(row_filter=EqualTo("lake", self.lake), selected_fields=_COMPARED)
+        of_lake = _equal("lake", self.lake)
+        scan = table.scan(row_filter=of_lake, selected_fields=_COMPARED)
         files = sum(1 for _ in scan.plan_files())
         changes = compare(scan.to_arrow(), source.read_compared())
         if changes.is_empty:
             return HistoryPublication(self.name)
         replaces_all = files > _MAX_FILES or changes.stale.num_rows > _MAX_REPLACED or changes.has_duplicates
-        lake = EqualTo("lake", self.lake)
         with table.transaction() as transaction:
             if table.properties.get(LAKE_PROPERTY + self.lake) != self.origin:
                 transaction.set_properties({LAKE_PROPERTY + self.lake: self.origin})
             if replaces_all:
-                transaction.overwrite(source.rows(), lake)
+                transaction.overwrite(source.rows(), of_lake)
             elif changes.stale.num_rows:
                 stale = changes.stale["snapshot_id"].unique()
-                replaced: BooleanExpression = And(lake, In("snapshot_id", stale.to_pylist()))
+                replaced = And(of_lake, _is_in("snapshot_id", stale.to_pylist()))
                 transaction.overwrite(source.rows(Selection(_join_keys(changes.new), stale)), replaced)
             else:
                 transaction.append(source.rows(Selection(_join_keys(changes.new))))
@@ -157,6 +155,15 @@ class HistoryTable:
             return catalog.create_table(self.name, SCHEMA, properties=_TABLE_PROPERTIES)
         except TableAlreadyExistsError:  # another run created it
             return catalog.load_table(self.name)
+
+
+# The types of pyiceberg's expressions accept no positional arguments.
+def _equal(column: str, value: str) -> BooleanExpression:
+    return EqualTo(column, value)  # pyright: ignore[reportCallIssue]
+
+
+def _is_in(column: str, values: list[int]) -> BooleanExpression:
+    return In(column, values)  # pyright: ignore[reportCallIssue]
 
 
 @dataclass(frozen=True, slots=True)

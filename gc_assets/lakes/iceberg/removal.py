@@ -94,7 +94,7 @@ class AssertSameSnapshots(ValidatableTableRequirement):
 
     def validate(self, base_metadata: LoadedMetadata | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as pyiceberg does
         """Raise `CommitFailedException` if a snapshot was added or removed."""
-        found = set[int]() if base_metadata is None else {snapshot.snapshot_id for snapshot in base_metadata.snapshots}
+        found = frozenset(snapshot.snapshot_id for snapshot in (base_metadata.snapshots if base_metadata is not None else ()))
         if found != self.snapshot_ids:
             raise CommitFailedException(f"Requirement failed: {len(found ^ self.snapshot_ids):,} snapshots were added or removed")
 

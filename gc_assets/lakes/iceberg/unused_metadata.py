@@ -22,7 +22,7 @@ from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, RETAINED, Actio
 # Key of a frozen source's properties. Only tables with more than one schema or spec have it.
 EVOLUTION: Final = "evolution"
 SCHEMA_ID: Final = "schema-id"
-_REASONS: Final = {
+_REASONS: Final[Mapping[Action, str]] = {
     REMOVE_SCHEMA: "no retained snapshot has schema {}, and it is not current",
     REMOVE_SPEC: "no manifest of a retained snapshot has partition spec {}, and it is not the default",
 }
@@ -119,9 +119,11 @@ def plan_pruning(
 def _find_unused(evolution: Evolution, used: UsedMetadata) -> Iterator[tuple[Action, int]]:
     # Without a current schema or a default spec, the metadata is older than these lists.
     if evolution.current_schema is not None:
-        yield from ((REMOVE_SCHEMA, number) for number in sorted(evolution.schemas - used.schemas))
+        for number in sorted(evolution.schemas - used.schemas):
+            yield REMOVE_SCHEMA, number
     if evolution.default_spec is not None:
-        yield from ((REMOVE_SPEC, number) for number in sorted(evolution.specs - used.specs))
+        for number in sorted(evolution.specs - used.specs):
+            yield REMOVE_SPEC, number
 
 
 def _group_rows(commits: pa.Table, uuids: Iterable[str]) -> dict[str, list[int]]:

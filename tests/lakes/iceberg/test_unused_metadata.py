@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tests.lakes.iceberg.random_evolutions import (
     schema_ids,
     spec_ids,
 )
-from tests.lakes.iceberg.rest_server import serve_catalog
+from tests.lakes.iceberg.rest_server import RestServer, serve_catalog
 
 
 @pytest.fixture
@@ -154,12 +154,55 @@ def test_dropped_table_is_reported(builder: LakeBuilder, evolved: TableBuilder) 
 
 def test_metadata_is_removed_over_rest(builder: LakeBuilder, evolved: TableBuilder) -> None:
     with serve_catalog(builder) as server:
-        catalog = {"type": "rest", "uri": server.uri, "token": "hunter2"}
-        config = builder.config().model_validate({"name": "sales", "kind": "iceberg", "catalog": catalog, "retention": REMOVE})
-        read = IcebergLake(config, LocalObjects())
+        read = over_rest(server)
         outcomes = apply(read, plan_all(read)[0])
     assert {outcome.verdict for outcome in outcomes.values()} == {"done"}
     assert (schema_ids(evolved.table), spec_ids(evolved.table)) == ({2}, {1})
+
+
+def over_rest(server: RestServer) -> IcebergLake:
+    catalog = {"type": "rest", "uri": server.uri, "token": "hunter2"}
+    config = server.builder.config().model_validate({"name": "sales", "kind": "iceberg", "catalog": catalog, "retention": REMOVE})
+    return IcebergLake(config, LocalObjects())
+
+
+def outcomes_of_pruning(outcomes: dict[ExpiryAction, ExpiryOutcome]) -> set[str]:
+    return {outcome.verdict for action, outcome in outcomes.items() if action.action in PRUNING}
+
+
+def test_catalog_that_ignores_the_removal_fails_it_after_one_commit(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    with serve_catalog(builder) as server:
+        read = over_rest(server)
+        actions = plan_all(read)[0]
+
+        def ignore_second(commit: Callable[[], int]) -> int:
+            return commit() if server.commits == 1 else 200
+
+        server.on_commit = ignore_second
+        outcomes = apply(read, actions)
+        assert server.commits == 2
+    assert outcomes_of_pruning(outcomes) == {"failed"}
+    assert {outcome.verdict for action, outcome in outcomes.items() if action.action not in PRUNING} == {"done"}
+
+
+def test_catalog_without_the_update_still_removes_snapshots(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    with serve_catalog(builder) as server:
+        read = over_rest(server)
+        actions = plan_all(read)[0]
+        server.on_commit = lambda commit: commit() if server.commits == 1 else 400
+        outcomes = apply(read, actions)
+    assert outcomes_of_pruning(outcomes) == {"denied"}
+    assert {outcome.verdict for action, outcome in outcomes.items() if action.action not in PRUNING} == {"done"}
+    assert len(evolved.table.metadata.snapshots) == 1
+
+
+def test_rejected_commit_is_tried_again(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    with serve_catalog(builder) as server:
+        read = over_rest(server)
+        actions = plan_all(read)[0]
+        server.on_commit = lambda commit: 409 if server.commits == 2 else commit()
+        outcomes = apply(read, actions)
+    assert {outcome.verdict for outcome in outcomes.values()} == {"done"}
 
 
 def test_metadata_log_is_shortened_by_the_commit(builder: LakeBuilder, evolved: TableBuilder) -> None:
