@@ -227,7 +227,7 @@ class GcsBucket:
         return replace(found, token=tokens[-1]) if found.is_done else found
 
     def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], conditions: dict[str, int]) -> Change:
-        """Copy within the bucket. The server copies large objects in several steps, each with all conditions."""
+        """Copy within the bucket. Each step of the copy of a large object has all conditions."""
         original: Blob = source.answer
         is_current = original.time_deleted is None
         blob = self._blob(key, "change", None if is_current else source.version_id)

@@ -118,7 +118,7 @@ def get_client(settings: GcsConfig, role: Role) -> Client:
 def get_session(settings: GcsConfig, role: Role) -> tuple[AuthorizedSession, str]:
     """Return the session of this process's client and the server's address."""
     with _CREATION:
-        return _create_client(settings, role, os.getpid())[1], (settings.endpoint or GOOGLE).rstrip("/")
+        return _create_client(settings, role, os.getpid())[1], (settings.endpoint or settings.server_of_environment() or GOOGLE).rstrip("/")
 
 
 def get_bucket(settings: GcsConfig, role: Role, name: str) -> Bucket:
@@ -214,7 +214,7 @@ def change(address: str, request: Callable[[], object], *, is_repeatable: bool, 
 
 
 def _verdict_of(error: OSError) -> ChangeVerdict:
-    """Return what an error of a request says about its execution."""
+    """Return whether a request that raised an error may have been executed."""
     cause = error.__cause__
     status = status_of(cause)
     if status is None:

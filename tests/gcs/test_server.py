@@ -1,4 +1,4 @@
-"""Our server of Google Cloud Storage answers as Google's documentation says.
+"""Our server of Google Cloud Storage answers as Google documents.
 
 Each test names the page under https://cloud.google.com/storage/. The requests are those of the JSON
 API without a library, and in the last test those of `google-cloud-storage`. Nothing here was compared with Google itself.

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.external_addresses import ExternalAddresses
-from gc_assets.core.paths import FILE, S3, Location, scheme_of
+from gc_assets.core.paths import FILE, Location, is_in_bucket, scheme_of
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import MAX_SAMPLES, PARTS_DDL, WrittenParts, collect, merge_written, report_parts, run_in_process, side_paths
@@ -34,7 +34,7 @@ def external_addresses(context: RunContext) -> ExternalAddresses:
     config = context.config
     locations = [storage.location for storage in config.storages]
     storages = [(location, config.endpoint_of(location)) for location in locations]
-    has_buckets = any(scheme_of(location) == S3 for location in locations)
+    has_buckets = any(is_in_bucket(location) for location in locations)
     disks = tuple(Location.parse(location).root for location in locations if scheme_of(location) == FILE)
     return ExternalAddresses.of(storages, partial(describe_directory, has_buckets=has_buckets, disks=disks), local_file_exists)
 

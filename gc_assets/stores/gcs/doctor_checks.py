@@ -1,6 +1,7 @@
 """Checks that `doctor` makes for a bucket of Google Cloud Storage, besides those of every bucket.
 
-What the bucket itself keeps, deletes and retains, and whether deletes compare generations.
+They examine soft delete, lifecycle rules and retention of the bucket, and test whether deletes
+compare generations.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def examine_state(bucket: GcsBucket) -> Iterator[Finding]:
 
 
 def _find_deleting_rules(bucket: GcsBucket, resource: Any) -> Iterator[tuple[int, str]]:
-    """Yield the rules that delete objects of the storage: the earliest age in days, and a description."""
+    """Yield the rules that delete objects of the storage: earliest age in days, description."""
     for rule in resource.lifecycle_rules:
         condition: Mapping[str, Any] = rule.get("condition", {})
         prefixes = condition.get("matchesPrefix") or [""]
@@ -121,7 +122,7 @@ def _find_deleting_rules(bucket: GcsBucket, resource: Any) -> Iterator[tuple[int
             continue
         ages = [int(condition[name]) for name in ("age", "daysSinceNoncurrentTime", "daysSinceCustomTime") if name in condition]
         terms = ", ".join(f"{name} {value}" for name, value in sorted(condition.items()) if name != "matchesPrefix")
-        # Without an age, such as with numNewerVersions, an object may be deleted at once.
+        # Without an age, such as with numNewerVersions, an object may be deleted immediately.
         yield max(ages, default=0), f"a lifecycle rule of bucket {bucket.name} deletes objects under {affected[0]!r} ({terms or 'always'})"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GcsObjects(BucketObjects):
-    """`EditableObjects` on Google Cloud Storage. Replaces and deletes are conditional on the generation."""
+    """`EditableObjects` on Google Cloud Storage. Changes are conditional on the generation."""
 
     def open(self, address: str) -> tuple[GcsBucket, str]:
         # The library is an optional dependency, and every process has objects of all kinds of store.

@@ -43,7 +43,7 @@ class GcsStore(BucketStore):
         return NoncurrentQuarantine(self.bucket)
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
-        """Acquire the lease as the protocol specifies, if the server compares generations in deletes."""
+        """Acquire the lease as the protocol specifies, on a server that compares generations."""
         require_conditional_delete(self.bucket)
         return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
 

@@ -56,7 +56,7 @@ class Wire:
         """Number further requests from 1."""
         self.requests, self.on_request, self.on_answer = 0, on_request, on_answer
 
-    def before(self, method: str, path: str, query: Mapping[str, str]) -> None:
+    def see_request(self, method: str, path: str, query: Mapping[str, str]) -> None:
         del method, path, query
         with self.cloud.lock:
             self.requests += 1
@@ -64,7 +64,7 @@ class Wire:
         if self.on_request is not None:
             self.on_request(number)
 
-    def after(self, method: str, path: str, query: Mapping[str, str]) -> None:
+    def see_answer(self, method: str, path: str, query: Mapping[str, str]) -> None:
         del method, path, query
         if self.on_answer is not None:
             self.on_answer(self.requests)
@@ -76,7 +76,7 @@ def open_wire() -> Iterator[Wire]:
     cloud = honest.Cloud()
     running, handler = honest.start(cloud)
     wire = Wire(GcsServer("own", f"http://127.0.0.1:{running.server_address[1]}"), cloud)
-    handler.before, handler.after = wire.before, wire.after
+    handler.before, handler.after = wire.see_request, wire.see_answer
     try:
         yield wire
     finally:
@@ -114,7 +114,7 @@ def verdicts(results: Sequence[Result]) -> list[str]:
 
 
 @contextmanager
-def prepared(wire: Wire, action: Action, mode: QuarantineMode, versioned: bool) -> Iterator[tuple[GcsBench, list[PlannedAction]]]:
+def open_rows(wire: Wire, action: Action, mode: QuarantineMode, versioned: bool) -> Iterator[tuple[GcsBench, list[PlannedAction]]]:
     """Return a storage with the objects of `KEYS`, and rows that can be acted on."""
     wire.count_from()
     with open_gcs_bench(wire.server, versioned=versioned) as bench:
@@ -149,7 +149,7 @@ def test_lost_answer_of_any_request_changes_no_outcome(
     wire: Wire, action: Action, mode: QuarantineMode, versioned: bool, is_executed: bool
 ) -> None:
     for number in count(1):
-        with prepared(wire, action, mode, versioned) as (bench, rows):
+        with open_rows(wire, action, mode, versioned) as (bench, rows):
             wire.count_from(**{"on_answer" if is_executed else "on_request": drop(number)})
             found = act(bench, mode, rows)
             sent = wire.requests
@@ -163,7 +163,7 @@ def test_lost_answer_of_any_request_changes_no_outcome(
 
 @every_case
 @pytest.mark.parametrize("status", [429, 503])
-def test_overloaded_server_is_asked_again(
+def test_requests_to_an_overloaded_server_are_repeated(
     wire: Wire, action: Action, mode: QuarantineMode, versioned: bool, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowed = list[object]()
@@ -173,7 +173,7 @@ def test_overloaded_server_is_asked_again(
         if number % 2 == 0:
             raise honest.RefusalError(status, "rateLimitExceeded", "Slow down.")
 
-    with prepared(wire, action, mode, versioned) as (bench, rows):
+    with open_rows(wire, action, mode, versioned) as (bench, rows):
         wire.count_from(on_request=refuse)
         found = act(bench, mode, rows)
         wire.count_from()
@@ -186,7 +186,7 @@ def test_overloaded_server_is_asked_again(
 def test_object_written_before_any_request_is_never_changed(wire: Wire, action: Action, mode: QuarantineMode, versioned: bool) -> None:
     """Another writer replaces the object between any two requests."""
     for number in count(1):
-        with prepared(wire, action, mode, versioned) as (bench, rows):
+        with open_rows(wire, action, mode, versioned) as (bench, rows):
 
             def write(found: int, number: int = number, bench: GcsBench = bench) -> None:
                 if found == number:
@@ -246,7 +246,7 @@ def test_bucket_with_requester_pays_needs_a_project() -> None:
 
 
 def test_role_that_only_reads_is_denied_with_the_page(wire: Wire) -> None:
-    with prepared(wire, "quarantine", "trash", False) as (bench, rows):
+    with open_rows(wire, "quarantine", "trash", False) as (bench, rows):
         wire.cloud.readers.add(f"token-of-{'collector@project.iam.gserviceaccount.com'}")
         try:
             found = act(bench, "trash", rows)
@@ -337,7 +337,7 @@ def test_next_run_completes_a_run_killed_at_any_request(wire: Wire, action: Acti
     """
     children: list[Any] = []
     for number in count(1, example_count(9, 1)):
-        with prepared(wire, action, mode, versioned) as (bench, rows), memory_directory() as state:
+        with open_rows(wire, action, mode, versioned) as (bench, rows), memory_directory() as state:
             lease = bench.store.acquire(PLAN, "test", Clock(CLOCK.now()))
 
             def kill(found: int, number: int = number) -> None:
