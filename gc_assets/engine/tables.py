@@ -229,7 +229,7 @@ def write_routed(
     rows: pa.Table | DataFrame, table: Table, run: TableRun, state: State, totals_by: Sequence[str], routes: Sequence[str]
 ) -> WrittenParts:
     """Write rows with a column `_route`, as `write_frame` does. A table is written in this process."""
-    if not isinstance(rows, pa.Table):
+    if isinstance(rows, DataFrame):
         return write_frame(rows, table, run, state, totals_by, routes)
     hashes = row_hashes(rows.select(table.schema.names).cast(table.schema))
     task = _WriteParts(state.files, run.path, table.name, table.schema, tuple(totals_by), tuple(routes))

@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.sorted_hashes import HashSet
+from gc_assets.engine.tables import collect_arrow, spark_schema
 from gc_assets.stages.mark.container_states import route_of
 from gc_assets.stages.mark.file_entries import loose_form
 from gc_assets.stages.mark.hash_scan import KIND_COUNT, SelectLive
@@ -109,16 +111,25 @@ class CandidateMatches:
         paths, hits, released = tuple(candidates), 0, list[ReleasedCandidates]()
         for item, hashes in zip(keys.sets, keys.lakes, strict=True):
             select = hashes.live_keys(keys.storage)
-            found = hashes.run(_MatchCandidates(select, files, paths), _MATCHES)
+            found = _match(hashes, _MatchCandidates(select, files, paths))
             hits += pc.sum(found.column("hits")).as_py() or 0
             released.append(ReleasedCandidates.of(item.lake, hashes, select, found.filter(pc.is_valid(found.column("key_hash")))))
         return cls(hits > 0, tuple(released), _count_lifecycle_commits(keys, files, paths))
 
 
+def _match(hashes: LiveHashes, task: _MatchCandidates) -> pa.Table:
+    """Match all entries of a lake with candidates (columns `_MATCHES`)."""
+    if hashes.runs_in_process:
+        return hashes.run(task, _MATCHES)
+    # Every group of parts may name every candidate.
+    found = hashes.map_frame(task, spark_schema(_MATCHES)).groupBy("key_hash")
+    return collect_arrow(found.agg(F.min("strongest").alias("strongest"), F.sum("hits").alias("hits")), _MATCHES)
+
+
 def _count_lifecycle_commits(keys: LiveKeys, files: Files, paths: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    for released in (item.released for item in keys.sets):
-        for path in released.published.paths() if released is not None else ():
+    for released in [released for item in keys.sets if (released := item.released) is not None]:
+        for path in released.published.paths():
             rows = read_parts(files, [path], released.table.schema, ["storage", "key", "deduplicated", "commits"])
             rows = rows.filter((pc.field("storage") == keys.storage) & ~pc.field("deduplicated"))
             hashes = xxhash64(rows.column("key"))

@@ -552,7 +552,7 @@ def _without_owners(keys: DataFrame, owners: Collection[Owner]) -> DataFrame:
 
 def _route_repeated(spark: SparkSession, orphans: pa.Table | DataFrame) -> pa.Table | DataFrame:
     """Route rows whose key occurs more than once to a side table, unless they stop the plan."""
-    if isinstance(orphans, pa.Table):
+    if not isinstance(orphans, DataFrame):
         if len(orphans.column("key").unique()) == orphans.num_rows:
             return orphans
         orphans = frame_from_arrow(spark, orphans)

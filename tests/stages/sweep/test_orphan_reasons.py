@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.claims import Claim, Claims, Owner
 from gc_assets.core.foreign import UNKNOWN_DIRECTORY, ForeignRules
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.mark import live_hashes
 from gc_assets.stages.mark.content_roots import DEAD, REACHED, RELEASED
 from gc_assets.stages.sweep import orphan_reasons
 from gc_assets.stages.sweep.foreign_files import ForeignFinder
@@ -48,7 +49,7 @@ def find(
 ) -> list[dict[str, Any]]:
     search = ReasonSearch(spark, context, LiveKeys.of(spark, context, STORAGE, live_tables(context)), finder, None, ())
     found = search.find(scan, rows)
-    table = found if isinstance(found, pa.Table) else found.toArrow()
+    table = found.toArrow() if isinstance(found, DataFrame) else found
     return sorted(table.to_pylist(), key=lambda row: row["key"])
 
 
@@ -76,6 +77,7 @@ def test_reasons_equal_those_of_a_comparison_of_keys(
 
         with all_remote() if is_remote else nullcontext():
             monkeypatch.setattr(orphan_reasons, "MAX_MATCHED", 10)
+            monkeypatch.setattr(live_hashes, "MAX_LOCAL_HASHES", -1 if is_remote else 1_000)
             found = find(spark, context, write_candidates(context, "all", candidates, parts=3), len(candidates))
         assert [row["key"] for row in found] == candidates
         got = {row["key"]: (row["reason"], row["last_container"], row["_route"]) for row in found}
