@@ -21,11 +21,19 @@ from gc_assets.cli.output import print_command, print_data, print_message
 from gc_assets.core.commands import command
 from gc_assets.core.errors import UsageError
 
+_NO_PLACE = (
+    "name at least one place with lakes: a folder, a SQLite catalog, a bucket location, or the address of a server. Examples:\n"
+    "  gc-assets init /data/warehouse\n"
+    "  gc-assets init s3://lake/weather/\n"
+    "  gc-assets init http://localhost:19120/api/v2\n"
+    "  gc-assets init catalog:NAME\n"
+    "gc-assets init --help describes each of them."
+)
 _FILE_EXISTS = "{path} already exists and is not replaced. Name another file with -o."
 
 
 @click.command("init", short_help="Find lakes and write lakes.yaml.")
-@click.argument("places", nargs=-1, required=True, metavar="PLACE...")
+@click.argument("places", nargs=-1, metavar="PLACE...")
 @click.option(
     "-o",
     "--output",
@@ -59,6 +67,8 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     from gc_assets.lakes.schema import SCHEMA_NAME, json_schema
     from gc_assets.resources.platform import DEFAULT_CONFIG, load_platform
 
+    if not places:
+        raise UsageError(_NO_PLACE)
     path = output or Path(settings.config or DEFAULT_CONFIG)
     if path.exists():
         raise UsageError(_FILE_EXISTS.format(path=path))

@@ -22,6 +22,7 @@ from gc_assets.cli.main import cli
 from gc_assets.config.file import load_config
 from gc_assets.core.paths import Location
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, choose_storages, unique_name
+from gc_assets.lakes.iceberg.discovery import find_folder
 from gc_assets.lakes.icechunk.discovery import discover
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import KINDS, config_models
@@ -307,3 +308,23 @@ def test_folder_of_metadata_without_a_catalog_is_explained(data: Path, tmp_path:
     assert "Looked for: SQLite files (.db, .sqlite or .sqlite3) that are Iceberg catalogs; Icechunk repositories." in result.stderr
     assert "Name the catalog instead" in result.stderr
     assert not (tmp_path / "lakes.yaml").exists()
+
+
+def test_init_without_a_place_shows_examples() -> None:
+    result = CliRunner().invoke(cli, ["init"])
+    assert result.exit_code == 2
+    assert "\n  gc-assets init /data/warehouse\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "table, metadata, folder",
+    [
+        ("shop.orders", "file:///data/wh/shop/orders/metadata/1.metadata.json", "file:///data/wh"),
+        ("shop.orders", "s3://lake/wh/shop.db/orders/metadata/1.metadata.json", "s3://lake/wh"),
+        ("shop.orders", "s3://lake/shop/orders/metadata/1.metadata.json", "s3://lake/shop"),
+        ("shop.orders", "file:///shop/orders/metadata/1.metadata.json", "file:///shop"),
+        ("shop.orders", "file:///data/other/orders/metadata/1.metadata.json", "file:///data/other"),
+    ],
+)
+def test_storage_of_a_catalog_is_its_warehouse(table: str, metadata: str, folder: str) -> None:
+    assert find_folder(table, metadata) == folder

@@ -44,10 +44,10 @@ def _describe_catalog(name: str, catalog_name: str, catalog: dict[str, str]) -> 
     lake = IcebergLakeConfig.model_validate({"name": "found", **entry}).with_library_settings()
     properties: dict[str, SecretStr] = dict(lake.catalog)
     tables = [item for item in list_tables(name, catalog_name, properties) if not isinstance(item, UnreadableTable)]
-    return DiscoveredLake(name, entry, tuple(sorted({_find_folder(item.name, item.metadata_location) for item in tables})))
+    return DiscoveredLake(name, entry, tuple(sorted({find_folder(item.name, item.metadata_location) for item in tables})))
 
 
-def _find_folder(table: str, metadata_location: str) -> str:
+def find_folder(table: str, metadata_location: str) -> str:
     """Return the folder in which the catalog creates tables, so that new ones are in the storage.
 
     It is the warehouse if the table is in the folder of its namespace, in the layout of Iceberg or
