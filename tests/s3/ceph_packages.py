@@ -63,6 +63,11 @@ def fetch_packages() -> None:
             shutil.rmtree(target / name, ignore_errors=True)
             target.mkdir(exist_ok=True)
             (Path(folder) / name).rename(target / name)
+    for name in PROGRAMS:
+        result = run_command([str(target / "bin" / name), "--version"])
+        if result.returncode:
+            shutil.rmtree(target)
+            raise Unavailable(f"Ceph 20 does not start: {result.stdout.strip()[-500:]}")
 
 
 def _download(folder: Path) -> list[Path]:
