@@ -45,24 +45,28 @@ demo: env .dagster_home/dagster.yaml ## build sample lakes, collect them once, p
 # them usually waits for a server. Exit code 2 of pytest is an interrupt.
 test: export GC_ASSETS_TEST_NESSIE := required
 test: export GC_ASSETS_TEST_S3 := $(or $(filter none,$(S3)),required)
+test: export GC_ASSETS_TEST_AZURE := $(or $(filter none,$(AZURE)),required)
 test: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
 test: export GC_ASSETS_TEST_ICECHUNK := $(or $(filter none,$(ICECHUNK)),required)
 test: export GC_ASSETS_TEST_DEPTH := $(DEPTH)
 # Hundreds of processes import this package. Without bytecode files each one would compile it.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: env ## lint, types and the suite (S3=none: without S3 servers, BROWSER=none: without Chromium, ICECHUNK=none: without icechunk 2, COVERAGE=yes: with branch coverage, DEPTH=all: the full suite, DEPTH=fifth: a fifth of what it adds)
+test: env ## lint, types and the suite (S3=none: without S3 servers, AZURE=none: without Azurite, BROWSER=none: without Chromium, ICECHUNK=none: without icechunk 2, COVERAGE=yes: with branch coverage, DEPTH=all: the full suite, DEPTH=fifth: a fifth of what it adds)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@[ $$GC_ASSETS_TEST_ICECHUNK = none ] || $(BIN)/python -m tests.lakes.icechunk.v2.environment
 	@[ $$GC_ASSETS_TEST_BROWSER = none ] || $(BIN)/python -m tests.browser
 	@[ $$GC_ASSETS_TEST_BROWSER = none ] || [ -z "$$GC_ASSETS_TEST_DEPTH" ] || $(BIN)/python -m tests.postgres
 	@[ $$GC_ASSETS_TEST_S3 = none ] || $(BIN)/python -m tests.s3.servers
+	@[ $$GC_ASSETS_TEST_AZURE = none ] || $(BIN)/python -m tests.azure.servers
+	@[ -z "$$GC_ASSETS_TEST_DEPTH" ] || $(BIN)/python -m tests.gcs.servers
 	@mkdir -p build
 	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder $(if $(COVERAGE)$(filter all,$(DEPTH)),--cov --cov-report=) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  $(if $(COVERAGE)$(filter all,$(DEPTH)),$(BIN)/coverage report --format=total | sed "s/.*/Branch coverage: & %/" || true;) wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
 	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: the tests in a browser were skipped."; \
 	  [ $$GC_ASSETS_TEST_ICECHUNK != none ] || echo "ICECHUNK=none: the tests with icechunk 2 were skipped."; \
-	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: the tests with S3 servers were skipped."; exit $$failed
+	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: the tests with S3 servers were skipped."; \
+	  [ $$GC_ASSETS_TEST_AZURE != none ] || echo "AZURE=none: the tests with Azurite were skipped."; exit $$failed
 
 compat: export GC_ASSETS_TEST_NESSIE := required
 compat: env ## the whole protocol at both ends of the ranges of pyproject.toml, writes docs/compatibility.md (PYTHON=python3.13, SPARK=4.0, CELL=lowest)

@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from gc_assets.config import models as config
+from gc_assets.config.azure import AzureConfig
+from gc_assets.config.gcs import GcsConfig
 from gc_assets.config.models import InventoryConfig
 from gc_assets.config.notify import TARGETS
 from gc_assets.config.s3 import S3Config
@@ -96,6 +98,16 @@ def test_s3_reference_contains_every_setting() -> None:
     assert [name for name in S3Config.model_fields if f"| `{name}` |" not in page] == []
 
 
+def test_page_of_google_cloud_contains_every_setting() -> None:
+    page = (ROOT / "docs" / "gcs.md").read_text().split("## Settings")[1].split("\n## ")[0]
+    assert [name for name in GcsConfig.model_fields if f"| `{name}` |" not in page] == []
+
+
+def test_azure_page_contains_every_setting() -> None:
+    page = (ROOT / "docs" / "azure.md").read_text().split("## Settings")[1].split("\n## ")[0]
+    assert [name for name in AzureConfig.model_fields if f"| `{name}` |" not in page] == []
+
+
 def test_configuration_page_contains_every_nessie_key() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text().split("of kind `nessie`")[1]
     named = {name for name in NessieLakeConfig.model_fields if f"| `{name}`" in page or f"| `{name}." in page}
@@ -176,9 +188,13 @@ def test_invalid_command_lines_are_detected(page: str, wrong: str) -> None:
 
 
 ON_S3 = "no: its output depends on the server; tests/stages/test_s3_protocol.py and tests/cli/test_doctor_s3.py do the same"
+ON_AZURE = "no: its output depends on the account; tests/cli/test_azure.py and tests/stages/test_azure_protocol.py do the same"
 ON_CLUSTER = "no: it names another machine; tests/cluster.py starts the same on loopback"
 # The test that runs a console block, by page and first line, or the reason why none does.
 TESTED_BY = {
+    ("azure.md", "$ az login"): ON_AZURE,
+    ("azure.md", "$ gc-assets doctor --all"): ON_AZURE,
+    ("azure.md", "$ npx azurite-blob --skipApiVersionCheck &"): "no: it downloads the server; tests/azure/servers.py starts the same",
     ("CONTRIBUTING.md", "make env"): "no: `make test` is what runs the tests",
     ("CONTRIBUTING.md", "make test"): "no: `make test` is what runs the tests",
     ("README.md", "$ gc-assets plans"): "test_readme_shows_the_plan_of_the_demo",
@@ -188,8 +204,8 @@ TESTED_BY = {
     ): "no: it installs into the user's environment",
     (
         "README.md",
-        "gc-assets init /data/warehouse http://nessie:19120",
-    ): "no: it names a server of the user; tests/cli/test_init.py runs it on others",
+        "gc-assets scan /data/warehouse",
+    ): "no: it names a server of the user; tests/cli/test_scan.py and tests/cli/test_init.py run it on others",
     ("README.md", "make demo"): "no: `make test` is what runs the tests; tests/test_demo.py runs the demo",
     ("tutorial.md", "make demo"): "no: as in the README",
     ("tutorial.md", "source .venv/bin/activate"): "test_commands_of_tutorial_and_demo_work_in_order",
@@ -198,6 +214,11 @@ TESTED_BY = {
     ),
     ("cli.md", 'eval "$(_GC_ASSETS_COMPLETE=bash_source gc-assets)"'): "test_shell_completion_lists_the_commands",
     ("cli.md", "$ gc-assets doctor"): "test_commands_of_the_page_work_in_order",
+    ("cli.md", "$ gc-assets scan /data/warehouse -o scan.html"): "no: it names a folder of the user; tests/cli/test_scan.py scans others",
+    (
+        "cli.md",
+        "$ gc-assets export focus --since 2026-11-01 -o november.csv",
+    ): "no: it needs runs of the user; tests/report/test_focus.py exports others",
     ("clusters.md", "python3.11 -m venv /opt/gc"): "no: it installs into /opt; tests/cluster.py makes such a Python",
     ("clusters.md", "pip install 'pyspark==4.3.0'"): ON_CLUSTER,
     ("clusters.md", "pip install 'gc-assets[iceberg]'"): "no: it replaces the Spark of the tests",
@@ -220,11 +241,14 @@ TESTED_BY = {
         "aws s3 cp environment.tar.gz s3://collector/code/environment.tar.gz",
     ): "no: it needs an AWS account; tests/job/test_emr_serverless.py uploads the script to a local server",
     ("deployment.md", "python -m gc_assets.resources.connect_server --stop"): "test_stop_ends_the_server_of_another_name_of_python",
+    ("gcs.md", "$ MEMBER=serviceAccount:gc-read@PROJECT.iam.gserviceaccount.com"): "no: it needs a Google Cloud account",
+    ("gcs.md", "$ gc-assets doctor --all"): "no: it needs a Google Cloud account; tests/stages/test_gcs_protocol.py makes such plans",
     ("iceberg-expiry.md", "gc-assets run"): "no: it needs a lake of the user; tests/lakes/iceberg/test_expire.py tests the edits",
     ("managed_spark.md", "pip freeze --exclude pyspark --exclude gc-assets >requirements.txt"): (
         "no: it needs a Databricks workspace; tests/job/test_databricks.py runs such a job with a fake"
     ),
     ("metrics.md", "gc-assets metrics --out /var/lib/node_exporter/gc_assets.prom"): "no: it writes into a directory of another program",
+    ("metrics.md", "pip install 'gc-assets[otel]'"): "no: it needs a collector; tests/engine/test_telemetry.py exports to the console",
     ("nessie.md", "gc-assets doctor"): "no: it needs a Nessie server of the user; tests/stages/test_nessie_*.py run such lakes",
     ("performance.md", "python -m benchmarks all --list"): (
         "no: all of it takes hours; tests/benchmarks/test_suite.py runs `all` on small rows"

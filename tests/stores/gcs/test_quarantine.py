@@ -19,6 +19,7 @@ import pytest
 
 from gc_assets.buckets.rate_limiter import RateLimiter
 from gc_assets.config.connections import Connections
+from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StoreError
 from gc_assets.core.phases import Action
@@ -71,9 +72,9 @@ class Wire:
 
 
 @contextmanager
-def open_wire() -> Iterator[Wire]:
+def open_wire(cloud: honest.Cloud | None = None) -> Iterator[Wire]:
     own_server()  # it answers requests for tokens
-    cloud = honest.Cloud()
+    cloud = cloud or honest.Cloud()
     running, handler = honest.start(cloud)
     wire = Wire(GcsServer("own", f"http://127.0.0.1:{running.server_address[1]}"), cloud)
     handler.before, handler.after = wire.see_request, wire.see_answer
@@ -306,6 +307,25 @@ def test_copy_keeps_metadata_and_bytes() -> None:
 
 
 # A server that lies
+
+
+class CarelessCloud(honest.Cloud):
+    """A server that ignores the conditions of a delete."""
+
+    def delete(self, bucket: honest.Bucket, name: str, query: Mapping[str, str]) -> None:
+        super().delete(bucket, name, {key: value for key, value in query.items() if key == "generation"})
+
+
+def test_server_that_ignores_generations_is_found_before_an_apply() -> None:
+    with open_wire(CarelessCloud()) as wire, open_gcs_bench(wire.server) as bench:
+        bench.put("a", b"x")
+        with pytest.raises(StoreError, match="Plans cannot be applied on this server"):
+            bench.store.acquire(PLAN, "test", CLOCK)
+        storage = StorageConfig.model_validate({"name": "s", "location": bench.store.location, "mode": "apply"})
+        findings = {finding.check: finding for finding in bench.store.examine(storage, CLOCK.now())}
+        assert findings["generations"].verdict == "fail"
+        assert "ignores ifGenerationMatch" in findings["generations"].found
+        assert bench.everything() == {"a"}
 
 
 def test_plan_is_possible_and_apply_is_refused_on_a_server_that_ignores_generations() -> None:

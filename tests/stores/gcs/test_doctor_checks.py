@@ -1,0 +1,66 @@
+"""What `doctor` finds in a bucket of Google Cloud Storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.findings import Finding
+from gc_assets.stores.store import open_store
+from tests.stores.builders import NOW
+from tests.stores.gcs_bench import GcsBench, open_gcs_bench
+
+
+def examine(bench: GcsBench, **settings: Any) -> dict[str, Finding]:
+    storage = {"name": "s", "location": bench.store.location, "quarantine": bench.mode, **settings}
+    return {finding.check: finding for finding in bench.store.examine(StorageConfig.model_validate(storage), NOW)}
+
+
+def test_soft_deleted_objects_are_counted() -> None:
+    with open_gcs_bench(softDeletePolicy={"retentionDurationSeconds": "604800"}) as bench:
+        for key in ("a", "b", "stays"):
+            bench.put(key, b"12345")
+        for key in ("a", "b"):
+            bench.remove(key)
+        found = examine(bench)["soft_delete"]
+        assert found.verdict == "ok"
+        assert "keeps each deleted object for 7d" in found.found
+        assert "again to the copy after its purge" in found.found
+        assert "The storage has 2 of them, 10 B" in found.found
+
+
+@pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
+def test_lifecycle_rule_that_deletes_too_early_is_found(mode: str, verdict: str) -> None:
+    early = {"action": {"type": "Delete"}, "condition": {"age": 3, "matchesPrefix": ["lake/"]}}
+    other = {"action": {"type": "Delete"}, "condition": {"age": 1, "matchesPrefix": ["elsewhere/"]}}
+    cheaper = {"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 1}}
+    with open_gcs_bench(lifecycle={"rule": [early, other, cheaper]}) as bench:
+        found = examine(bench, mode=mode)["lifecycle"]
+        assert (found.verdict, "under 'lake/' (age 3)" in found.found, bool(found.todo)) == (verdict, True, True)
+
+
+def test_retention_and_default_hold_are_reported() -> None:
+    settings = {"retentionPolicy": {"retentionPeriod": "86400"}, "defaultEventBasedHold": True}
+    with open_gcs_bench(**settings) as bench:
+        found = examine(bench)["lock"]
+        assert found.verdict == "warn"
+        assert "a retention policy of 1d and an event-based hold on each new object" in found.found
+
+
+def test_mode_that_does_not_suit_the_bucket_is_found() -> None:
+    with open_gcs_bench() as bench:
+        assert examine(bench, quarantine="versioned", mode="apply")["quarantine"].verdict == "fail"
+    with open_gcs_bench(versioned=True) as bench:
+        assert examine(bench, quarantine="trash", mode="apply")["quarantine"].verdict == "fail"
+        assert examine(bench, mode="apply")["generations"].verdict == "ok"
+
+
+def test_missing_bucket_is_named() -> None:
+    with open_gcs_bench() as bench:
+        missing = {"name": "s", "location": f"gs://no-{bench.bucket}/"}
+        store = open_store(missing["location"], bench.connections)
+        (found,) = [item for item in store.examine(StorageConfig.model_validate(missing), NOW) if item.check == "listable"]
+        assert found.verdict == "fail"
+        assert "there is no such bucket" in found.found
