@@ -32,8 +32,8 @@ RunDates = dg.DailyPartitionsDefinition
 # Arguments: Spark (None for a step without Spark), the run context, the name of the lake or
 # storage.
 Stage = Callable[[Any, RunContext, str], object]
-# Reports further events of a step.
-Reporter = Callable[[dg.AssetExecutionContext, RunContext], None]
+# Reports further events of a step. The last argument is the name of the lake or storage.
+Reporter = Callable[[dg.AssetExecutionContext, RunContext, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def build_asset(
             asset_step.stage(collector.spark() if asset_step.spark else None, run_context, owner.name)
             results = [build_result(run_context, owner.name, output, asset_step.checks) for output in outputs]
             if asset_step.reporter is not None:
-                asset_step.reporter(context, run_context)
+                asset_step.reporter(context, run_context, owner.name)
         yield from (result for result in results if result.asset_key in context.selected_asset_keys)
 
     return run

@@ -19,7 +19,7 @@ from gc_assets.core.errors import GcError
 from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.read.table_figures import TableFigures, table_figures
+from gc_assets.stages.read.table_figures import TableFigures, reporting_storage, table_figures
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS
 from gc_assets.state.summaries import LakeRefsSummary
@@ -29,15 +29,16 @@ CHECK_DESCRIPTION: Final = "Reports garbage and expired history above the share 
 _STEP: Final = "garbage_checks"
 
 
-def observe_tables(context: dg.AssetExecutionContext, run_context: RunContext) -> None:
+def observe_tables(context: dg.AssetExecutionContext, run_context: RunContext, storage: str) -> None:
     """Report an observation on each asset of the user that is bound to a table.
 
-    A failure is logged and does not fail the step, because the plan exists.
+    The plan of one storage reports the tables of a lake: of the first one with live files of the
+    lake. A failure is logged and does not fail the step, because the plan exists.
     """
     if any(freeze.historical for freeze in _freezes(run_context)):
         return  # an analysis of a past date is not a figure of today
     try:
-        for event in observations(run_context, _project_assets(context)):
+        for event in observations(run_context, _project_assets(context), storage):
             context.log_event(event)
     except (GcError, OSError, pa.ArrowException) as error:
         context.log.warning(f"Cannot report the figures of tables on the assets that write them: {error}")
@@ -48,15 +49,17 @@ def _freezes(context: RunContext) -> Iterator[LakeRefsSummary]:
     return (table.summary(LakeRefsSummary) for table in tables if table is not None)
 
 
-def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition]) -> Iterator[dg.AssetObservation]:
+def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition], storage: str | None = None) -> Iterator[dg.AssetObservation]:
     """Yield an observation for each bound asset.
 
     Args:
         context: The run context.
         assets: Assets of the code location, in which those that write tables are looked up.
+        storage: Only lakes that this storage reports. By default, all lakes.
     """
     written = written_tables(assets)
     lakes = [lake.name for lake in context.config.lakes if written or lake.assets]
+    lakes = [lake for lake in lakes if storage in {None, reporting_storage(context, lake)}]
     if not lakes:
         return
     figures = {(item.lake, item.table): item for item in table_figures(context, lakes)}

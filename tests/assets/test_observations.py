@@ -202,3 +202,11 @@ def test_lake_with_an_unswept_storage_has_no_figures(planned: tuple[SmallLake, P
     storages = (at.config.storages[0].model_copy(update={"name": "unswept"}),)
     context = replace(at, config=at.config.model_copy(update={"storages": storages})).run_context(NOW.date())
     assert list(observations(context, [])) == []
+
+
+@pytest.mark.spark
+def test_one_storage_reports_a_lake(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+    _, at, _ = planned
+    empty = at.config.storages[0].model_copy(update={"name": "empty", "location": f"file://{at.path.parent}/empty/"})
+    context = replace(at, config=at.config.model_copy(update={"storages": (empty, *at.config.storages)})).run_context(NOW.date())
+    assert [len(list(observations(context, [], name))) for name in ("empty", "warehouse")] == [0, len(ASSETS)]

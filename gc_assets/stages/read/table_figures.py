@@ -16,12 +16,15 @@ from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.live_set import LiveSet
-from gc_assets.stages.read.run_tables import CURRENT_STATE, MAX_COUNTED_FILES, summarize_tables
+from gc_assets.stages.read.run_tables import CURRENT_STATE, summarize_tables
+from gc_assets.stages.read.usage import table_names
 from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
 from gc_assets.state.summaries import LiveFilesSummary
 
 # A live data file under this size is small.
 SMALL_FILE_BYTES: Final = 32 * 2**20
+# Small files of larger lakes are not counted, because the end of a run would read all rows again.
+_MAX_COUNTED_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,13 @@ def table_figures(context: RunContext, lakes: Collection[str]) -> list[TableFigu
     known = [lake for lake in marked if lake in lakes and _storages_of(context, lake) <= set(swept)]
     found = _tables(context, known, swept) if known else []
     return [*(_sum(lake, [item for item in found if item.lake == lake]) for lake in known), *(item for item in found if item.table)]
+
+
+def reporting_storage(context: RunContext, lake: str) -> str:
+    """Return the storage whose plan reports the figures of a lake: the first with its live files."""
+    found = _storages_of(context, lake) if context.find(LIVE_FILES, lake) is not None else set[str | None]()
+    names = [storage.name for storage in context.config.storages]
+    return next((name for name in names if name in found), names[0])
 
 
 def _storages_of(context: RunContext, lake: str) -> set[str | None]:
@@ -128,10 +138,8 @@ def _sum(lake: str, tables: Iterable[TableFigures]) -> TableFigures:
 def _count_small_files(context: RunContext, lake: str) -> Counter[str | None] | None:
     """Return the number of small live data files by table, or None for a large lake."""
     table = context.table(LIVE_FILES, lake)
-    if table.summary(LiveFilesSummary).files > MAX_COUNTED_FILES:
+    if table.summary(LiveFilesSummary).files > _MAX_COUNTED_ROWS:
         return None
-    from gc_assets.stages.read.usage import table_names
-
     names, found = table_names(context), Counter[str | None]()
     for batch in LiveSet(context, table).batches(columns=["table_uuid", "kind", "size_bytes"]):
         kinds = batch.column("kind")
