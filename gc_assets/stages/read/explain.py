@@ -19,6 +19,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.deprecation import RenamedAttribute, warn_renamed_attribute
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.foreign import RULES, SIDE_FILE
+from gc_assets.core.moments import format_time
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.units import count_of
@@ -48,9 +49,9 @@ _OPEN: Final = frozenset({"ready", "refused", "approved", PARTIALLY_APPLIED})
 class Explanation:
     """Content of the tables of a run date about one key.
 
-    `verdict` is one of live, planned, refused, rejected, expired, waiting, quarantined, restored, purged,
-    young, unowned, dropped, foreign, protected, external, unknown. `approval_events` are the
-    approvals and rejections of the plans that name the key.
+    `verdict` is one of live, planned, refused, rejected, expired, waiting, quarantined, restored,
+    purged, young, unowned, dropped, foreign, protected, external, unknown. `approval_events` are
+    the approvals and rejections of the plans that name the key.
     """
 
     storage: str | None
@@ -214,7 +215,7 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
     if cutoff is not None and listed["last_modified"] >= cutoff:
         return (
             "young",
-            f"No live commit needs it, but it is younger than the grace period (last modified {listed['last_modified'].isoformat()}).",
+            f"No live commit needs it, but it is younger than the grace period (last modified {format_time(listed['last_modified'])}).",
         )
     if summary.get("young_by_name"):
         return "young", f"No live commit needs it, but its name is so recent that lake {claim} may still link it."
@@ -234,7 +235,7 @@ def _find_last_action(summary: dict[str, Any], entries: pa.Table) -> dict[str, A
 
 
 def _describe_action(storage: str, key: str, action: dict[str, Any]) -> tuple[str, str]:
-    when, by = action["at"].isoformat(), action["plan_id"][:12]
+    when, by = format_time(action["at"]), action["plan_id"][:12]
     if action["phase"] == PURGE:
         return "purged", f"It was purged at {when} by plan {by}."
     if action["phase"] == RESTORE:
