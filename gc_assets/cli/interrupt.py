@@ -14,6 +14,8 @@ from typing import NoReturn
 import click
 
 _pressed: list[int] = []
+# Signals whose handlers are those of this module.
+_installed: list[int] = []
 
 
 class CommandInterrupt(KeyboardInterrupt):
@@ -29,6 +31,17 @@ def install_handler() -> None:
     """Turn Ctrl-C into `CommandInterrupt`, unless the parent process ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _raise)
+        _installed.append(signal.SIGINT)
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C until the process ends, because the work of the command is done and recorded.
+
+    The rest is to print the result, and to stop Spark. Has no effect without `install_handler`, so
+    a program that calls the command keeps its own handler.
+    """
+    if _installed and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _raise(number: int, _: object) -> NoReturn:

@@ -10,7 +10,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, fast_imports, format_option, open_spark, wide_option, with_mode
 from gc_assets.cli.dagster_events import report_apply, report_history_undo, report_restore
-from gc_assets.cli.interrupt import restore_interrupts
+from gc_assets.cli.interrupt import ignore_interrupts, restore_interrupts
 from gc_assets.cli.output import print_command, print_message, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
@@ -133,11 +133,12 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
         return
     refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
     label = platform.config.label_of(plan.header.storage)
-    print_message(f"applying plan {plan.header.plan_id} of storage {label}: verification mark, then {', '.join(selected)}")
+    print_message(f"applying plan {plan.header.plan_id[:12]} of storage {label}: verification mark, then {', '.join(selected)}")
     again = command("apply", plan.header.plan_id[:12], mode=mode or False) + "".join(f" --phase {phase}" for phase in phases)
     with _explain_interruption(run_context, plan, selected, again), show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, selected)
     report_apply(run_context, plan.header, applied)
+    ignore_interrupts()
     _print_apply_result(run_context, plan, applied, format_)
     _print_what_is_left(plan.header, applied)
 
@@ -274,6 +275,7 @@ def restore_command(
     if plan is not None and with_undo is not None:
         result = with_undo
         report_history_undo(run_context, plan.header)
+    ignore_interrupts()
     _print_outcomes(result.by_outcome, request.plan_id, format_)
     _print_restore(platform, result)
 

@@ -49,7 +49,7 @@ class CommandProgress:
     def finish_asset(self, step: PublishedAsset) -> None:
         """Count an asset as finished, and print a line about it."""
         self._finished += 1
-        rows = f"{step.rows:>14,} rows" if step.rows is not None else " " * 19
+        rows = f"{step.rows:>14,} {'row ' if step.rows == 1 else 'rows'}" if step.rows is not None else " " * 19
         self.print_line(f"  {step.group + '/' + step.asset:<40}{rows}{step.seconds:>8.1f} s")
 
     def print_line(self, line: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gc_assets.cli.context import TIMESTAMP, Settings, common_options, fast_imports, format_option, run_date_option, with_listing
+from gc_assets.cli.interrupt import ignore_interrupts
 from gc_assets.cli.output import print_command, print_data, print_message, with_commands, with_old_keys, write_json
 from gc_assets.core.commands import command
 from gc_assets.core.deprecation import REMOVED_IN
@@ -84,6 +85,7 @@ def run_command(
         if not platform.config.spark.runs_in_jobs:  # otherwise another machine reads the lakes
             _require_access(platform.run_context(day, as_of), *places_of(platform, selection))
         plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, observer=progress, verbose=settings.verbose)
+    ignore_interrupts()
     _print_unused_rules(platform.run_context(day, as_of))
     _print_empty_lakes(platform.run_context(day, as_of))
     _print_listings(platform.run_context(day, as_of))

@@ -32,6 +32,9 @@ def what_if_command(
     """Show for each table which live files would become garbage, and which garbage would become
     live, under another policy. Only the tables of a completed run are read. Nothing is changed.
 
+    Retention in Iceberg has two limits, an age and a number of snapshots, and a snapshot stays within
+    either. --retention replaces one of them. A note states both.
+
     Without --retention and --drop-ref, the current configuration is evaluated. Rules for refs and
     settings of a ref still override --retention. A grace period after the deletion of a ref counts
     as over.

@@ -48,3 +48,8 @@ def to_utc(moment: datetime) -> datetime:
         return moment.astimezone(UTC)
     except OverflowError:
         return EARLIEST if moment.year == 1 else LATEST
+
+
+def format_time(moment: datetime) -> str:
+    """Return a time for messages: `2026-11-26 06:48Z`."""
+    return f"{to_utc(moment):%Y-%m-%d %H:%M}Z"

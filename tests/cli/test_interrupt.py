@@ -86,3 +86,13 @@ def test_error_of_a_job_after_ctrl_c_is_an_interruption() -> None:
             raise RuntimeError("another error")
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def test_interrupt_after_the_work_changes_nothing() -> None:
+    """The result is printed, and the exit code is that of the command."""
+    program = (
+        "import os, signal; from gc_assets.cli.interrupt import ignore_interrupts, install_handler; install_handler(); "
+        "ignore_interrupts(); os.kill(os.getpid(), signal.SIGINT); print('result'); raise SystemExit(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "result\n", "")

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.outcomes import select_not_done
 from gc_assets.core.phases import ABORT, DONE, EXPIRE, FAILED, PHASES, PURGE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, completed_header
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine import tasks
 from gc_assets.engine.progress import count_progress, log_activity, start_run
 from gc_assets.engine.run_context import RunContext
@@ -143,7 +143,7 @@ class PlanExecution:
         task = RowExecutor(
             self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted
         )
-        log_activity(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
+        log_activity(f"{phase}: {count_of(header.totals[phase].files, 'file')}, {format_bytes(header.totals[phase].bytes)}")
         self.planned += header.totals[phase].files
         is_small = self.log.shares == 1 and header.totals[phase].files <= tasks.MAX_IN_PROCESS_ACTIONS
         with count_progress("files on record", self.log.count_outcomes, self.planned):

@@ -22,6 +22,7 @@ from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, UNDONE
 from gc_assets.core.plan import PlanHeader, Unreadable
+from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity, log_progress, start_run, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
@@ -313,7 +314,7 @@ def _defer_unreadable(
 
 def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, *, resumed: bool) -> None:
     context, clock = record.context, record.context.clock
-    log_activity(f"expire: {len(actions):,} edits of the history of lake {record.lake}")
+    log_activity(f"expire: {count_of(len(actions), 'edit')} of the history of lake {record.lake}")
     outcomes = context.expiring_lake(record.lake).expire(actions, record.header.as_of, clock.now() - context.longest_grace())
     found: list[EditOutcome] = []
     try:
@@ -380,7 +381,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     counts: Counter[str] = Counter()
     with release_on_exit(lease):
         for lake, items in done:
-            log_activity(f"undo: {len(items):,} edits of the history of lake {lake.name}")
+            log_activity(f"undo: {count_of(len(items), 'edit')} of the history of lake {lake.name}")
             outcomes: list[EditOutcome] = []
             for found in track(lake.undo([item.action for item in items]), "edits", len(items)):
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.commands import command
 from gc_assets.core.plan import Amount, LeftOut, Unreadable
+from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
@@ -73,7 +74,7 @@ def _find_reasons(context: RunContext, lake: str, names: Mapping[str | None, str
     preflight = as_preflight(context.lake(lake))
     remaining = {uuid: name for uuid, name in names.items() if uuid not in reasons and uuid is not None and name is not None}
     if preflight is not None and remaining:
-        log_activity(f"checking whether lake {lake} can edit {len(remaining):,} tables")
+        log_activity(f"checking whether lake {lake} can edit {count_of(len(remaining), 'table')}")
         reasons.update(preflight.find_uneditable(remaining))
     return reasons
 

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core import gates
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount, PlanHeader, Unreadable, repeat
+from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
@@ -89,7 +90,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     open_plans = close_outdated_plans(spark, context, storage_name)
     state, inputs = context.state, PlanInputs.of(context, storage_name)
     run = start_run(context, storage_name, DELETION_PLAN)
-    log_activity(f"{inputs.orphans.receipt.rows:,} orphan files")
+    log_activity(f"{count_of(inputs.orphans.receipt.rows, 'orphan file')}")
     excluded = find_impossible_edits(inputs)
     expiry = _plan_expiry(spark, inputs, run, excluded)
     log = LogReader.of(state, storage_name)

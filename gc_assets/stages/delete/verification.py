@@ -22,6 +22,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import GateResult, PlanHeader, Unreadable
+from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session, is_small
@@ -177,7 +178,7 @@ def make_verification_mark(
     """
     header = plan.header
     mark_context = verification_context(context, plan, verification_id)
-    log_activity(f"marking {len(context.config.lakes):,} lakes again")
+    log_activity(f"marking {count_of(len(context.config.lakes), 'lake')} again")
     tables = [mark(spark, mark_context, lake.name) for lake in track(context.config.lakes, "lakes", len(context.config.lakes))]
     if resumed and not ungated:
         _refuse_newly_unreadable(header, list_unreadable(tables))

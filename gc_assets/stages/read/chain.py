@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.moments import format_time
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.live_set import LiveSet
@@ -87,9 +88,9 @@ def _commit_links(context: RunContext, lake: str, commit: str, table: str | None
         table_part = f" of {ref['table_name']}" if ref is not None and ref["table_name"] else ""
         yield Link(ref["ref_type"] if ref is not None else "ref", name, f"in lake {lake}{table_part}{back}{others}")
     graph = _find_row(read_key_rows(context, COMMIT_GRAPH.schema, context.table(COMMIT_GRAPH, lake), "commit_id", commit), table)
-    at = f"{graph['committed_at'].isoformat()}" if graph is not None and graph["committed_at"] is not None else ""
+    at = format_time(graph["committed_at"]) if graph is not None and graph["committed_at"] is not None else ""
     reason = reachable["reason"] if reachable is not None else ""
-    until = f"; kept until {reachable['keep_until'].isoformat()}" if reachable is not None and reachable["keep_until"] is not None else ""
+    until = f"; kept until {format_time(reachable['keep_until'])}" if reachable is not None and reachable["keep_until"] is not None else ""
     yield Link("commit", commit, "; ".join(part for part in (at, reason) if part) + until)
 
 

@@ -162,7 +162,7 @@ class Comparison:
                 frames.append(kept.withColumn("live", F.lit(others | CURRENT_RUN).cast("long")))
             if not mine:
                 continue
-            log_activity(f"lake {lake.name}: applying the policy of {len(mine):,} scenarios")
+            log_activity(f"lake {lake.name}: applying the policy of {count_of(len(mine), 'scenario')}")
             follow = ScenarioTask.of(context, lake.name, mine)
             scratch.callback(delete_scratch, context.state.files, follow.run)
             written = merge_written(run_single_task(spark, follow, follow.rows, len(follow.edges) + len(follow.containers)))
@@ -244,6 +244,9 @@ class Comparison:
     def notes(self, scenario: Scenario) -> Iterator[str]:
         """Yield messages on what a scenario's numbers leave out."""
         for lake in scenario.lakes:
+            if scenario.retention is not None:
+                changed = self.context.config.lake(lake).with_retention(scenario.retention)
+                yield f"lake {lake} would keep {changed.describe_retention({})}, except where refs or tables have their own settings"
             frozen = self.context.table(LAKE_REFS, lake).summary(LakeRefsSummary).policy_digest
             if frozen != self.context.config.policy_digest():
                 yield f"lake {lake}: the configuration changed after the run, and the numbers include the effect of that change"
