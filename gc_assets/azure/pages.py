@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from azure.storage.blob import BlobPrefix
 
 from gc_assets.azure.client import translate_errors
-from gc_assets.buckets.protocol import Page, Role
+from gc_assets.buckets.protocol import Page
 from gc_assets.core.errors import StoreError
-
-if TYPE_CHECKING:
-    from gc_assets.azure.bucket import AzureBucket
 
 # Rows of a page (REST API reference, List Blobs).
 PAGE_KEYS: Final = 5000
@@ -47,11 +44,11 @@ class ListedPage:
 
 
 def list_pages(
-    bucket: AzureBucket,
+    container: ContainerClient,
+    location: str,
     prefix: str,
     *,
     delimiter: str = "",
-    role: Role = "read",
     versions: bool = False,
     marker: str | None = None,
     page_keys: int = PAGE_KEYS,
@@ -59,10 +56,10 @@ def list_pages(
     """Yield the pages of the blobs whose whole names begin with a prefix.
 
     Args:
-        bucket: The container. Its own prefix is not added.
+        container: The client of the container.
+        location: The address of the container, for errors. Ends in `/`.
         prefix: The prefix.
         delimiter: Names that contain it after the prefix are returned as common prefixes.
-        role: The credentials to use.
         versions: Whether to list all versions.
         marker: Continues an earlier listing.
         page_keys: The maximum number of rows of a page.
@@ -71,7 +68,7 @@ def list_pages(
         OSError: If the server refuses a request, or does not answer after all attempts.
         StoreError: If the pages are inconsistent.
     """
-    container, location = bucket.container(role), f"{bucket.address('').removesuffix(bucket.prefix)}{prefix}"
+    location = f"{location}{prefix}"
     include = ["metadata", "versions"] if versions else ["metadata"]
     with translate_errors(location):
         options: dict[str, Any] = {"name_starts_with": prefix or None, "include": include, "results_per_page": page_keys}
