@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets._version import __version__
@@ -33,6 +34,7 @@ from gc_assets.lakes.protocol import Lake, with_prefixes
 from gc_assets.stages.mark.content_roots import RootTables, find_root_inputs, open_root_tables
 from gc_assets.stages.mark.dead_entries import drop_dead_entries, refuse_dropped_since
 from gc_assets.stages.mark.decoding import Decode
+from gc_assets.stages.mark.earlier_entries import copy_entries, find_decoded
 from gc_assets.stages.mark.lake_refs import frozen_prefixes
 from gc_assets.stages.mark.last_known import find_last_known
 from gc_assets.stages.mark.object_sizes import read_sizes
@@ -254,7 +256,24 @@ def _decode(
         )
         refuse_blind_executors(context.objects(), lake.name, failures)
     state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
-    return written
+    return _merge_levels([written, *_copy_undecoded(context, lake.name, run, written)])
+
+
+def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written: WrittenParts) -> Iterator[WrittenParts]:
+    """Copy the entries of containers that could not be decoded and that an earlier release decoded."""
+    state, storages = context.state, [storage.name for storage in context.config.storages]
+    paths = side_paths(run, written, UNREADABLE_CONTAINERS_SIDE)
+    failed = read_parts(state.files, paths, UNREADABLE_CONTAINERS, ["address"]).column("address").combine_chunks().unique()
+    decoders: dict[str | None, list[PastRun]] = {cache_fingerprint(context, lake_name): []}
+    for past in reversed(list(state.history(lake_name, MANIFEST_ENTRIES.name)) if len(failed) else []):
+        decoders.setdefault(past.summary(SegmentSummary).decoded_as, []).insert(0, past)
+    for number, runs in enumerate(decoders.values()):
+        segments = state.segments(runs)
+        known = find_decoded(state.files, segments, failed)
+        if len(known) and number:  # the first ones are in the cache
+            reports = copy_entries(state.files, segments, known, context.resolver(), storages, run)
+            yield merge_written([row for batch in reports for row in batch.to_pylist()])
+        failed = failed.filter(pc.invert(pc.is_in(failed, known)))
 
 
 def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table) -> None:

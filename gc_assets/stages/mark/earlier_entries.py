@@ -1,0 +1,112 @@
+"""Copy entries that an earlier release decoded, if this release cannot decode their container.
+
+A new release decodes all containers again. A damaged one stays undecoded, so its table is unreadable.
+The copied rows keep the files live that the table needs outside its claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.engine.tables import report_parts
+from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
+from gc_assets.stages.mark.file_entries import build_hashes
+from gc_assets.stages.mark.resolution import resolve_or_keep
+from gc_assets.state.compaction import Segments
+from gc_assets.state.files import Files
+from gc_assets.state.journal import TableRun
+from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import (
+    CONTAINERS,
+    CONTAINERS_SIDE,
+    EDGES,
+    EDGES_SIDE,
+    HASHES,
+    HASHES_SIDE,
+    LOCATIONS,
+    LOCATIONS_SIDE,
+)
+
+# Values of columns that an older release did not write.
+_DEFAULTS: Final = {"is_container": False, "must_exist": False}
+
+
+def find_decoded(files: Files, segments: Segments, addresses: pa.Array) -> pa.Array:
+    """Return those of the addresses that the segments contain."""
+    index = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS, ["container"]).column("container").combine_chunks()
+    return addresses.filter(pc.is_in(addresses, index))
+
+
+def copy_entries(
+    files: Files, segments: Segments, containers: pa.Array, resolver: KeyResolver, storages: Sequence[str], run: TableRun
+) -> Iterator[pa.RecordBatch]:
+    """Copy the rows of containers to parts of `run`, in this process. Yield the report of the task.
+
+    Args:
+        files: The files of the state.
+        segments: Segments of an earlier release.
+        containers: Addresses of the containers.
+        resolver: Resolver of the current keys.
+        storages: Names of the configured storages.
+        run: The unpublished run.
+    """
+    rows = _read_rows(files, segments.paths(), MANIFEST_ENTRIES.schema, containers, resolver, storages)
+    for name, value in _DEFAULTS.items():
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), pc.fill_null(rows.column(name), value))
+    kinds = pc.if_else(pc.is_in(rows.column("kind"), pa.array(FILE_KINDS)), rows.column("kind"), pa.scalar(Kind.DATA))
+    rows = rows.set_column(rows.schema.get_field_index("kind"), rows.schema.field("kind"), kinds)
+    inner, entries = rows.filter(rows.column("is_container")), rows.filter(pc.invert(rows.column("is_container")))
+    hashes = [build_hashes(batch) for batch in rows.to_batches()]
+    locations = _read_rows(files, segments.paths(LOCATIONS_SIDE), LOCATIONS, containers, resolver, storages)
+    index = _build_index(files, segments, containers, rows, pa.Table.from_batches(hashes, HASHES))
+    # Separate parts, so that file readers skip the containers by part statistics.
+    written = [
+        *_write(PartWriter(files, run.path, MANIFEST_ENTRIES.schema), entries.to_batches()),
+        *_write(PartWriter(files, run.path, MANIFEST_ENTRIES.schema), inner.to_batches()),
+        *_write(PartWriter(files, run.path, HASHES, HASHES_SIDE), hashes),
+        *_write(PartWriter(files, run.path, EDGES, EDGES_SIDE), inner.to_batches()),
+        *_write(PartWriter(files, run.path, LOCATIONS, LOCATIONS_SIDE), locations.to_batches()),
+        *_write(PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE), index.to_batches()),
+    ]
+    yield report_parts(written, summary={"entries": rows.num_rows, "external": rows.column("storage").null_count})
+
+
+def _read_rows(
+    files: Files, paths: Sequence[str], schema: pa.Schema, containers: pa.Array, resolver: KeyResolver, storages: Sequence[str]
+) -> pa.Table:
+    found = [schema.empty_table()]
+    for path in paths:
+        rows = read_parts(files, [path], schema)
+        found.append(rows.filter(pc.is_in(rows.column("container"), containers)))
+    rows = resolve_or_keep(pa.concat_tables(found), resolver)
+    is_configured = pc.is_in(rows.column("storage"), pa.array(list(storages), pa.string()))
+    for name in ("storage", "key"):
+        kept = pc.if_else(is_configured, rows.column(name), pa.scalar(None, pa.string()))
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), kept)
+    return rows
+
+
+def _build_index(files: Files, segments: Segments, containers: pa.Array, rows: pa.Table, hashes: pa.Table) -> pa.Table:
+    """Return one row per container (columns `CONTAINERS`), with the number of copied rows."""
+    decoded = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS)
+    last = {row["container"]: row for row in decoded.filter(pc.is_in(decoded.column("container"), containers)).to_pylist()}
+    counts = {name: _count(table) for name, table in (("entries", rows), ("files", hashes))}
+    found = [row | {name: count.get(address, 0) for name, count in counts.items()} for address, row in last.items()]
+    return pa.Table.from_pylist(found, schema=CONTAINERS)
+
+
+def _count(rows: pa.Table) -> dict[str, int]:
+    found = pc.value_counts(rows.column("container").combine_chunks())
+    return dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True))
+
+
+def _write(writer: PartWriter, batches: Sequence[pa.RecordBatch]) -> list[Any]:
+    for batch in batches:
+        writer.write(batch)
+    return list(writer.close())
