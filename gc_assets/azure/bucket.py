@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -34,6 +36,7 @@ from gc_assets.azure.client import (
     translate_errors,
     was_sent,
 )
+from gc_assets.azure.pages import PAGE_KEYS, ListedPage, list_pages
 from gc_assets.buckets.identity import build_identity
 from gc_assets.buckets.protocol import COPY_ENTRIES, Change, Deletion, ObjectInfo, Page, Role, Version, Versioning
 from gc_assets.buckets.requests import map_concurrently
@@ -46,13 +49,12 @@ from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 MAX_KEY_BYTES: Final = 1024
 # Sub-requests of one batch (REST API reference, Blob Batch).
 _KEYS_PER_BATCH: Final = 256
-# Rows of a page (REST API reference, List Blobs).
-_PAGE_KEYS: Final = 5000
-_BLOCK_BYTES: Final = 4 * 2**20
 # A copy within an account normally ends with its request. Otherwise it is awaited this long.
 _COPY_SECONDS: Final = 900.0
 _OK, _MISSING, _FALSE, _SERVER_ERROR, _BUSY = 300, 404, 412, 500, 503
 _NO_VERSION: Final = "null"
+# Under the prefix that no listing of a storage contains (`stores.protocol.RESERVED_PREFIX`).
+_CANARY: Final = ".gc-assets/canary-"
 _SUCCESS: Final = (None, "success")
 
 
@@ -143,11 +145,24 @@ class AzureBucket:
         Azure continues a listing only at its own markers, so keys up to `after` are listed and left
         out. See `stores/azure/listing.py` for parallel listings.
         """
-        from gc_assets.azure.pages import list_pages
-
         start = self.prefix.encode() + after if after else b""
-        for listed in list_pages(self, f"{self.prefix}{prefix}", delimiter=delimiter, role=role, versions=versions):
+        for listed in self.list_from(prefix, delimiter=delimiter, role=role, versions=versions):
             yield listed.select_after(start)
+
+    def list_from(
+        self,
+        prefix: str,
+        *,
+        delimiter: str = "",
+        role: Role = "read",
+        versions: bool = False,
+        marker: str | None = None,
+        page_keys: int = PAGE_KEYS,
+    ) -> Iterator[ListedPage]:
+        """Yield pages like `pages.list_pages`. The prefix is relative to the storage."""
+        location, whole = f"{AZURE}://{self.name}/", f"{self.prefix}{prefix}"
+        options: dict[str, Any] = {"delimiter": delimiter, "versions": versions, "marker": marker, "page_keys": page_keys}
+        return list_pages(self.container(role), location, whole, **options)
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
         """Return the versions of one key, the newest first.
@@ -172,9 +187,17 @@ class AzureBucket:
                 for blob in self.container(role).list_blobs(name_starts_with=self.prefix, include=["versions"], results_per_page=1):
                     return Versioning("Enabled" if blob.version_id else None)
             return Versioning(None)
-        from gc_assets.azure.canary import keeps_versions
+        return Versioning("Enabled" if self._writes_versions() else None)
 
-        return Versioning("Enabled" if keeps_versions(self) else None)
+    def _writes_versions(self) -> bool:
+        """Return True if a written blob has a version. The canary and its version are removed."""
+        key = f"{_CANARY}{secrets.token_hex(8)}"
+        version_id = self.put_if_absent(key, b"").require().version_id
+        self.delete_if_match(key, None).require()
+        if version_id is not None:
+            with suppress(AzureError):  # a locked version is empty
+                self._blob(key, "change").delete_blob(version_id=version_id)
+        return version_id is not None
 
     def reach(self, attempts: int) -> datetime | None:
         """List one key. Returns the server's time, or None if the answer does not contain it."""
@@ -208,7 +231,7 @@ class AzureBucket:
         return self._change(key, lambda blob: blob.upload_blob(content, overwrite=True, validate_content=True, **_if_match(token)))
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy as the protocol specifies. A blob that could not be deleted afterwards is not copied."""
+        """Copy as the protocol specifies, but no blob that could not be deleted afterwards."""
         obstacle = _find_obstacle(source.answer)
         if obstacle is not None:
             return Change("denied", PermissionError(errno.EACCES, obstacle, self.address(key)))
@@ -336,7 +359,7 @@ class AzureBucket:
         return self.container(role, attempts).get_blob_client(f"{self.prefix}{key}")
 
     def _require_addressable(self, key: str) -> None:
-        """Raise `OSError` for a name that URLs change on their way, so that a request meets another blob."""
+        """Raise `OSError` for a name that URLs cannot contain, so that no other blob is named."""
         if not is_addressable(f"{self.prefix}{key}"):
             text = "the name has a component `.` or `..`, which URLs cannot contain; rename the blob with another tool"
             raise OSError(errno.EINVAL, text, self.address(key))

@@ -124,8 +124,8 @@ class _Secret:
         """Parse the value of an environment variable.
 
         Raises:
-            UsageError: If it is neither a connection string nor a SAS token. The message does not contain
-                the value.
+            UsageError: If it is neither a connection string nor a SAS token. The message does not
+                contain the value.
         """
         if "sig=" in text and "SharedAccessSignature=" not in text:
             return cls(None, None, text.lstrip("?"))
@@ -304,7 +304,7 @@ def to_os_error(error: AzureError, address: str) -> OSError:
 
 
 def _first_line(error: AzureError) -> str:
-    """Return the message without request ids and without URLs, whose queries may contain signatures."""
+    """Return the message without request ids and URLs, whose queries may contain signatures."""
     line = str(error.message or error).strip().partition("\n")[0].partition("RequestId:")[0]
     return _QUERY.sub("", strip_paths(line)).rstrip(". ") or type(error).__name__
 

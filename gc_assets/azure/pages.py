@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from azure.storage.blob import BlobPrefix
+from azure.storage.blob import BlobPrefix, ContainerClient
 
 from gc_assets.azure.client import translate_errors
 from gc_assets.buckets.protocol import Page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 ACCOUNT = "gcassetstest"
-# Two keys of the account. The second one stands for the identity of an apply.
+# Two keys of the account. The second one is the identity of an apply.
 KEY = base64.b64encode(b"key of the tests, for reading".ljust(32)).decode()
 APPLY_KEY = base64.b64encode(b"key of the tests, for changes".ljust(32)).decode()
 READ_VARIABLE, APPLY_VARIABLE = "GC_ASSETS_TEST_AZURE_READ", "GC_ASSETS_TEST_AZURE_APPLY"

@@ -12,7 +12,6 @@ import atexit
 import functools
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import urllib.error
@@ -131,8 +130,8 @@ def _answers(endpoint: str) -> bool:
 
 
 def _folder() -> Path:
-    """Return the cache of the program, next to this Python."""
-    return Path(sys.prefix) / "azurite"
+    """Return the program's folder in the cache of the user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gc-assets" / AZURITE.replace("@", "-")
 
 
 def _program() -> Path:
@@ -149,7 +148,7 @@ def fetch() -> None:
         return
     if shutil.which("npm") is None:
         install("Azurite", "nodejs npm", WITHOUT)
-    _folder().mkdir(exist_ok=True)
+    _folder().mkdir(parents=True, exist_ok=True)
     result = run_command(["npm", "install", "--prefix", str(_folder()), "--no-fund", "--no-audit", "--omit=optional", AZURITE])
     if result.returncode or not _program().is_file():
         raise Unavailable(f"npm install {AZURITE} failed: {result.stdout.strip()[-2000:]}; {WITHOUT}")

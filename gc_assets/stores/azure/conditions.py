@@ -1,7 +1,7 @@
 """Refuse to apply plans in an account whose answers do not allow it.
 
-In a hierarchical namespace, directories are objects of their own, and a rename moves many objects at
-once. The collector was never proved on one, so it makes plans there and applies none.
+In a hierarchical namespace, directories are objects of their own, and one rename moves many objects.
+The collector was never proved on one, so it makes plans there and applies none.
 """
 
 from __future__ import annotations

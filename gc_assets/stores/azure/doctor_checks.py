@@ -1,6 +1,6 @@
 """Checks that `doctor` makes for a container of Azure, besides those of every bucket.
 
-What the account itself keeps, deletes and retains, and whether it has a hierarchical namespace.
+Soft delete, retention, lifecycle rules, and the kind of namespace of the account.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gc_assets.azure.bucket import AzureBucket, is_addressable
-from gc_assets.azure.pages import ListedPage, list_pages
+from gc_assets.azure.pages import ListedPage
 from gc_assets.buckets.protocol import Page
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.conditional.listing import Range, RowBuffer
@@ -78,9 +78,8 @@ class AzureListingTask:
         yield rows.take(tuple(replace(self, parts=(part,)) for part in [*leftover, *pending]))
 
     def _list(self, part: Part) -> Iterator[ListedPage]:
-        return list_pages(
-            self.bucket,
-            f"{self.bucket.prefix}{part.directory}",
+        return self.bucket.list_from(
+            part.directory,
             delimiter="" if part.is_whole else "/",
             versions=self.versions,
             marker=part.marker,
@@ -157,7 +156,7 @@ def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[Part]:
 def _list_directories(bucket: AzureBucket, directory: str, page_keys: int) -> list[str] | None:
     """Return the directories directly under one, or None if it has too many direct entries."""
     found: list[str] = []
-    for number, listed in enumerate(list_pages(bucket, f"{bucket.prefix}{directory}", delimiter="/", page_keys=page_keys), 1):
+    for number, listed in enumerate(bucket.list_from(directory, delimiter="/", page_keys=page_keys), 1):
         found += [key.decode()[len(bucket.prefix) :] for key in listed.page.common]
         if listed.marker is not None and number >= _MAX_PAGES:
             return None

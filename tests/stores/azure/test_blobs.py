@@ -1,4 +1,4 @@
-"""What only Azure has: leases, snapshots, types of blobs, directory entries, markers, copies that wait."""
+"""Leases, snapshots, types of blobs, directory entries, markers and background copies on Azure."""
 
 from __future__ import annotations
 
@@ -154,13 +154,13 @@ def test_unfinished_copy_is_no_copy_in_the_trash(bench: AzureBench, monkeypatch:
     row = act.plan_row("t/a")
     real = BlobClient.get_blob_properties
 
-    def unfinished(self: BlobClient, **options: Any) -> Any:
+    def read_unfinished(self: BlobClient, **options: Any) -> Any:
         found = real(self, **options)
         if "/trash/" in found.name:
             found.copy.status = "pending"
         return found
 
-    monkeypatch.setattr(BlobClient, "get_blob_properties", unfinished)
+    monkeypatch.setattr(BlobClient, "get_blob_properties", read_unfinished)
     (result,) = bench.store.quarantine("trash", PLAN).act([row])
     assert (result.verdict, bench.get("t/a")) == ("failed", b"")
     monkeypatch.undo()
