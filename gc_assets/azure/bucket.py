@@ -37,11 +37,11 @@ from gc_assets.azure.client import (
     was_sent,
 )
 from gc_assets.azure.pages import PAGE_KEYS, ListedPage, list_pages
-from gc_assets.buckets.identity import build_identity
+from gc_assets.buckets.identity import build_identity, token_of
 from gc_assets.buckets.protocol import COPY_ENTRIES, Change, Deletion, ObjectInfo, Page, Role, Version, Versioning
 from gc_assets.buckets.requests import map_concurrently
 from gc_assets.config.azure import AzureConfig
-from gc_assets.core.errors import StoreError
+from gc_assets.core.errors import StoreError, is_permanent
 from gc_assets.core.paths import AZURE, Location, bucket_and_key
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 
@@ -53,6 +53,8 @@ _KEYS_PER_BATCH: Final = 256
 _COPY_SECONDS: Final = 900.0
 _OK, _MISSING, _FALSE, _SERVER_ERROR, _BUSY = 300, 404, 412, 500, 503
 _NO_VERSION: Final = "null"
+# The error of a delete by the id of the current version.
+CURRENT_VERSION: Final = "OperationNotAllowedOnRootBlob"
 # Under the prefix that no listing of a storage contains (`stores.protocol.RESERVED_PREFIX`).
 _CANARY: Final = ".gc-assets/canary-"
 _SUCCESS: Final = (None, "success")
@@ -269,8 +271,28 @@ class AzureBucket:
                 failure = self._to_change(error, objects[rows[0][0]].key, reads=False)
                 answers = [failure] * len(rows)
             for (number, _), answer in zip(rows, answers, strict=True):
-                changes[number] = answer if isinstance(answer, Change) else self._to_result(answer, objects[number].key)
+                item = objects[number]
+                if not isinstance(answer, Change) and answer.headers.get("x-ms-error-code") == CURRENT_VERSION:
+                    changes[number] = self._delete_current_version(item)
+                else:
+                    changes[number] = answer if isinstance(answer, Change) else self._to_result(answer, item.key)
         return [changes[number] for number in range(len(objects))]
+
+    def _delete_current_version(self, item: Deletion) -> Change:
+        """Delete the current version of a blob permanently.
+
+        Azure refuses that by its id. So the blob is deleted if its etag is still the same, and then
+        the version that remains.
+        """
+        try:
+            current = self.head(item.key)
+        except OSError as error:
+            return Change("denied" if is_permanent(error) else "failed", error)
+        if current is not None and current.version_id == item.version_id:
+            deleted = self.delete_if_match(item.key, token_of(current.identity))
+            if not deleted.is_done:
+                return deleted
+        return self._change(item.key, lambda blob: blob.delete_blob(version_id=item.version_id), attempts=1)
 
     def _to_result(self, answer: Any, key: str) -> Change:
         """Convert the answer to one part of a batch."""

@@ -109,6 +109,34 @@ def test_name_with_a_dot_component_is_kept_and_never_sent(bench: AzureBench) -> 
     assert bench.get("t/a") == b"another blob"
 
 
+def test_current_version_is_deleted_with_its_blob(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azurite has no versions, so their answers are imitated."""
+    bench.put("t/a", b"x")
+    bucket, deleted = bucket_of(bench), list[dict[str, Any]]()
+    real_properties, real_delete = BlobClient.get_blob_properties, BlobClient.delete_blob
+
+    def read_version(self: BlobClient, **options: Any) -> Any:
+        found = real_properties(self)
+        found.version_id = "2026-11-26T06:00:00Z"
+        return found
+
+    def delete(self: BlobClient, **options: Any) -> None:
+        deleted.append(options)
+        if "version_id" not in options:
+            real_delete(self, **options)
+
+    class Refusal:
+        status_code, reason, headers = 403, "Forbidden", {"x-ms-error-code": "OperationNotAllowedOnRootBlob"}
+
+    monkeypatch.setattr(BlobClient, "get_blob_properties", read_version)
+    monkeypatch.setattr(BlobClient, "delete_blob", delete)
+    monkeypatch.setattr("azure.storage.blob.ContainerClient.delete_blobs", lambda *_, **__: [Refusal()])
+    (change,) = bucket.delete([Deletion("t/a", "2026-11-26T06:00:00Z")])
+    assert change.verdict == "done"
+    assert [sorted(options) for options in deleted] == [["etag", "match_condition"], ["version_id"]]
+    assert bench.get("t/a") is None
+
+
 # Copies
 
 
