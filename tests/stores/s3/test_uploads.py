@@ -157,7 +157,8 @@ def test_upload_age_counts_from_its_last_part(bench: S3Bench) -> None:
     assert find_old(bench, before.initiated + MINUTE) == [before]
     time.sleep(1.1)
     bench.client.upload_part(**upload, PartNumber=2, Body=b"y")
-    assert find_old(bench, before.initiated + timedelta(seconds=1)) == []
+    # Some servers date parts in whole seconds (Ceph 20).
+    assert find_old(bench, before.initiated.replace(microsecond=0) + timedelta(seconds=1)) == []
     (after,) = find_old(bench)
     assert (after.upload_id, after.initiated) == (before.upload_id, before.initiated)
     assert after.etag != before.etag
