@@ -1,1 +1,16 @@
-"""The client of Azure Blob Storage: requests about containers and blobs."""
+"""The client of Azure Blob Storage: requests about containers and blobs.
+
+Importing it without the extra `azure` raises `UsageError`.
+"""
+
+from __future__ import annotations
+
+from gc_assets.core.errors import UsageError
+
+try:
+    import azure.identity as _identity
+    import azure.storage.blob as _blob
+except ImportError as error:
+    raise UsageError(f"abfss:// addresses need the extra `azure`: pip install 'gc-assets[azure]' ({error})") from error
+
+del _identity, _blob

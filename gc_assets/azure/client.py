@@ -17,22 +17,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import requests
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
+from azure.core.pipeline.transport import RequestsTransport
+from azure.identity import DefaultAzureCredential
+from azure.storage.blob import BlobServiceClient, ContainerClient, ExponentialRetry
+
 from gc_assets.buckets.protocol import Role
 from gc_assets.buckets.requests import count_request, get_rate_limiter
 from gc_assets.config.azure import CONNECTION_STRING, AzureConfig
 from gc_assets.core.causes import strip_paths
 from gc_assets.core.errors import UsageError
 from gc_assets.core.requests import Kind
-
-try:
-    import requests
-    from azure.core.credentials import AzureNamedKeyCredential
-    from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
-    from azure.core.pipeline.transport import RequestsTransport
-    from azure.identity import DefaultAzureCredential
-    from azure.storage.blob import BlobServiceClient, ContainerClient, ExponentialRetry
-except ImportError as error:
-    raise UsageError(f"abfss:// addresses need the extra `azure`: pip install 'gc-assets[azure]' ({error})") from error
 
 if TYPE_CHECKING:
     from azure.core.pipeline import PipelineRequest, PipelineResponse

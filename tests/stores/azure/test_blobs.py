@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -353,6 +355,25 @@ def test_anonymous_settings_change_nothing(bench: AzureBench) -> None:
     settings = AzureConfig(endpoint=bench.server.endpoint, anonymous=True)
     with pytest.raises(UsageError, match="cannot change anything"):
         open_store(bench.store.location, Connections.of(settings)).acquire(PLAN, "ada", CLOCK)
+
+
+def test_missing_extra_is_named_and_other_stores_work() -> None:
+    script = """
+import sys
+sys.modules["azure.storage"] = None
+from gc_assets.core.errors import UsageError
+from gc_assets.stores.store import open_objects, open_store, read_identity
+from gc_assets.config.connections import DEFAULT_CONNECTIONS
+place = "abfss://c@account.dfs.core.windows.net/"
+open_objects().size(sys.executable)
+assert read_identity(place + "x", place, DEFAULT_CONNECTIONS) is None
+try:
+    open_store(place)
+except UsageError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "pip install 'gc-assets[azure]'" in result.stdout, result.stderr
 
 
 # Requests
