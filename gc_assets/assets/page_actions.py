@@ -52,6 +52,16 @@ def approve_action(config: Config, header: PlanHeader, *, short: bool = False) -
     return f"`{command('approve', header.plan_id[:_SHORT_ID], by='WHO')}`"
 
 
+def apply_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
+    """Return how an approved plan is applied: by the sensor, or by a command if its storage is in
+    mode `plan`.
+    """
+    if config.storage(header.storage).mode != "apply":
+        return f"`{command('apply', header.plan_id[:_SHORT_ID], mode='apply')}`"
+    sensor = "sensor `approved_plans`"
+    return sensor if short else f"turn on the {sensor}, or run `{command('apply', header.plan_id[:_SHORT_ID])}`"
+
+
 def _name_fields(text: str) -> str:
     """Replace options in a sentence by the fields of the launchpad."""
     text = _QUOTED_OVERRIDE.sub(r"`override: [\g<gate>]`", text)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from gc_assets.assets.markdown import escape_markdown
-from gc_assets.assets.page_actions import approve_action, to_page_message
+from gc_assets.assets.page_actions import apply_action, approve_action, to_page_message
 from gc_assets.config.models import Config
 from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
@@ -95,7 +95,8 @@ def _items(plan: StoredPlan, config: Config, status: str, tables: Sequence[Table
     if status in {"ready", "refused"}:
         yield f"**Approve before** {_minute(header.approve_before)}: {approve_action(config, header, short=short)}"
     elif status == "approved":
-        yield f"**Apply before** {_minute(header.apply_before)}, approved by {_cut(plan.verdict.approved_by or '')}"
+        yield f"**Apply before** {_minute(header.apply_before)}: {apply_action(config, header, short=short)}"
+        yield f"**Approved by** {_cut(plan.verdict.approved_by or '')}"
     elif status == "rejected":
         yield f"**Rejected by** {_cut(', '.join(event.by for event in plan.verdict.rejections))}"
     elif status == "historical":

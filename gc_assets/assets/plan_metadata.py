@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -20,8 +21,10 @@ from gc_assets.state.journal import PublishedTable
 NOT_APPROVED: Final = "not approved"
 MAX_TABLES: Final = 20
 _GATES: Final = dg.TableSchema(
-    columns=[dg.TableColumn("gate"), dg.TableColumn("passed", "bool"), dg.TableColumn("found"), dg.TableColumn("may_be_overridden", "bool")]
+    columns=[dg.TableColumn("gate"), dg.TableColumn("passed", "bool"), dg.TableColumn("may_be_overridden", "bool"), dg.TableColumn("found")]
 )
+# Dagster does not wrap the cells of a table. Messages of passed gates can be cut.
+_MAX_FOUND: Final = 90
 _TABLES: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("table", "files", "size", "history_edits")])
 
 
@@ -49,12 +52,16 @@ def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:
         {
             "gate": gate.name,
             "passed": gate.passed,
-            "found": to_page_message(gate.message, config),
             "may_be_overridden": gate.overridable,
+            "found": _shorten_if(to_page_message(gate.message, config), is_shortened=gate.passed),
         }
         for gate in sorted(header.gates, key=lambda gate: gate.passed)
     ]
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], _GATES)
+
+
+def _shorten_if(text: str, *, is_shortened: bool) -> str:
+    return textwrap.shorten(text, _MAX_FOUND, placeholder=" …") if is_shortened else text
 
 
 def _status_metadata(context: RunContext, plan: StoredPlan, tables: Sequence[TableAmounts]) -> dict[str, Any]:

@@ -298,7 +298,7 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
             _explain_purging_plan(platform, plan)
         name = platform.config.label_of(result.request.storage)
         print_message(f"Nothing to do: no such file is in quarantine in storage {name}. To find a file, run gc-assets explain KEY.")
-    elif plan is not None and plan.header.expiry_actions and not result.request.history and result.by_outcome:
+    elif plan is not None and _can_undo_history(platform, plan.header) and not result.request.history and result.by_outcome:
         from gc_assets.lakes.kinds import reversible_titles
 
         print_message(
@@ -317,6 +317,13 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
         raise click.exceptions.Exit(1)
     if result.purged is not None:
         print_message(f"{result.purged}")
+
+
+def _can_undo_history(platform: Platform, header: PlanHeader) -> bool:
+    """Check if the plan edited the history of a lake whose kind can undo it."""
+    from gc_assets.lakes.kinds import kind_of
+
+    return any(lake.name in header.expiry_actions and kind_of(lake).undoes_edits for lake in platform.config.lakes)
 
 
 def _explain_purging_plan(platform: Platform, plan: StoredPlan) -> None:

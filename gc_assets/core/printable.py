@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-# Stands for letters that are left out.
+# Replaces letters that are left out.
 ELLIPSIS: Final = "…"
 # Longer than a key on S3 is only a value that is meant to flood a message.
 MAX_VALUE: Final = 1_100

@@ -73,7 +73,7 @@ def test_card_names_refusing_gates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "decide, line",
-    [(approve, "**Apply before** 2026-03-17 09:30 UTC, approved by\\\n  kim"), (reject, "**Rejected by** kim")],
+    [(approve, "**Approved by** kim"), (reject, "**Rejected by** kim")],
     ids=["approved", "rejected"],
 )
 def test_card_shows_the_decision(tmp_path: Path, decide: Any, line: str) -> None:

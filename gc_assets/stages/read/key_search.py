@@ -21,7 +21,7 @@ MAX_MATCHES: Final = 20
 def find_keys(context: RunContext, storage: str, text: str) -> list[str]:
     """Return the keys of a storage that begin or end with a text, in order, at most `MAX_MATCHES`.
 
-    In a shortened key, the ellipsis stands for any letters. The listing of the run date and all
+    In a shortened key, the ellipsis matches any letters. The listing of the run date and all
     deletion logs are searched, part by part.
     """
     found = set[str]()
