@@ -275,6 +275,7 @@ class _AddReasons:
         return found
 
 
-_NO_WITNESS: Final = pa.schema(
-    [("row", pa.int64()), ("strength", pa.int32()), *((name, STRING) for name in _WITNESS_ORDER[2:])],
-).empty_table()
+# `empty_table` would import pandas.
+_NO_WITNESS: Final = pa.Table.from_batches(
+    [], pa.schema([("row", pa.int64()), ("strength", pa.int32()), *((name, STRING) for name in _WITNESS_ORDER[2:])])
+)
