@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from gc_assets.buckets.identity import build_identity
 from gc_assets.buckets.protocol import COPY_ENTRIES, Change, Deletion, ObjectInfo, Page, Role, Version, Versioning
@@ -26,9 +26,6 @@ from gc_assets.core.paths import GCS, Location, bucket_and_key
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.gcs import pages
 from gc_assets.gcs.client import ATTEMPTS, TIMEOUT, call, change, get_bucket, get_session
-
-if TYPE_CHECKING:
-    from google.cloud.storage import Blob
 
 # The limit of an object name in UTF-8 (Cloud Storage documentation, "Object names").
 MAX_KEY_BYTES: Final = 1024
@@ -228,7 +225,7 @@ class GcsBucket:
 
     def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], conditions: dict[str, int]) -> Change:
         """Copy within the bucket. Each step of the copy of a large object has all conditions."""
-        original: Blob = source.answer
+        original = source.answer
         is_current = original.time_deleted is None
         blob = self._blob(key, "change", None if is_current else source.version_id)
         copy = get_bucket(self.settings, "change", self.name).blob(f"{self.prefix}{to}", kms_key_name=_key_name(original))
@@ -256,7 +253,7 @@ class GcsBucket:
 
     def _refuse_kept(self, source: ObjectInfo, key: str) -> Change | None:
         """Return a refusal if a hold or a retention forbids that the object is deleted."""
-        blob: Blob = source.answer
+        blob = source.answer
         until = max(filter(None, (blob.retention_expiration_time, blob.retention.retain_until_time)), default=None)
         if blob.temporary_hold or blob.event_based_hold:
             kind = "a temporary hold" if blob.temporary_hold else "an event-based hold"
@@ -267,12 +264,12 @@ class GcsBucket:
             return None
         return Change("denied", PermissionError(errno.EACCES, found, self.address(key)))
 
-    def _blob(self, key: str, role: Role, version_id: str | None = None) -> Blob:
+    def _blob(self, key: str, role: Role, version_id: str | None = None) -> Any:
         generation = int(version_id) if version_id is not None else None
         return get_bucket(self.settings, role, self.name).blob(f"{self.prefix}{key}", generation=generation)
 
 
-def _describe(blob: Blob) -> ObjectInfo:
+def _describe(blob: Any) -> ObjectInfo:
     token, size, updated = f"{blob.generation}.{blob.metageneration}", int(blob.size or 0), blob.updated
     if updated is None:
         raise StoreError(f"gs://{blob.bucket.name}/{blob.name}: the server sends no time of the object")
@@ -285,6 +282,6 @@ def _conditions(token: str) -> dict[str, int]:
     return {"if_generation_match": int(generation), "if_metageneration_match": int(metageneration)}
 
 
-def _key_name(blob: Blob) -> str | None:
+def _key_name(blob: Any) -> str | None:
     """Return the customer's key of an object, without its version."""
     return blob.kms_key_name.partition("/cryptoKeyVersions/")[0] if blob.kms_key_name else None

@@ -33,7 +33,7 @@ try:
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import GoogleAuthError, TransportError
     from google.auth.transport.requests import AuthorizedSession
-    from google.cloud.storage import Bucket, Client
+    from google.cloud.storage import Client
     from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
     from requests.adapters import HTTPAdapter
 except ImportError as error:
@@ -102,8 +102,8 @@ class _Session(AuthorizedSession):
         return answer
 
 
-def get_client(settings: GcsConfig, role: Role) -> Client:
-    """Return the client of this process. It is safe to use from threads.
+def get_client(settings: GcsConfig, role: Role) -> Any:
+    """Return the client (`google.cloud.storage.Client`) of this process. It is safe to use from threads.
 
     Raises:
         UsageError: If an anonymous client would change something.
@@ -112,16 +112,17 @@ def get_client(settings: GcsConfig, role: Role) -> Client:
     if role == "change" and settings.anonymous:
         raise UsageError("`gcs.anonymous` reads without credentials and cannot change anything; remove it")
     with _CREATION:
-        return _create_client(settings, role, os.getpid())[0]
+        return _create_client(settings, role, os.getpid())[0]  # pyright: ignore[reportArgumentType]  (frozen, and so hashable)
 
 
 def get_session(settings: GcsConfig, role: Role) -> tuple[AuthorizedSession, str]:
     """Return the session of this process's client and the server's address."""
     with _CREATION:
-        return _create_client(settings, role, os.getpid())[1], (settings.endpoint or settings.server_of_environment() or GOOGLE).rstrip("/")
+        found = _create_client(settings, role, os.getpid())  # pyright: ignore[reportArgumentType]  (frozen, and so hashable)
+    return found[1], (settings.endpoint or settings.server_of_environment() or GOOGLE).rstrip("/")
 
 
-def get_bucket(settings: GcsConfig, role: Role, name: str) -> Bucket:
+def get_bucket(settings: GcsConfig, role: Role, name: str) -> Any:
     """Return a bucket without a request."""
     return get_client(settings, role).bucket(name, user_project=settings.user_project)
 

@@ -88,7 +88,7 @@ def _fetch_page(
 def list_generations(settings: GcsConfig, bucket: str, key: str, role: Role) -> list[tuple[str, datetime]]:
     """Return the generations of one key with their times of creation, the oldest first."""
 
-    def request() -> list[tuple[str, datetime]]:
+    def request() -> list[tuple[int, datetime]]:
         source = get_client(settings, role).bucket(bucket, user_project=settings.user_project)
         # The end is the next possible name, so that longer names are not listed.
         listed = get_client(settings, role).list_blobs(source, prefix=key, end_offset=f"{key}\0", versions=True, retry=None)
