@@ -125,7 +125,7 @@ class AzureBucket:
 
     def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
         with translate_errors(self.address(key)):
-            download = self._blob(key, role).download_blob(**_version(version_id))
+            download = self._blob(key, role).download_blob(**_version(version_id), decompress=False)
             size = download.size
             if size > MAX_OBJECT_BYTES:
                 found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {size:,}"
@@ -137,7 +137,7 @@ class AzureBucket:
 
     def read_blocks(self, key: str, role: Role = "read") -> Iterator[bytes]:
         with translate_errors(self.address(key)):
-            yield from self._blob(key, role).download_blob().chunks()
+            yield from self._blob(key, role).download_blob(decompress=False).chunks()
 
     def list_pages(
         self, prefix: str = "", after: bytes = b"", *, delimiter: str = "", role: Role = "read", versions: bool = False
@@ -374,7 +374,8 @@ class AzureBucket:
             return Change(
                 "failed", OSError(errno.EIO, f"the server did not finish a copy to {to!r}: {status} {description}", self.address(to))
             )
-        return Change("done", version_id=answer.get("version_id"))
+        version_id = answer.get("version_id")
+        return Change("done", version_id=None if version_id is None else str(version_id))
 
     def _blob(self, key: str, role: Role, attempts: int = ATTEMPTS) -> BlobClient:
         self._require_addressable(key)
@@ -392,7 +393,7 @@ def is_addressable(name: str) -> bool:
     return {".", ".."}.isdisjoint(name.replace("\\", "/").split("/"))
 
 
-def _version(version_id: str | None) -> dict[str, str]:
+def _version(version_id: str | None) -> dict[str, Any]:
     return {"version_id": version_id} if version_id is not None and version_id != _NO_VERSION else {}
 
 

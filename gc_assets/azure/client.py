@@ -23,6 +23,7 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpRes
 from azure.core.pipeline.transport import RequestsTransport
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import BlobServiceClient, ContainerClient, ExponentialRetry
+from requests.adapters import HTTPAdapter
 
 from gc_assets.buckets.protocol import Role
 from gc_assets.buckets.requests import count_request, get_rate_limiter
@@ -227,7 +228,7 @@ def _identity(settings: AzureConfig, role: Role) -> DefaultAzureCredential | Non
 
 def _session() -> requests.Session:
     session = requests.Session()
-    adapter = requests.adapters.HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
+    adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
     return session

@@ -39,8 +39,10 @@ class ListedPage:
             return self.page
         rows = [number for number, key in enumerate(self.page.keys) if key > start]
         common = [prefix for prefix in self.page.common if prefix > start]
-        columns = {field.name: getattr(self.page, field.name) for field in fields(Page)}
-        return Page(**{name: [column[row] for row in rows] if column else [] for name, column in columns.items()} | {"common": common})
+        columns: dict[str, Any] = {field.name: getattr(self.page, field.name) for field in fields(Page)}
+        chosen: dict[str, Any] = {name: [column[row] for row in rows] if column else [] for name, column in columns.items()}
+        chosen["common"] = common
+        return Page(**chosen)
 
 
 def list_pages(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 import subprocess
@@ -11,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from azure.storage.blob import BlobClient, ContainerSasPermissions, generate_container_sas
+from azure.storage.blob import BlobClient, ContainerSasPermissions, ContentSettings, generate_container_sas
 
 from gc_assets.azure.bucket import AzureBucket
 from gc_assets.azure.client import get_container
@@ -143,8 +144,6 @@ def test_current_version_is_deleted_with_its_blob(bench: AzureBench, monkeypatch
 
 
 def test_copy_keeps_properties_metadata_and_tags(bench: AzureBench) -> None:
-    from azure.storage.blob import ContentSettings
-
     settings = ContentSettings(content_type="text/x", content_encoding="gzip", cache_control="no-cache")
     blob(bench, "t/a").upload_blob(b"x", metadata={"Owner": "ada"}, content_settings=settings, tags={"team": "lake"})
     act = QuarantineBench(bench, "trash")
@@ -155,6 +154,13 @@ def test_copy_keeps_properties_metadata_and_tags(bench: AzureBench) -> None:
     assert {name.lower(): value for name, value in found.metadata.items()} == {"owner": "ada", "gc_assets_restored": row.etag}
     assert (found.content_settings.content_type, found.content_settings.content_encoding) == ("text/x", "gzip")
     assert blob(bench, "t/a").get_blob_tags() == {"team": "lake"}
+
+
+def test_content_encoding_does_not_change_the_bytes(bench: AzureBench) -> None:
+    content = gzip.compress(b"{}")
+    blob(bench, "t/a").upload_blob(content, content_settings=ContentSettings(content_encoding="gzip"))
+    assert bench.store.objects.read(f"{bench.store.location}t/a") == content
+    assert b"".join(bucket_of(bench).read_blocks("t/a")) == content
 
 
 def test_pending_copy_is_awaited(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
