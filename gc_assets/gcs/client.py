@@ -103,7 +103,7 @@ class _Session(AuthorizedSession):
 
 
 def get_client(settings: GcsConfig, role: Role) -> Any:
-    """Return the client (`google.cloud.storage.Client`) of this process. It is safe to use from threads.
+    """Return the client of Google's library for this process. It is safe to use from threads.
 
     Raises:
         UsageError: If an anonymous client would change something.

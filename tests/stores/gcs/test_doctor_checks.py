@@ -1,4 +1,4 @@
-"""What `doctor` finds in a bucket of Google Cloud Storage."""
+"""Findings of `doctor` about a bucket of Google Cloud Storage."""
 
 from __future__ import annotations
 
