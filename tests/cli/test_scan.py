@@ -52,12 +52,15 @@ def test_scan_changes_and_keeps_nothing(scanned: tuple[Result, str]) -> None:
 
 
 def test_scan_counts_like_a_run(scanned: tuple[Result, str], lake: SmallLake) -> None:
+    text = scanned[0].stdout
+    (storage,) = yaml.safe_load(text[text.index("# yaml-language-server") :])["storages"]
     shares = {
         match[1]: int(match[2].replace(",", ""))
-        for line in scanned[0].stdout.splitlines()
-        if (match := re.match(r"shop +(.+?)  +([\d,]+)  ", line))
+        for line in text.splitlines()
+        if (match := re.match(rf"{storage['name']} +(.+?)  +([\d,]+)  ", line))
     }
-    assert shares.pop("stored") == sum(bool(re.match("shop/", key)) for key in sorted(lake.keys())) == sum(shares.values())
+    inside = [key for key in sorted(lake.keys()) if f"file://{lake.builder.warehouse / key}".startswith(storage["location"])]
+    assert shares.pop("stored") == len(inside) == sum(shares.values())
     assert shares["garbage"] == len(lake.leftovers) == 4
     assert shares["within the grace period"] == 1
     assert shares["expired history"] > 0
@@ -86,7 +89,7 @@ def test_metadata_of_an_unconfigured_catalog_is_a_doubt(spark: SparkSession, tmp
     (other / "00001-aaaa.metadata.json").write_text(text)
     result = scan(str(tmp_path))
     assert result.exit_code == 0, result.stderr
-    assert "Doubt: shop: " in result.stdout
+    assert "Doubt: warehouse: " in result.stdout
     assert "11111111-2222-3333-4444-555555555555" in result.stdout.replace("\n", "")
 
 
