@@ -15,7 +15,6 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
-from gc_assets.state.summaries import OrphanFilesSummary
 
 
 def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
@@ -35,7 +34,7 @@ def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
 
 def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tuple[str, str | None], str]:
     """Return the names of the dropped tables of a sweep by lake and table uuid."""
-    if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
+    if swept is None or not swept.paths(DROPPED_TABLES_SIDE):
         return {}
     columns = ["lake", "table_uuid", "table_name", "gone_since"]
     rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES, columns).to_pylist()
