@@ -162,9 +162,9 @@ class AzureBucket:
         page_keys: int = PAGE_KEYS,
     ) -> Iterator[ListedPage]:
         """Yield pages like `pages.list_pages`. The prefix is relative to the storage."""
-        location, whole = f"{AZURE}://{self.name}/", f"{self.prefix}{prefix}"
+        location, full_prefix = f"{AZURE}://{self.name}/", f"{self.prefix}{prefix}"
         options: dict[str, Any] = {"delimiter": delimiter, "versions": versions, "marker": marker, "page_keys": page_keys}
-        return list_pages(self.container(role), location, whole, **options)
+        return list_pages(self.container(role), location, full_prefix, **options)
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
         """Return the versions of one key, the newest first.

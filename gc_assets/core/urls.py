@@ -181,8 +181,8 @@ def urls_without_account(locations: Sequence[tuple[str, str]], account: str | No
 
     Args:
         locations: (name, location) pairs of storages in buckets.
-        account: The account of addresses without one. By default, that of the storages, if all on Azure
-            have the same.
+        account: The account of addresses without one. By default, that of the storages, if all on
+            Azure have the same.
     """
     parsed = [(name, Location.parse(location).root) for name, location in locations if scheme_of(location) == AZURE]
     named = [(name, *root.partition("/")[0].split("@"), root.partition("/")[2]) for name, root in parsed]
