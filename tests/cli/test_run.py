@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
+from gc_assets.core.units import count_of
 from gc_assets.lakes.kinds import KINDS, all_tables
 from gc_assets.resources.platform import load_platform
 from gc_assets.stages.records.ledger import quarantine_ledger
@@ -115,7 +116,7 @@ def test_every_format_shows_the_same_rows(asset: str, lake_after_run: tuple[Shel
     assert pq.read_schema(target).names == all_tables()[asset].schema.names
     table = shell("show", asset, "--limit", "1")
     assert table.exit_code == 0
-    assert f"{min(1, len(rows))} of {len(rows)} rows" in table.stderr
+    assert f"{min(1, len(rows))} of {count_of(len(rows), 'row')}" in table.stderr
 
 
 def test_explain_traces_a_live_file_to_its_ref(lake_after_run: tuple[Shell, Result]) -> None:

@@ -102,7 +102,9 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
 
 
 def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> list[Explanation]:
-    """Explain the only file whose key begins or ends with a text. The result is empty without such a file.
+    """Explain the only file whose key begins or ends with a text.
+
+    The result is empty without such a file.
 
     Raises:
         UsageError: If there are several such files.
