@@ -237,7 +237,7 @@ def test_what_if_reports_files_of_a_deleted_tag(lake_after_run: tuple[Shell, Res
     (blamed,) = [row for row in shell.json("blame", "--by", "ref") if row["ref"] == "audit"]
     assert blamed == {"ref": "audit", **freed}
     assert f"without audit: {len(alone)} more files" in result.stderr
-    assert "1 commits fewer would be retained" in result.stderr
+    assert "1 commit fewer would be retained" in result.stderr
 
 
 def test_what_if_with_the_same_policy_changes_nothing(lake_after_run: tuple[Shell, Result]) -> None:
