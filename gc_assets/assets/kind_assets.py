@@ -49,8 +49,8 @@ def _rows(published: PublishedTable) -> Figures:
 
 def _snapshot_figures(published: PublishedTable) -> Figures:
     summary = published.summary(SnapshotHistorySummary)
-    published = {} if summary.published is None else {"published_rows": summary.published.written}
-    return {"listed_snapshots": summary.listed, "expired_snapshots": summary.expired, **published}
+    written = {} if summary.published is None else {"published_rows": summary.published.written}
+    return {"listed_snapshots": summary.listed, "expired_snapshots": summary.expired, **written}
 
 
 def _snapshot_notes(_: RunContext, published: PublishedTable) -> str:

@@ -68,7 +68,8 @@ def test_put_with_a_lost_answer_is_recognised(files: BucketFiles) -> None:
 
 def test_bucket_that_ignores_conditions_is_rejected(files: BucketFiles) -> None:
     bucket = files.bucket
-    settings = S3Config.model_validate(bucket.settings.model_dump() | {"max_requests_per_second": 1e6})  # a server that no earlier test has checked
+    # Settings of their own, so that no earlier test has checked the server.
+    settings = S3Config.model_validate(bucket.settings.model_dump() | {"max_requests_per_second": 1e6})
     careless = BucketFiles(CarelessBucket(bucket.name, bucket.prefix, settings), "s3a")
     with pytest.raises(StateError, match="with `If-Match` replaced an object with another etag"):
         careless.replace_if("a", b"1", None)
