@@ -47,7 +47,8 @@ _READ_SECONDS: Final = 60
 # By the first word of an operation. All other operations write.
 _VERBS: Final[Mapping[str, Kind]] = {"List": "LIST", "Get": "GET", "Head": "HEAD", "Delete": "DELETE", "Abort": "DELETE"}
 NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion", "NoSuchUpload"})
-PRECONDITION: Final = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
+# Ceph 20 answers `ConcurrentModification` to the loser of a race. Callers compare the stored bytes.
+PRECONDITION: Final = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict", "ConcurrentModification"})
 DENIED: Final = frozenset({"401", "403", "AccessDenied", "AllAccessDisabled", "MethodNotAllowed", "InvalidObjectState", "AccountProblem"})
 # Keys that the server cannot store. MinIO has its own code.
 INVALID_KEY: Final = frozenset({"KeyTooLong", "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "InvalidURI"})
