@@ -252,9 +252,32 @@ def _find_reason(
     if accepted is None and due_at is not None and now < due_at:
         return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC"
     if former.newest is not None and former.newest >= dropped.before and former.newest_key is not None:
-        since = "it was accepted as dead" if accepted is not None else "a run last read the table"
-        return f"{show(former.newest_key)} was written after {since}"
+        return f"{show(former.newest_key)} was written after {_describe_last_use(dropped)}"
     return None
+
+
+def find_later_use(dropped: DroppedTable, records: Iterable[DroppedTable]) -> str | None:
+    """Return why other sweeps show that a dropped table may be in use, or None.
+
+    Args:
+        dropped: A table whose files would be collected.
+        records: Tables in the newest sweep of each storage, including listed ones.
+    """
+    table = dropped.table
+    known = max(time for time in (table.last_seen, table.gone_since, dropped.accepted_at) if time is not None)
+    for other in records:
+        if other.table.table_uuid != table.table_uuid:
+            continue
+        if other.table.last_seen > known:
+            return f"the run of {other.table.last_seen:%Y-%m-%d %H:%M} UTC read it again"
+        newest, key = other.former_files.newest, other.former_files.newest_key
+        if newest is not None and key is not None and newest >= max(dropped.before, other.before):
+            return f"{show(key)} was written after {_describe_last_use(dropped)}"
+    return None
+
+
+def _describe_last_use(dropped: DroppedTable) -> str:
+    return "it was accepted as dead" if dropped.accepted_at is not None else "a run last read the table"
 
 
 def format_wait(wait: timedelta | None) -> str:

@@ -34,6 +34,7 @@ from gc_assets.state.summaries import OrphanFilesSummary
 from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
+from tests.stages.two_storages import DISKS, TwoStorages
 
 pytestmark = pytest.mark.spark
 GATES = {"max_delete_share": 1.0, "max_live_drop": 1.0}
@@ -287,6 +288,57 @@ def test_table_that_returns_after_the_plan_is_not_removed(shop: Shop) -> None:
     before = shop.house.files()
     assert outcomes(shop.house.apply(header)) == {"changed"}
     assert shop.house.files() == before
+
+
+def test_plan_waits_if_a_later_run_read_the_table(shop: Shop) -> None:
+    metadata = shop.drop("a")
+    shop.run(1)
+    header = shop.run(9)
+    shop.house.approve(header)
+    shop.register("a", metadata)
+    shop.run(10)
+    shop.drop("a")
+    shop.run(11)
+    before = shop.house.files()
+    assert outcomes(shop.house.apply(header)) == {"changed"}
+    assert shop.house.files() == before
+
+
+def test_plan_waits_if_a_later_run_found_a_newer_file(shop: Shop) -> None:
+    shop.drop("a")
+    shop.run(1)
+    header = shop.run(9)
+    shop.house.approve(header)
+    touch(shop.house.warehouse / "db/a/data/00000-0-4f1c2b0e-5d8e-4a52-9d0c-6d2f0a8f9b11.parquet", NOW + timedelta(days=9.5))
+    shop.run(10)
+    before = shop.house.files()
+    assert outcomes(shop.house.apply(header)) == {"changed"}
+    assert shop.house.files() == before
+
+
+def test_table_waits_if_another_storage_has_a_newer_file(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = TwoStorages(spark, tmp_path, gates=GATES), LakeBuilder(tmp_path)
+    data = {"write.data.path": f"file://{tmp_path}/disk2/a"}
+    tables = [
+        lake.table("db.a", days_ago(40), location=f"file://{tmp_path}/disk1/a", properties=data),
+        lake.table("db.b", days_ago(40), location=f"file://{tmp_path}/disk1/b"),
+        lake.table("db.c", days_ago(40), location=f"file://{tmp_path}/disk2/c"),
+    ]
+    for table in tables:
+        table.append(days_ago(30))
+    for path in (path for disk in DISKS for path in (tmp_path / disk).rglob("*") if path.is_file()):
+        os.utime(path, (days_ago(30).timestamp(),) * 2)
+    house.lakes = [lake.config()]
+    house.plans()
+    metadata = path_of(tables[0].metadata_location)
+    lake.catalog.drop_table("db.a")
+    house.now = NOW + timedelta(days=1)
+    house.plans()
+    touch(metadata.with_name("00002-x.metadata.json"), NOW + timedelta(days=2), metadata.read_text())
+    for day in (3, 9):
+        house.now = NOW + timedelta(days=day)
+        house.plans()
+    assert house.planned_keys("disk1") | house.planned_keys("disk2") == set()
 
 
 def test_clock_that_jumped_ahead_removes_nothing(shop: Shop) -> None:

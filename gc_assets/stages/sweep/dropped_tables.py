@@ -23,6 +23,7 @@ from gc_assets.core.dropped_tables import (
     FormerFiles,
     LakeTables,
     RememberedTable,
+    find_later_use,
     find_reason_to_wait,
     select_due,
 )
@@ -48,6 +49,7 @@ from gc_assets.stages.sweep.table_memory import (
     list_lake_tables,
     memory_row,
     memory_table,
+    newest_sweeps,
     read_remembered,
     update_memory,
 )
@@ -228,7 +230,7 @@ def find_dropped_tables(
     decided = [_add_state(context, item, now, unreadable) for item in decided]
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
-    decided = _confirm(context, decided, lakes)
+    decided = _confirm(context, _hold_used(context, decided), lakes)
     return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(decided), present, of_lakes))
 
 
@@ -257,7 +259,19 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
     now, unreadable = context.clock.now(), _list_unreadable(context, live)
     stored = [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed]
     decided = [item if item.waits_for is not None else _add_state(context, item, now, unreadable) for item in stored]
-    return DroppedPrefixes(tuple(decided), present, of_lakes)
+    return DroppedPrefixes(tuple(_hold_used(context, decided)), present, of_lakes)
+
+
+def _hold_used(context: RunContext, decided: list[DroppedTable]) -> list[DroppedTable]:
+    """Let tables wait that newer sweeps, or those of other storages, found in use.
+
+    A plan may be older than they are, and a table may have metadata in one storage and data in
+    another.
+    """
+    if not any(item.is_due for item in decided):
+        return decided
+    records = [_stored_table(*pair) for swept in newest_sweeps(context) for pair in read_remembered(context, swept)]
+    return [replace(item, waits_for=find_later_use(item, records)) if item.is_due else item for item in decided]
 
 
 def find_stored(context: RunContext, storage_name: str) -> DroppedPrefixes:

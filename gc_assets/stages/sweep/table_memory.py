@@ -6,7 +6,7 @@ so a refused run, such as one with an incomplete table list, changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime
 from typing import Any, Final
@@ -21,6 +21,7 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
+from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.known_tables import KnownTable, known_tables
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -47,14 +48,36 @@ def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]
     Runs of releases without a memory remember nothing.
     """
     accepted = newest_accepted_run(context, storage_name)
-    if accepted is None:
-        return []
-    reference = next(
-        (value for name, value in accepted.receipt.inputs.items() if name.startswith(f"{storage_name}/{ORPHAN_FILES.name}/")), ""
-    )
+    swept = None if accepted is None else _open_sweep(context, storage_name, accepted)
+    return [] if swept is None else [table for table, _ in read_remembered(context, swept)]
+
+
+def newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
+    """Yield the sweep of the newest plan of each storage, refused plans included.
+
+    It may belong to a later run date than the context, but not to a later time.
+    """
+    for storage in context.config.storages:
+        plans = [
+            plan
+            for plan in list_plans(context.config, storage.name, empty=True)
+            if not plan.header.historical
+            and plan.header.rehearsal == context.clock.is_rehearsal
+            and plan.header.created_at <= context.clock.now()
+        ]
+        if plans:
+            newest = max(plans, key=lambda plan: (plan.header.created_at, plan.run.run_id))
+            swept = _open_sweep(context, storage.name, context.state.open(newest.run))
+            if swept is not None:
+                yield swept
+
+
+def _open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> PublishedTable | None:
+    """Return the sweep that a plan was made from, or None if it was pruned."""
+    reference = next((value for name, value in plan.receipt.inputs.items() if name.startswith(f"{storage_name}/{ORPHAN_FILES.name}/")), "")
     run_id = reference.partition(":")[0]
     run = next((run for run in context.state.history(storage_name, ORPHAN_FILES.name) if run.run_id == run_id), None)
-    return [] if run is None else [table for table, _ in read_remembered(context, context.state.open(run))]
+    return None if run is None else context.state.open(run)
 
 
 def read_remembered(context: RunContext, swept: PublishedTable) -> list[tuple[RememberedTable, dict[str, Any]]]:
