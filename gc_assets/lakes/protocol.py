@@ -485,7 +485,7 @@ class HistoryPublisher(Lake, Protocol):
         ...
 
     def publish_history(
-        self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str]
+        self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str], kept_since: datetime
     ) -> HistoryPublication:
         """Write the differences between the history and the published table.
 
@@ -493,6 +493,8 @@ class HistoryPublisher(Lake, Protocol):
             read: Reads the rows of `snapshot_history`, with these columns or all.
             unnamed: Names by uuid of the tables that may be edited and do not name the published
                 table yet. Those with expired snapshots get a property with its name.
+            kept_since: Published records of snapshots that expired since this time are kept, also if
+                the history lacks them.
 
         Raises:
             GcError: If it cannot be written.

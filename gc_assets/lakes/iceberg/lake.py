@@ -258,7 +258,7 @@ class IcebergLake:
         return self._config.history.publish is not None
 
     def publish_history(
-        self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str]
+        self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str], kept_since: datetime
     ) -> HistoryPublication:
         """Write the history to the table of `history.publish`, and its name to tables of the lake."""
         from gc_assets.lakes.iceberg.catalog import CatalogClient
@@ -271,7 +271,7 @@ class IcebergLake:
         properties = self._config.catalog if target.catalog is None else target.catalog
         client = CatalogClient(self.name, catalog_name, properties, self._config.read_seconds)
         origin = " ".join(self._config.catalog_location())
-        found = HistoryTable(client, target.table, self._config.label, origin).publish(read)
+        found = HistoryTable(client, target.table, self._config.label, origin).publish(read, kept_since)
         expired = find_expired_tables(read)
         tables = {uuid: name for uuid, name in unnamed.items() if uuid in expired and name != target.table}
         pointed, notes = point_to(self._open_catalog(), tables, f"{catalog_name}.{target.table}")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
@@ -89,8 +90,13 @@ class HistoryTable:
     lake: str
     origin: str
 
-    def publish(self, read: ReadHistory) -> HistoryPublication:
+    def publish(self, read: ReadHistory, kept_since: datetime) -> HistoryPublication:
         """Commit the differences between the history and the table. Creates the table.
+
+        Args:
+            read: Reads the rows of `snapshot_history`.
+            kept_since: Records of snapshots that expired since this time are never removed. A state
+                that was lost, or restored from a backup, lacks some of them.
 
         Raises:
             UsageError: If the table is not the collector's, or has rows of another lake with this
@@ -99,27 +105,29 @@ class HistoryTable:
         """
         for attempt in range(1, _MAX_ATTEMPTS):
             try:
-                return self.client.write(self.name, lambda catalog: self._publish(catalog, read))
+                return self.client.write(self.name, lambda catalog: self._publish(catalog, read, kept_since))
             except CommitRejected:
                 time.sleep(_FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
-        return self.client.write(self.name, lambda catalog: self._publish(catalog, read))
+        return self.client.write(self.name, lambda catalog: self._publish(catalog, read, kept_since))
 
-    def _publish(self, catalog: Catalog, read: ReadHistory) -> HistoryPublication:
+    def _publish(self, catalog: Catalog, read: ReadHistory, kept_since: datetime) -> HistoryPublication:
         table = self._open(catalog)
         # Catalogs assign their own field ids.
         source = _Source(read, self.lake, str(table.metadata.table_uuid), table.schema().as_arrow())
         of_lake = _equal("lake", self.lake)
         scan = table.scan(row_filter=of_lake, selected_fields=_COMPARED)
         files = sum(1 for _ in scan.plan_files())
-        changes = compare(scan.to_arrow(), source.read_compared())
+        changes = compare(scan.to_arrow(), source.read_compared(), kept_since)
         if changes.is_empty:
             return HistoryPublication(self.name)
-        replaces_all = files > _MAX_FILES or changes.stale.num_rows > _MAX_REPLACED or changes.has_duplicates
+        is_mixed = pc.any(pc.is_in(changes.kept["snapshot_id"], changes.stale["snapshot_id"].combine_chunks())).as_py()
+        replaces_all = files > _MAX_FILES or changes.stale.num_rows > _MAX_REPLACED or changes.has_duplicates or is_mixed
+        kept = _read_rows(table, of_lake, changes.kept) if replaces_all and changes.kept.num_rows else None
         with table.transaction() as transaction:
             if table.properties.get(LAKE_PROPERTY + self.lake) != self.origin:
                 transaction.set_properties({LAKE_PROPERTY + self.lake: self.origin})
             if replaces_all:
-                transaction.overwrite(source.rows(), of_lake)
+                transaction.overwrite(source.rows(added=kept), of_lake)
             elif changes.stale.num_rows:
                 stale = changes.stale["snapshot_id"].unique()
                 replaced = And(of_lake, _is_in("snapshot_id", stale.to_pylist()))
@@ -157,6 +165,15 @@ class HistoryTable:
             return catalog.load_table(self.name)
 
 
+def _read_rows(table: Table, of_lake: BooleanExpression, keys: pa.Table) -> pa.Table:
+    """Return one published row for each key."""
+    rows = table.scan(row_filter=of_lake).to_arrow()
+    joined = _join_keys(rows)
+    rows = rows.append_column("_row", pa.array(range(rows.num_rows), pa.int64())).append_column("_key", joined)
+    first = rows.filter(pc.is_in(joined, _join_keys(keys))).group_by("_key").aggregate([("_row", "min")])["_row_min"]
+    return rows.take(first).drop_columns(["_row", "_key"])
+
+
 # The types of pyiceberg's expressions accept no positional arguments.
 def _equal(column: str, value: str) -> BooleanExpression:
     return EqualTo(column, value)  # pyright: ignore[reportCallIssue]
@@ -175,10 +192,13 @@ class Changes:
         stale: Compared columns of published rows to replace or remove.
         gone: The number of stale rows whose snapshot the history no longer has.
         has_duplicates: True if the table has two rows of one snapshot.
+        kept: Compared columns of published records that the history lacks, but that are not old
+            enough to be removed.
     """
 
     new: pa.Table
     stale: pa.Table
+    kept: pa.Table
     gone: int
     has_duplicates: bool
 
@@ -187,11 +207,15 @@ class Changes:
         return not (self.new.num_rows or self.stale.num_rows or self.has_duplicates)
 
 
-def compare(published: pa.Table, wanted: pa.Table) -> Changes:
+def compare(published: pa.Table, wanted: pa.Table, kept_since: datetime) -> Changes:
     """Compare two tables with the compared columns."""
     found, history = _without_nulls(published), _without_nulls(wanted)
-    stale = found.join(history, list(_COMPARED), join_type="left anti")
+    unknown = found.join(history, list(_KEY), join_type="left anti")
+    since = pa.scalar(kept_since, pa.timestamp("us", "UTC")).cast(pa.int64())
+    kept = unknown.filter(pc.and_(unknown["expired"], pc.greater_equal(unknown["expired_at"], since)))
+    stale = found.join(history, list(_COMPARED), join_type="left anti").join(kept, list(_KEY), join_type="left anti")
     return Changes(
+        kept=kept,
         new=history.join(found, list(_COMPARED), join_type="left anti"),
         stale=stale,
         gone=stale.join(history, list(_KEY), join_type="left anti").num_rows,
@@ -231,7 +255,7 @@ class Selection:
 
 def _join_keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
     """Return table uuid and snapshot id as one text per row."""
-    joined = pc.binary_join_element_wise(rows["table_uuid"], rows["snapshot_id"].cast(pa.string()), "/")
+    joined = pc.binary_join_element_wise(rows["table_uuid"].cast(pa.string()), rows["snapshot_id"].cast(pa.string()), "/")
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
 
 
@@ -251,14 +275,16 @@ class _Source:
         batches = [self._select(batch) for batch in self.read(list(_COMPARED))]
         return pa.concat_tables(map(pa.Table.from_batches, ([batch] for batch in batches))) if batches else _EMPTY
 
-    def rows(self, selection: Selection | None = None) -> pa.RecordBatchReader:
-        """Return the selected rows, or all rows."""
+    def rows(self, selection: Selection | None = None, added: pa.Table | None = None) -> pa.RecordBatchReader:
+        """Return the selected rows, or all rows, and the added ones."""
 
         def batches() -> Iterator[pa.RecordBatch]:
             for batch in map(self._select, self.read(None)):
                 chosen = batch if selection is None else batch.filter(selection.matches(batch))
                 if chosen.num_rows:
                     yield _to_published(chosen, self.lake, self.schema)
+            if added is not None:
+                yield from added.cast(self.schema).to_batches()
 
         return pa.RecordBatchReader.from_batches(self.schema, batches())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -26,7 +27,12 @@ _SCHEMA: Final = table_with(TableRole.HISTORY).schema
 
 
 def publish_history(
-    context: RunContext, lake_name: str, paths: Sequence[str], sources: Iterable[CommitSource], earlier: HistoryPublicationSummary | None
+    context: RunContext,
+    lake_name: str,
+    paths: Sequence[str],
+    sources: Iterable[CommitSource],
+    kept: timedelta,
+    earlier: HistoryPublicationSummary | None,
 ) -> HistoryPublicationSummary | None:
     """Write the history to a table of other engines, if the lake is configured so.
 
@@ -35,6 +41,7 @@ def publish_history(
         lake_name: The lake.
         paths: Parts of `snapshot_history`, relative to the state.
         sources: The frozen tables of the lake.
+        kept: How long records of expired snapshots are kept.
         earlier: Result of the previous run.
 
     Returns:
@@ -49,7 +56,8 @@ def publish_history(
     log_activity("publishing the history")
     editable = {item.table_uuid: item.table_name for item in sources if item.table_uuid and item.table_name and is_editable(item)}
     try:
-        found = lake.publish_history(partial(_read, context, paths), {uuid: editable[uuid] for uuid in editable.keys() - set(named)})
+        unnamed = {uuid: editable[uuid] for uuid in editable.keys() - set(named)}
+        found = lake.publish_history(partial(_read, context, paths), unnamed, context.clock.now() - kept)
     except GcError as error:
         _log.warning("lake %s: the history is not published: %s", lake_name, error)
         return HistoryPublicationSummary(named=named, notes=(f"the history is not published: {error}",))

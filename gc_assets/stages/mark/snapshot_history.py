@@ -80,7 +80,7 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     summary = SnapshotHistorySummary(
         listed=sum(total.rows for key, total in written.totals.items() if key == ("false",)),
         expired=sum(total.rows for key, total in written.totals.items() if key == ("true",)),
-        published=publish_history(context, lake_name, paths, sources, before),
+        published=publish_history(context, lake_name, paths, sources, _retention_period(context, lake_name), before),
     )
     return publish(
         state, run, written, context.clock, inputs=[*inputs, *([earlier] if earlier else [])], summary=summary, unsafe=context.unsafe

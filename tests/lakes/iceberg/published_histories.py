@@ -51,12 +51,13 @@ class Publisher:
     builder: LakeBuilder
     lake: str = "sales"
     origin: str = "catalog of sales"
+    kept_since: datetime = START + timedelta(days=30)
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def publish(self, *rows: dict[str, Any]) -> HistoryPublication:
         self.rows = list(rows)
         client = CatalogClient(self.lake, self.builder.catalog_name, self.builder.properties)
-        return HistoryTable(client, NAME, self.lake, self.origin).publish(self._read)
+        return HistoryTable(client, NAME, self.lake, self.origin).publish(self._read, self.kept_since)
 
     def _read(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_pylist(self.rows, SNAPSHOT_HISTORY.schema)

@@ -77,6 +77,22 @@ def test_record_older_than_the_retention_is_removed(publisher: Publisher) -> Non
     assert publisher.read_published() == {("sales", "u1", 2): (False, None)}
 
 
+@pytest.mark.parametrize("rewrites_all", [False, True])
+def test_record_that_a_restored_state_lacks_is_kept(publisher: Publisher, monkeypatch: pytest.MonkeyPatch, rewrites_all: bool) -> None:
+    publisher.kept_since = START
+    publisher.publish(snapshot(1), snapshot(2), expired_snapshot(3), snapshot(1, "u2"))
+    if rewrites_all:
+        monkeypatch.setattr(published_history, "_MAX_FILES", 0)
+    kept = ("sales", "u1", 3)
+    assert publisher.publish(expired_snapshot(1), snapshot(3, "u2")).removed == 2
+    assert publisher.read_published() == {("sales", "u1", 1): (True, "p1"), kept: (True, "p1"), ("sales", "u2", 3): (False, None)}
+    publisher.publish(expired_snapshot(1), expired_snapshot(3, "u2"))
+    assert publisher.read_published() == {("sales", "u1", 1): (True, "p1"), kept: (True, "p1"), ("sales", "u2", 3): (True, "p1")}
+    publisher.kept_since = START + timedelta(days=30)
+    publisher.publish(expired_snapshot(1))
+    assert publisher.read_published() == {("sales", "u1", 1): (True, "p1")}
+
+
 def test_dropped_table_is_written_again(publisher: Publisher) -> None:
     publisher.publish(expired_snapshot(1), snapshot(2))
     before = publisher.read_published()
@@ -170,7 +186,7 @@ def test_random_histories_equal_the_table(publisher: Publisher) -> None:
 def test_unreachable_catalog_is_named_without_secrets(tmp_path: Path) -> None:
     client = CatalogClient("sales", "x", {"uri": "http://127.0.0.1:9/", "token": "sEcReT-token", "type": "rest"})
     with pytest.raises(GcError) as caught:
-        HistoryTable(client, NAME, "sales", "origin").publish(lambda _: iter(()))
+        HistoryTable(client, NAME, "sales", "origin").publish(lambda _: iter(()), START)
     assert "sEcReT" not in str(caught.value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -126,6 +127,17 @@ def mark_and_publish(house: Lakehouse) -> HistoryPublicationSummary:
     house.mark()
     snapshot_history(house.spark, house.run_context(), "sales")
     return publication(house)
+
+
+def test_records_are_kept_if_the_state_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    house = Lakehouse(spark, tmp_path)
+    builder, _ = build_lake(house, {"table": NAME})
+    house.approve_and_apply(house.plan())
+    before = {key: value for key, value in read_published(builder).items() if value[0]}
+    shutil.rmtree(tmp_path / "state")
+    assert mark_and_publish(house).removed == 0
+    assert before.items() <= read_published(builder).items()
+    assert before
 
 
 def test_history_goes_to_another_catalog(spark: SparkSession, tmp_path: Path) -> None:
