@@ -62,7 +62,10 @@ class MetadataPruning:
             loaded = self.catalog.load(self.locations[0])
             if loaded is None or loaded.table_uuid not in {self.uuid, None}:
                 return self._report("changed", f"the catalog no longer has a table with uuid {self.uuid}: it was dropped or re-created")
-            table = self.read_registration(loaded.name, loaded.metadata_location).table
+            registration = self.read_registration(loaded.name, loaded.metadata_location)
+            if not registration.collect and not self.is_committed:
+                return self._report("changed", f"table {loaded.name} is no longer collected: gc.enabled is false, or no pattern matches it")
+            table = registration.table
             settled, unused = self._revalidate(table)
             if not unused:
                 return settled

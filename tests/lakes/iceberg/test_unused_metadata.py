@@ -145,6 +145,14 @@ def test_table_that_is_not_collected_keeps_its_metadata(builder: LakeBuilder, ev
     assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == set()
 
 
+def test_table_that_is_not_collected_any_more_keeps_its_metadata(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    read = lake_with_pruning(builder)
+    actions = [action for action in plan_all(read)[0] if action.action in PRUNING]
+    evolved.set_properties(START + 8 * DAY, {"gc.enabled": "false"})
+    assert {outcome.verdict for outcome in apply(read, actions).values()} == {"changed"}
+    assert (schema_ids(evolved.table), spec_ids(evolved.table)) == ({0, 1, 2}, {0, 1})
+
+
 def test_dropped_table_is_reported(builder: LakeBuilder, evolved: TableBuilder) -> None:
     read = lake_with_pruning(builder)
     actions = [action for action in plan_all(read)[0] if action.action in PRUNING]
