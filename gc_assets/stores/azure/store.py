@@ -16,7 +16,7 @@ from gc_assets.core.findings import Finding
 from gc_assets.core.paths import AZURE as SCHEME
 from gc_assets.stores.azure import listing
 from gc_assets.stores.azure.conditions import find_obstacle, require_supported
-from gc_assets.stores.azure.doctor_checks import examine
+from gc_assets.stores.azure.doctor_checks import examine, examine_state
 from gc_assets.stores.azure.objects import AzureObjects
 from gc_assets.stores.conditional.noncurrent import NoncurrentQuarantine
 from gc_assets.stores.conditional.store import BucketStore
@@ -80,3 +80,6 @@ class AzureStore(BucketStore):
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         return examine(self.bucket, storage, now)
+
+    def examine_state(self) -> Iterator[Finding]:
+        return examine_state(self.bucket)

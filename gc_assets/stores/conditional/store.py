@@ -74,6 +74,10 @@ class BucketStore(ABC):
     @abstractmethod
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]: ...
 
+    @abstractmethod
+    def examine_state(self) -> Iterator[Finding]:
+        """Yield the findings of `StoreKind.examine_state`."""
+
     def deferred_quarantine(self) -> Quarantine:
         """Return the quarantine of mode `deferred`."""
         return DeferredQuarantine(self.bucket)

@@ -15,7 +15,7 @@ from gc_assets.gcs.bucket import GcsBucket
 from gc_assets.stores.conditional.noncurrent import NoncurrentQuarantine
 from gc_assets.stores.conditional.store import BucketStore
 from gc_assets.stores.gcs.conditions import require_conditional_delete
-from gc_assets.stores.gcs.doctor_checks import examine
+from gc_assets.stores.gcs.doctor_checks import examine, examine_state
 from gc_assets.stores.gcs.objects import GcsObjects
 from gc_assets.stores.protocol import LEASE_DURATION, Lease, Quarantine
 
@@ -49,3 +49,6 @@ class GcsStore(BucketStore):
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         return examine(self.bucket, storage, now)
+
+    def examine_state(self) -> Iterator[Finding]:
+        return examine_state(self.bucket)

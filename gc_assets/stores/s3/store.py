@@ -14,7 +14,7 @@ from gc_assets.s3.bucket import S3Bucket
 from gc_assets.stores.conditional.store import BucketStore
 from gc_assets.stores.protocol import OldUploads, Quarantine, UploadAborter, UploadCounts
 from gc_assets.stores.s3 import uploads
-from gc_assets.stores.s3.doctor_checks import examine
+from gc_assets.stores.s3.doctor_checks import examine, examine_state
 from gc_assets.stores.s3.objects import S3Objects
 from gc_assets.stores.s3.quarantine import MarkedDeferredQuarantine, VersionedQuarantine
 
@@ -52,3 +52,6 @@ class S3Store(BucketStore):
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         return examine(self.bucket, storage, now)
+
+    def examine_state(self) -> Iterator[Finding]:
+        return examine_state(self.bucket)
