@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Final
+from typing import ClassVar, Final
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from gc_assets.config.connections import StoreSettings
-from gc_assets.config.values import check_number
+from gc_assets.config.connections import Prices, StoreSettings
 from gc_assets.core.paths import AZURE, Scheme, azure_host
 from gc_assets.core.requests import Kind
 
@@ -33,6 +32,8 @@ class AzureConfig(StoreSettings):
 
     SCHEME: ClassVar[Scheme] = AZURE
     KEY: ClassVar[str] = "azure"
+    IDENTITY_KEYS: ClassVar[tuple[str, ...]] = ("secret_variable", "client_id", "apply_secret_variable", "apply_client_id")
+    LIST_PRICES: ClassVar[Mapping[Kind, float]] = AZURE_PRICES
 
     account: str | None = Field(
         default=None,
@@ -58,32 +59,17 @@ class AzureConfig(StoreSettings):
     apply_client_id: str | None = Field(
         default=None, pattern=_CLIENT_ID, description="Client id of the identity for changing objects. Default: `client_id`."
     )
-    anonymous: bool = Field(default=False, description="Whether to read without credentials. Then nothing can be applied.")
-    max_requests_per_second: Annotated[float, BeforeValidator(check_number)] | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Maximum number of requests a second, for all processes of a stage in total. Default: no limit.",
-    )
-    prices: Mapping[Kind, Annotated[float, BeforeValidator(check_number), Field(ge=0, allow_inf_nan=False)]] | None = Field(
+    prices: Prices | None = Field(
         default=None,
         description="USD per million requests of each kind. Default: the prices of Azure; none with `endpoint`.",
     )
 
     @model_validator(mode="after")
-    def _one_identity(self) -> AzureConfig:
-        names = ("secret_variable", "client_id", "apply_secret_variable", "apply_client_id")
-        named = [name for name in names if getattr(self, name) is not None]
-        if self.anonymous and named:
-            raise ValueError(f"anonymous means no credentials, but {' and '.join(named)} name some; remove one of them")
+    def _one_identity_per_role(self) -> AzureConfig:
         for prefix in ("", "apply_"):
-            if {f"{prefix}secret_variable", f"{prefix}client_id"} <= set(named):
+            if all(getattr(self, f"{prefix}{name}") is not None for name in ("secret_variable", "client_id")):
                 raise ValueError(f"{prefix}secret_variable and {prefix}client_id are two identities; remove one of them")
         return self
-
-    @property
-    def server(self) -> str | None:
-        return self.endpoint
 
     def server_of_environment(self) -> str | None:
         """Return the blob endpoint of the connection string, unless it is a host of Azure."""
@@ -92,17 +78,3 @@ class AzureConfig(StoreSettings):
         if found is None or azure_host(found[1].partition("://")[2].partition("/")[0]) is not None:
             return None
         return found[1].rstrip("/")
-
-    @property
-    def is_read_only(self) -> bool:
-        return self.anonymous
-
-    @property
-    def requests_per_second(self) -> float | None:
-        return self.max_requests_per_second
-
-    def usd_per_million(self, kind: Kind) -> float | None:
-        """Return the price per million requests, or None if unknown."""
-        if self.prices is not None:
-            return self.prices.get(kind)
-        return AZURE_PRICES[kind] if self.endpoint is None else None

@@ -6,15 +6,18 @@ a role.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 
-from gc_assets.config.values import Model
+from pydantic import BeforeValidator, Field, model_validator
+
+from gc_assets.config.values import Model, check_number
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.paths import Location, Scheme, bucket_and_key
 from gc_assets.core.requests import Kind
+
+Prices = Mapping[Kind, Annotated[float, BeforeValidator(check_number), Field(ge=0, allow_inf_nan=False)]]
 
 
 class StoreSettings(Model):
@@ -23,36 +26,59 @@ class StoreSettings(Model):
     Attributes:
         SCHEME: The canonical scheme of its addresses.
         KEY: The key in `lakes.yaml`, globally and of a storage.
+        IDENTITY_KEYS: The keys that name credentials.
+        LIST_PRICES: USD per million requests of each kind, without `endpoint`.
     """
 
     SCHEME: ClassVar[Scheme]
     KEY: ClassVar[str]
+    IDENTITY_KEYS: ClassVar[tuple[str, ...]]
+    LIST_PRICES: ClassVar[Mapping[Kind, float]]
+
+    endpoint: str | None = None
+    anonymous: bool = Field(default=False, description="Whether to read without credentials. Then nothing can be applied.")
+    max_requests_per_second: Annotated[float, BeforeValidator(check_number)] | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Maximum number of requests a second, for all processes of a stage in total. Default: no limit.",
+    )
+    prices: Prices | None = None
+
+    @model_validator(mode="after")
+    def _anonymous_without_identity(self) -> Self:
+        named = [name for name in self.IDENTITY_KEYS if getattr(self, name) is not None]
+        if self.anonymous and named:
+            raise ValueError(f"anonymous means no credentials, but {' and '.join(named)} name some; remove one of them")
+        return self
 
     def __hash__(self) -> int:
         return hash((type(self), self.model_dump_json()))
 
     @property
-    @abstractmethod
     def server(self) -> str | None:
         """Return the server's address, or None for the one that the provider's addresses imply."""
+        return self.endpoint
 
     def server_of_environment(self) -> str | None:
         """Return the server that the client takes from the environment if none is configured."""
         return None
 
     @property
-    @abstractmethod
     def is_read_only(self) -> bool:
         """Return True without credentials, so that nothing can be changed."""
+        return self.anonymous
 
     @property
-    @abstractmethod
     def requests_per_second(self) -> float | None:
         """Return the budget of all processes in total, or None for no limit."""
+        return self.max_requests_per_second
 
-    @abstractmethod
     def usd_per_million(self, kind: Kind) -> float | None:
         """Return the price per million requests, or None if unknown."""
+        if self.prices is not None:
+            return self.prices.get(kind)
+        return self.LIST_PRICES[kind] if self.endpoint is None else None
 
     def over(self, other: Self) -> Self:
         """Return these settings, using `other` for unset keys."""
