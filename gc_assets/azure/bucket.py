@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError, HttpResponseError
@@ -40,13 +40,12 @@ from gc_assets.azure.pages import PAGE_KEYS, ListedPage, list_pages
 from gc_assets.buckets.identity import build_identity, token_of
 from gc_assets.buckets.protocol import COPY_ENTRIES, Change, Deletion, ObjectInfo, Page, Role, Version, Versioning
 from gc_assets.buckets.requests import map_concurrently
+from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.azure import AzureConfig
 from gc_assets.core.errors import StoreError, is_permanent
-from gc_assets.core.paths import AZURE, Location, bucket_and_key
+from gc_assets.core.paths import AZURE
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 
-# The limit of a name is 1,024 characters. This limit in bytes is stricter.
-MAX_KEY_BYTES: Final = 1024
 # Sub-requests of one batch (REST API reference, Blob Batch).
 _KEYS_PER_BATCH: Final = 256
 # A copy within an account normally ends with its request. Otherwise it is awaited this long.
@@ -61,31 +60,8 @@ _SUCCESS: Final = (None, "success")
 
 
 @dataclass(frozen=True, slots=True)
-class AzureBucket:
-    """A container, or a prefix of one. Pickles, and contains no secrets.
-
-    Attributes:
-        name: `container@account.dfs.core.windows.net`.
-        prefix: Empty, or ends in `/`.
-        settings: How the account is reached.
-    """
-
-    name: str
-    prefix: str
-    settings: AzureConfig
-
-    @classmethod
-    def of(cls, location: str, settings: AzureConfig) -> Self:
-        """Return the storage at a location."""
-        return cls(*bucket_and_key(str(Location.parse(location)), AZURE), settings)
-
-    @property
-    def location(self) -> str:
-        return self.address("")
-
-    @property
-    def max_key_bytes(self) -> int:
-        return MAX_KEY_BYTES
+class AzureBucket(BucketStorage[AzureConfig]):
+    """`ConditionalBucket` on Azure."""
 
     @property
     def compares_in_batches(self) -> bool:
@@ -98,9 +74,6 @@ class AzureBucket:
     @property
     def null_version(self) -> str:
         return _NO_VERSION
-
-    def address(self, key: str) -> str:
-        return f"{AZURE}://{self.name}/{self.prefix}{key}"
 
     def container(self, role: Role, attempts: int = ATTEMPTS) -> ContainerClient:
         return get_container(self.settings, self.name, role, attempts)

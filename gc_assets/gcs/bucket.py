@@ -15,20 +15,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from gc_assets.buckets.identity import build_identity
 from gc_assets.buckets.protocol import COPY_ENTRIES, Change, Deletion, ObjectInfo, Page, Role, Version, Versioning
 from gc_assets.buckets.requests import map_concurrently
+from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.gcs import GcsConfig
 from gc_assets.core.errors import StoreError
-from gc_assets.core.paths import GCS, Location, bucket_and_key
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.gcs import pages
 from gc_assets.gcs.client import ATTEMPTS, TIMEOUT, call, change, get_bucket, get_session
 
-# The limit of an object name in UTF-8 (Cloud Storage documentation, "Object names").
-MAX_KEY_BYTES: Final = 1024
 _CONTENT_TYPE: Final = "application/octet-stream"
 # Metadata that a copy gets from its source. Without it, a copy with another metadata entry has none.
 _PRESERVED: Final = (
@@ -44,25 +42,8 @@ _BLOCK_BYTES: Final = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class GcsBucket:
-    """`ConditionalBucket` of a storage. Pickles, and contains no secrets."""
-
-    name: str
-    prefix: str
-    settings: GcsConfig
-
-    @classmethod
-    def of(cls, location: str, settings: GcsConfig) -> Self:
-        """Return the storage at a location. Its prefix is empty or ends in `/`."""
-        return cls(*bucket_and_key(str(Location.parse(location)), GCS), settings)
-
-    @property
-    def location(self) -> str:
-        return self.address("")
-
-    @property
-    def max_key_bytes(self) -> int:
-        return MAX_KEY_BYTES
+class GcsBucket(BucketStorage[GcsConfig]):
+    """`ConditionalBucket` on Google Cloud Storage."""
 
     @property
     def compares_in_batches(self) -> bool:
@@ -75,9 +56,6 @@ class GcsBucket:
     @property
     def null_version(self) -> None:
         return None
-
-    def address(self, key: str) -> str:
-        return f"gs://{self.name}/{self.prefix}{key}"
 
     # Reads.
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
 from gc_assets.buckets.identity import build_identity
 from gc_assets.buckets.protocol import Change, ChangeVerdict, Deletion, ObjectInfo, Page, Role, Version, Versioning
 from gc_assets.buckets.requests import map_concurrently
+from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError, is_permanent
-from gc_assets.core.paths import Location, bucket_and_key
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.s3 import copying, pages
 from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, PRECONDITION, error_code, get_client, payer_params, translate_errors
@@ -25,8 +25,6 @@ from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, PRECONDITION, er
 # Keys per DeleteObjects request. A server accepts 1,000 and deletes them one by one, so several
 # smaller concurrent requests finish sooner.
 KEYS_PER_DELETE: Final = 125
-# The limit of a key in UTF-8 (Amazon S3 User Guide, "Naming Amazon S3 objects").
-MAX_KEY_BYTES: Final = 1024
 _BLOCK_BYTES: Final = 4 * 2**20
 # Characters that the XML of DeleteObjects or its answer cannot represent.
 _UNSAFE_IN_XML: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
@@ -38,25 +36,8 @@ _UNKNOWN_ETAG: Final = "0" * 32
 
 
 @dataclass(frozen=True, slots=True)
-class S3Bucket:
+class S3Bucket(BucketStorage[S3Config]):
     """`ConditionalBucket` on S3."""
-
-    name: str
-    prefix: str
-    settings: S3Config
-
-    @classmethod
-    def of(cls, location: str, settings: S3Config) -> Self:
-        """Return the storage at a location. Its prefix is empty or ends in `/`."""
-        return cls(*bucket_and_key(str(Location.parse(location))), settings)
-
-    @property
-    def location(self) -> str:
-        return self.address("")
-
-    @property
-    def max_key_bytes(self) -> int:
-        return MAX_KEY_BYTES
 
     @property
     def compares_in_batches(self) -> bool:
@@ -82,9 +63,6 @@ class S3Bucket:
         checks the object before each attempt.
         """
         return get_client(self.settings, "change", attempts=1)
-
-    def address(self, key: str) -> str:
-        return f"s3://{self.name}/{self.prefix}{key}"
 
     def target(self, key: str, version_id: str | None = None) -> dict[str, str]:
         """Return the parameters that identify an object in a request."""

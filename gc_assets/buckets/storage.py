@@ -1,0 +1,46 @@
+"""The address of a storage in a bucket, which every client needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Generic, Self, TypeVar
+
+from gc_assets.config.connections import StoreSettings
+from gc_assets.core.paths import Location, bucket_and_key
+
+_Settings = TypeVar("_Settings", bound=StoreSettings)
+
+# The limit in UTF-8 of S3 (User Guide, "Naming Amazon S3 objects") and of Google Cloud (Cloud Storage
+# documentation, "Object names"). Azure accepts 1,024 characters, so this is stricter there.
+MAX_KEY_BYTES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BucketStorage(Generic[_Settings]):
+    """A bucket, or a prefix of one. Pickles, and contains no secrets.
+
+    Attributes:
+        name: The bucket. On Azure, `container@account.dfs.core.windows.net`.
+        prefix: Empty, or ends in `/`.
+        settings: Configure access to the bucket.
+    """
+
+    name: str
+    prefix: str
+    settings: _Settings
+
+    @classmethod
+    def of(cls, location: str, settings: _Settings) -> Self:
+        """Return the storage at a location."""
+        return cls(*bucket_and_key(str(Location.parse(location)), settings.SCHEME), settings)
+
+    @property
+    def location(self) -> str:
+        return self.address("")
+
+    @property
+    def max_key_bytes(self) -> int:
+        return MAX_KEY_BYTES
+
+    def address(self, key: str) -> str:
+        return f"{self.settings.SCHEME}://{self.name}/{self.prefix}{key}"
