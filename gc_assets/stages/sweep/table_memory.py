@@ -66,7 +66,7 @@ def newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
             and plan.header.created_at <= context.clock.now()
         ]
         if plans:
-            newest = max(plans, key=lambda plan: (plan.header.created_at, plan.run.run_id))
+            newest = max(plans, key=lambda plan: (plan.header.run_date, plan.header.created_at))
             swept = _open_sweep(context, storage.name, context.state.open(newest.run))
             if swept is not None:
                 yield swept
