@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion, ObjectInfo
-from gc_assets.core.phases import CHANGED, DENIED, DONE, FAILED
-from gc_assets.stores.conditional.batches import RowDeletion, Step, delete_prepared, to_failure
+from gc_assets.core.phases import CHANGED, DONE, FAILED
+from gc_assets.stores.conditional.batches import RowDeletion, Step, delete_prepared
 from gc_assets.stores.conditional.quarantine import absent_result, changed_result, copy_back, is_other_object, is_restored_copy
+from gc_assets.stores.conditional.versioned_steps import refuse_if_unversioned, refuse_without_version
 from gc_assets.stores.protocol import PlannedAction, Result
 
 
@@ -31,11 +33,11 @@ class NoncurrentQuarantine:
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Act as `Quarantine.act` specifies."""
-        return delete_prepared(self.bucket, batch, resumed, self._prepare, self._verify, self._refuse_if_unversioned)
+        return delete_prepared(self.bucket, batch, resumed, self._prepare, self._verify, partial(refuse_if_unversioned, self.bucket))
 
     def _prepare(self, planned: PlannedAction, resumed: bool) -> Step:
         if planned.version_id is None:
-            return Result(DENIED, f"{planned.key!r} was planned without a version, because the bucket had no versioning; create a new plan")
+            return refuse_without_version(planned)
         version = self.bucket.head(planned.key, version_id=planned.version_id)
         current = self.bucket.head(planned.key)
         if planned.action == "quarantine":
@@ -75,24 +77,6 @@ class NoncurrentQuarantine:
             if removed.verdict in {"failed", "unknown"}:
                 removed.require()
         return Result(DONE)
-
-    def _refuse_if_unversioned(self, steps: Sequence[Step]) -> Sequence[Step]:
-        """Refuse deletes if the bucket no longer keeps versions, because they would be permanent."""
-        if not any(isinstance(step, RowDeletion) and step.planned.action == "quarantine" for step in steps):
-            return steps
-        try:
-            if self.bucket.versioning("change").is_on:
-                return steps
-        except OSError as error:
-            return [to_failure(step.planned, error) if isinstance(step, RowDeletion) else step for step in steps]
-        found = f"bucket {self.bucket.name} no longer keeps versions, so a delete could be permanent"
-        way_out = "enable versioning, or use `quarantine: trash` and create a new plan"
-        return [
-            Result(DENIED, f"{step.planned.key!r}: {found}; {way_out}", replan=True)
-            if isinstance(step, RowDeletion) and step.planned.action == "quarantine"
-            else step
-            for step in steps
-        ]
 
     def _verify(self, planned: PlannedAction, deleted: Change) -> Result:
         """Check that a delete kept the version."""

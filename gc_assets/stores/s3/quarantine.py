@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from gc_assets.buckets.protocol import Change, Deletion, Version
-from gc_assets.core.phases import CHANGED, DENIED, DONE, FAILED
+from gc_assets.core.phases import CHANGED, DONE, FAILED
 from gc_assets.s3.bucket import S3Bucket
-from gc_assets.stores.conditional.batches import RowDeletion, Step, delete_prepared, to_failure
+from gc_assets.stores.conditional.batches import RowDeletion, Step, delete_prepared
 from gc_assets.stores.conditional.quarantine import DeferredQuarantine, absent_result, changed_result, is_other_object
+from gc_assets.stores.conditional.versioned_steps import refuse_if_unversioned, refuse_without_version
 from gc_assets.stores.protocol import PlannedAction, Result
 
 # Versions of one key that are read: delete markers on top, and the versions under them.
@@ -40,11 +42,11 @@ class VersionedQuarantine:
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Act as `Quarantine.act` specifies."""
-        return delete_prepared(self.bucket, batch, resumed, self._prepare, self._verify, self._refuse_if_unversioned)
+        return delete_prepared(self.bucket, batch, resumed, self._prepare, self._verify, partial(refuse_if_unversioned, self.bucket))
 
     def _prepare(self, planned: PlannedAction, resumed: bool) -> Step:
         if planned.version_id is None:
-            return Result(DENIED, f"{planned.key!r} was planned without a version, because the bucket had no versioning; create a new plan")
+            return refuse_without_version(planned)
         if planned.action == "quarantine":
             return self._prepare_quarantine(planned, resumed)
         return self._prepare_restore(planned) if planned.action == "restore" else self._prepare_purge(planned, resumed)
@@ -62,24 +64,6 @@ class VersionedQuarantine:
         if is_other_object(current, planned, _NULL):
             return changed_result(planned, current)
         return RowDeletion(planned, (Deletion(planned.key),))
-
-    def _refuse_if_unversioned(self, steps: Sequence[Step]) -> Sequence[Step]:
-        """Refuse deletes if the bucket no longer keeps versions, because they would be permanent."""
-        if not any(isinstance(step, RowDeletion) and step.planned.action == "quarantine" for step in steps):
-            return steps
-        try:
-            if self.bucket.versioning("change").is_on:
-                return steps
-        except OSError as error:
-            return [to_failure(step.planned, error) if isinstance(step, RowDeletion) else step for step in steps]
-        found = f"bucket {self.bucket.name} no longer keeps versions, so a delete could be permanent"
-        way_out = "enable versioning, or use `quarantine: trash` and create a new plan"
-        return [
-            Result(DENIED, f"{step.planned.key!r}: {found}; {way_out}", replan=True)
-            if isinstance(step, RowDeletion) and step.planned.action == "quarantine"
-            else step
-            for step in steps
-        ]
 
     def _remove_own_marker(self, planned: PlannedAction, marker: str) -> Result:
         """Remove a delete marker of this run that hides another object than the planned one."""
