@@ -183,6 +183,7 @@ def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime
         "keep_last": cutoff.keep_last,
         "scope": "snapshots",
         "enabled": True,
+        "glob": None,
     }
 
 

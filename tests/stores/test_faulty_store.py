@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gc_assets.config.s3 import DEFAULT_CONNECTIONS
+from gc_assets.config.connections import DEFAULT_CONNECTIONS
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.protocol import Store

@@ -21,8 +21,9 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.state_scan import decode_each, decode_parquet
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import DANGLING
 from gc_assets.state.listings import open_listing
-from gc_assets.state.schemas import COMMIT_GRAPH, STORAGE_INVENTORY
+from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS, STORAGE_INVENTORY
 
 _COLUMNS: Final = ["table_uuid", "commit_id", "parents", "committed_at", "content_roots"]
 _LISTED: Final = pa.schema([STORAGE_INVENTORY.schema.field(name) for name in ("key", "last_modified")])
@@ -34,19 +35,30 @@ _REMEDY: Final = (
 
 
 def check_clocks(context: RunContext, name: str) -> Iterator[Finding]:
-    """Report commits of the last run that are older than a parent, or differ from their object."""
+    """Report commits of the last run that are older than a parent, or differ from their object.
+
+    Commits that no ref reaches are not compared with their parents.
+    """
     published = context.state.latest(name, COMMIT_GRAPH.name)
     if published is None:
         return
     commits = read_rows(context.state, COMMIT_GRAPH, published, columns=_COLUMNS)
-    found = [*_find_older_children(commits), *_find_skewed(context, commits)]
+    found = [*_find_older_children(commits, _list_dangling(context, name)), *_find_skewed(context, commits)]
     for text in found:
         yield Finding(name, "clocks", WARN, f"in the run of {published.receipt.run_date}, {text}", _REMEDY)
     if not found:
         yield Finding(name, "clocks", OK, f"{count_of(commits.num_rows, 'commit')}: none is older than a parent")
 
 
-def _find_older_children(commits: pa.Table) -> Iterator[str]:
+def _list_dangling(context: RunContext, name: str) -> pa.Array:
+    published = context.state.latest(name, REACHABLE_SNAPSHOTS.name)
+    if published is None:
+        return pa.array([], pa.string())
+    rows = read_rows(context.state, REACHABLE_SNAPSHOTS, published, columns=["commit_id", "state"])
+    return rows.filter(pc.equal(rows.column("state"), DANGLING)).column("commit_id").combine_chunks()
+
+
+def _find_older_children(commits: pa.Table, dangling: pa.Array) -> Iterator[str]:
     parents = commits.column("parents").combine_chunks()
     rows = pc.list_parent_indices(parents)
     edges = pa.table(
@@ -65,7 +77,8 @@ def _find_older_children(commits: pa.Table) -> Iterator[str]:
         }
     )
     joined = edges.join(known, ["table_uuid", "parent"], join_type="inner")
-    older = joined.filter(pc.less(joined.column("child_at"), joined.column("parent_at")))
+    is_older = pc.less(joined.column("child_at"), joined.column("parent_at"))
+    older = joined.filter(pc.and_not(is_older, pc.is_in(joined.column("child"), value_set=dangling)))
     if older.num_rows:
         examples = (f"{row['child']} ({row['child_at']:%Y-%m-%d %H:%M:%S}) of {row['parent']}" for row in _first(older, "child"))
         yield f"{count_of(older.num_rows, 'commit', 'are')} older than a parent: {', '.join(examples)}"

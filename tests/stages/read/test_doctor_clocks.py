@@ -63,6 +63,13 @@ def test_snapshot_with_the_time_of_another_clock_is_named(spark: SparkSession, t
     assert f"1 snapshot differs from the time of the object by more than 5m: {ids[1]} by 2:00:00 behind" in found.found
 
 
+def test_abandoned_snapshot_is_not_compared_with_its_parent(spark: SparkSession, tmp_path: Path) -> None:
+    house, builder, _ = run_and_check(spark, tmp_path, (60,))
+    builder.abandon_snapshot("main", days_ago(70), partial(write_chunk, age=70))
+    [found] = findings(house)
+    assert found.verdict == OK
+
+
 def test_lake_without_a_run_has_no_finding(spark: SparkSession, tmp_path: Path) -> None:
     house, _, _ = run_and_check(spark, tmp_path, (60,))
     assert list(check_clocks(house.run_context(), "weather")) == []

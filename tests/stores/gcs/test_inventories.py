@@ -19,8 +19,11 @@ from gc_assets.stores.store import open_lister
 from tests.stores.contract import inventory
 from tests.stores.gcs_bench import GcsBench, open_gcs_bench
 
-NOW = datetime.now(UTC) + timedelta(minutes=1)
 KEYS = ("a", "t/b c", "t/é", ".gc-assets/trash/x")
+
+
+def in_a_minute() -> datetime:
+    return datetime.now(UTC) + timedelta(minutes=1)
 
 
 def encode(rows: pa.Table, file_format: str) -> bytes:
@@ -78,7 +81,7 @@ def test_report_contains_the_objects_of_a_listing(file_format: str, versioned: b
             bench.put(key, key.encode())
         bench.client.bucket(bench.bucket).blob(f"{bench.prefix}gone").delete()
         location = write_report(bench, file_format, datetime.now(UTC))
-        plan = lister_of(bench, location).plan(2, NOW, frozenset(), NOW, None)
+        plan = lister_of(bench, location).plan(2, in_a_minute(), frozenset(), in_a_minute(), None)
         found = [row for task in plan.tasks for step in task.run(10**9) for row in step.objects.to_pylist()]
         listed = inventory(bench.store)
         assert listed.keys() == {key for key in KEYS if not key.startswith(".gc-assets/")}
@@ -92,14 +95,13 @@ def test_newest_finished_report_is_used_and_a_damaged_one_is_refused() -> None:
         older, newer = datetime.now(UTC) - timedelta(hours=3), datetime.now(UTC) - timedelta(hours=1)
         write_report(bench, "csv", older)
         location = write_report(bench, "csv", newer)
-        plan = lister_of(bench, location).plan(2, NOW, frozenset(), NOW, None)
+        plan = lister_of(bench, location).plan(2, in_a_minute(), frozenset(), in_a_minute(), None)
         assert plan.report is not None
         assert abs(plan.report.as_of - newer) < timedelta(seconds=1)
-        assert any(
-            "scan of" in finding.found for finding in lister_of(bench, location).examine(StorageConfig(name="s", location="/x"), NOW)
-        )
+        found = lister_of(bench, location).examine(StorageConfig(name="s", location="/x"), in_a_minute())
+        assert any("scan of" in finding.found for finding in found)
         write_report(bench, "csv", newer + timedelta(minutes=5), shard_count=2)
         with pytest.raises(StoreError, match="it lists 1 files, expected 2"):
-            lister_of(bench, location).plan(2, NOW, frozenset(), NOW, None)
+            lister_of(bench, location).plan(2, in_a_minute(), frozenset(), in_a_minute(), None)
         with pytest.raises(StoreError, match="expected files such as ID_2026"):
-            lister_of(bench, bench.store.location).plan(2, NOW, frozenset(), NOW, None)
+            lister_of(bench, bench.store.location).plan(2, in_a_minute(), frozenset(), in_a_minute(), None)
