@@ -1,7 +1,8 @@
 """Copy entries that an earlier release decoded, if this release cannot decode their container.
 
 A new release decodes all containers again. A damaged one stays undecoded, so its table is unreadable.
-The copied rows keep the files live that the table needs outside its claims.
+The copied rows keep the files live that the table needs outside its claims. Only lakes whose rows
+depend on no setting have such copies.
 """
 
 from __future__ import annotations

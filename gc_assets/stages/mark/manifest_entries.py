@@ -260,10 +260,17 @@ def _decode(
 
 
 def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written: WrittenParts) -> Iterator[WrittenParts]:
-    """Copy the entries of containers that could not be decoded and that an earlier release decoded."""
+    """Copy the entries of damaged containers that an earlier release decoded.
+
+    Rows decoded with other settings may lack files, and a missing container may be in quarantine. A
+    copy would make both look complete, and files that they need could be purged.
+    """
     state, storages = context.state, [storage.name for storage in context.config.storages]
+    if context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages]):
+        return
     paths = side_paths(run, written, UNREADABLE_CONTAINERS_SIDE)
-    failed = read_parts(state.files, paths, UNREADABLE_CONTAINERS, ["address"]).column("address").combine_chunks().unique()
+    unreadable = read_parts(state.files, paths, UNREADABLE_CONTAINERS, ["address", "absent"])
+    failed = unreadable.filter(pc.invert(unreadable.column("absent"))).column("address").combine_chunks().unique()
     decoders: dict[str | None, list[PastRun]] = {cache_fingerprint(context, lake_name): []}
     for past in reversed(list(state.history(lake_name, MANIFEST_ENTRIES.name)) if len(failed) else []):
         decoders.setdefault(past.summary(SegmentSummary).decoded_as, []).insert(0, past)

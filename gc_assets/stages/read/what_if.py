@@ -246,7 +246,8 @@ class Comparison:
         for lake in scenario.lakes:
             if scenario.retention is not None:
                 changed = self.context.config.lake(lake).with_retention(scenario.retention)
-                yield f"lake {lake} would keep {changed.describe_retention({})}, except where refs or tables have their own settings"
+                kept = self.context.kind(lake).describe_retention(changed, {})
+                yield f"lake {lake} would keep {kept}, except where refs or tables have their own settings"
             frozen = self.context.table(LAKE_REFS, lake).summary(LakeRefsSummary).policy_digest
             if frozen != self.context.config.policy_digest():
                 yield f"lake {lake}: the configuration changed after the run, and the numbers include the effect of that change"

@@ -71,10 +71,11 @@ def test_files_of_an_unreadable_table_stay_live_after_an_upgrade(
         house.plan()
         planned.append(set(house.planned_actions()))
         monkeypatch.setattr(manifest_entries, "__version__", release)
-    house.now += timedelta(days=1)
-    header = house.plan()
-    planned.append(set(house.planned_actions()))
+    for _ in range(2):  # the second run finds the copies of the first
+        house.now += timedelta(days=1)
+        header = house.plan()
+        planned.append(set(house.planned_actions()))
+        assert [item.table_name for item in header.unreadable] == ["db.reader"]
 
-    assert [house.key(shared) in actions for actions in planned] == [False, False, False]
-    assert [item.table_name for item in header.unreadable] == ["db.reader"]
+    assert [house.key(shared) in actions for actions in planned] == [False] * 4
     assert leftovers <= planned[-1]
