@@ -249,10 +249,10 @@ def _find_reason(
         return listed
     if accepted is None and due_at is None:
         return "`retention.dropped` is keep"
-    if accepted is None and due_at is not None and now < due_at:
-        return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC"
     if former.newest is not None and former.newest >= dropped.before and former.newest_key is not None:
         return f"{show(former.newest_key)} was written after {_describe_last_use(dropped)}"
+    if accepted is None and due_at is not None and now < due_at:
+        return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC"
     return None
 
 
