@@ -53,32 +53,28 @@ class Wire:
     on_request: Callable[[int], None] | None = None
     on_answer: Callable[[int], None] | None = None
     requests: int = 0
-    running: int = 0
 
     def settle(self) -> None:
-        """Wait until no request of a killed process is executed any more. Its last ones would meet those of the next run."""
-        quiet_since = time.monotonic()
-        while time.monotonic() < quiet_since + 0.1:
-            time.sleep(0.01)
-            quiet_since = time.monotonic() if self.running > 0 else quiet_since
+        """Wait until a killed process has no more requests on the way. They would meet those of the next run."""
+        seen = -1
+        while seen != self.requests:
+            seen = self.requests
+            time.sleep(0.1)
 
     def count_from(self, on_request: Callable[[int], None] | None = None, on_answer: Callable[[int], None] | None = None) -> None:
         """Number further requests from 1."""
-        self.requests, self.running, self.on_request, self.on_answer = 0, 0, on_request, on_answer
+        self.requests, self.on_request, self.on_answer = 0, on_request, on_answer
 
     def see_request(self, method: str, path: str, query: Mapping[str, str]) -> None:
         del method, path, query
         with self.cloud.lock:
             self.requests += 1
-            self.running += 1
             number = self.requests
         if self.on_request is not None:
             self.on_request(number)
 
     def see_answer(self, method: str, path: str, query: Mapping[str, str]) -> None:
         del method, path, query
-        with self.cloud.lock:
-            self.running -= 1
         if self.on_answer is not None:
             self.on_answer(self.requests)
 
