@@ -246,7 +246,7 @@ def test_catalog_replaced_by_an_empty_one_drops_nothing(shop: Shop) -> None:
 
 @full_suite_only
 def test_other_catalog_under_the_same_name_drops_nothing(shop: Shop, tmp_path: Path) -> None:
-    other_place = LakeBuilder(tmp_path / "elsewhere")
+    other_place = LakeBuilder(tmp_path / "other")
     other_place.catalog.create_namespace("db")
     other_place.catalog.register_table("db.a", shop.metadata["a"])
     shop.house.lakes = [other_place.config()]

@@ -1,7 +1,8 @@
 """Find schemas and partition specs that no retained snapshot needs. Pure, except for reading lists.
 
 Source: `RemoveSnapshots.cleanExpiredMetadata` of Apache Iceberg 1.11. A schema is used if it is
-current or belongs to a retained snapshot. A partition spec is used if it is the default, or a
+current or belongs to a retained snapshot. Unlike Iceberg, a retained snapshot without a schema id,
+as old writers make it, keeps all schemas. A partition spec is used if it is the default, or a
 manifest of a retained snapshot has it. Sort orders are kept, because no catalog can remove them.
 """
 
@@ -65,7 +66,9 @@ def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Seq
     Raises:
         FormatError, OSError: If a list cannot be read.
     """
-    schemas = {int(value) for value in schema_ids if value is not None and value.removeprefix("-").isdecimal()}
+    named = set(schema_ids)
+    is_known = all(value is not None and value.isdecimal() for value in named)
+    schemas = {int(value) for value in named if value is not None} if is_known else evolution.schemas
     specs = set[int]() if evolution.default_spec is None else {evolution.default_spec}
     unread = list(dict.fromkeys(reversed(lists)))
     while unread and not evolution.specs <= specs:

@@ -47,8 +47,10 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     state = context.state
     inputs = [context.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
     seen_at = inputs[0].summary(LakeRefsSummary).frozen_at
-    newest = state.latest(lake_name, SNAPSHOT_HISTORY.name) if context.verification_id is not None else None
-    day = max(context.run_date, newest.receipt.run_date) if newest is not None else context.run_date
+    newest = state.latest(lake_name, SNAPSHOT_HISTORY.name)
+    day = context.run_date
+    if newest is not None and context.verification_id is not None:
+        day = max(day, newest.receipt.run_date)
     earlier = _newest(context, lake_name, day)
     edits = _expiry_logs(context, lake_name)
     spark = _choose_session(spark, edits, [*inputs, *([earlier] if earlier is not None else [])])
@@ -74,13 +76,17 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     run = start_run(context, lake_name, SNAPSHOT_HISTORY, day)
     log_activity(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier runs")
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
-    before = earlier.summary(SnapshotHistorySummary).published if earlier is not None else None
-    sources = read_frozen_refs(context, lake_name, inputs[0]).sources
-    paths = [f"{run.path}/{part.name}" for part in written.parts]
+    published = None
+    # A repeated run of an earlier date lists snapshots that were removed since.
+    if newest is None or newest.receipt.run_date <= day:
+        before = earlier.summary(SnapshotHistorySummary).published if earlier is not None else None
+        sources = read_frozen_refs(context, lake_name, inputs[0]).sources
+        paths = [f"{run.path}/{part.name}" for part in written.parts]
+        published = publish_history(context, lake_name, paths, sources, _retention_period(context, lake_name), before)
     summary = SnapshotHistorySummary(
         listed=sum(total.rows for key, total in written.totals.items() if key == ("false",)),
         expired=sum(total.rows for key, total in written.totals.items() if key == ("true",)),
-        published=publish_history(context, lake_name, paths, sources, _retention_period(context, lake_name), before),
+        published=published,
     )
     return publish(
         state, run, written, context.clock, inputs=[*inputs, *([earlier] if earlier else [])], summary=summary, unsafe=context.unsafe

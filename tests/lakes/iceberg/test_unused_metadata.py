@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -120,6 +121,16 @@ def test_second_apply_finds_nothing_to_do(builder: LakeBuilder, evolved: TableBu
     assert {outcome.verdict for outcome in apply(read, actions).values()} == {"absent"}
     assert evolved.table.metadata_location == before
     assert prunings_of(plan_all(read)[0]) == set()
+
+
+def test_retained_snapshot_without_a_schema_id_keeps_all_schemas(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    """Its schema is not known. Old writers did not record it."""
+    path = Path(evolved.metadata_location.removeprefix("file://"))
+    document = json.loads(path.read_text())
+    for snapshot in document["snapshots"]:
+        snapshot.pop("schema-id", None)
+    path.write_text(json.dumps(document))
+    assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == {("remove_spec", "0")}
 
 
 def test_missing_manifest_list_keeps_the_specs(builder: LakeBuilder, evolved: TableBuilder) -> None:

@@ -140,6 +140,23 @@ def test_records_are_kept_if_the_state_is_lost(spark: SparkSession, tmp_path: Pa
     assert before
 
 
+def test_repeated_run_of_an_earlier_date_is_not_published(spark: SparkSession, tmp_path: Path) -> None:
+    """Its frozen refs list snapshots that were removed since."""
+    house = Lakehouse(spark, tmp_path)
+    builder, orders = build_lake(house, {"table": NAME})
+    mark_and_publish(house)
+    first, before = house.now, snapshot_ids(orders.table)
+    house.now += timedelta(days=1)
+    with orders.table.maintenance.expire_snapshots() as expiry:
+        expiry.by_id(orders.table.metadata.snapshots[0].snapshot_id)
+    mark_and_publish(house)
+    expected = read_published(builder)
+    assert {item for item, (expired, _) in expected.items() if expired} == before - snapshot_ids(orders.table)
+    house.now = first
+    snapshot_history(house.spark, house.run_context(), "sales")
+    assert read_published(builder) == expected
+
+
 def test_history_goes_to_another_catalog(spark: SparkSession, tmp_path: Path) -> None:
     house, other = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path / "other")
     _, orders = build_lake(house, {"table": NAME, "catalog": other.properties, "catalog_name": other.catalog_name})

@@ -34,7 +34,7 @@ def test_soft_deleted_objects_are_counted() -> None:
 @pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
 def test_lifecycle_rule_that_deletes_too_early_is_found(mode: str, verdict: str) -> None:
     early = {"action": {"type": "Delete"}, "condition": {"age": 3, "matchesPrefix": ["lake/"]}}
-    other = {"action": {"type": "Delete"}, "condition": {"age": 1, "matchesPrefix": ["elsewhere/"]}}
+    other = {"action": {"type": "Delete"}, "condition": {"age": 1, "matchesPrefix": ["other/"]}}
     cheaper = {"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 1}}
     with open_gcs_bench(lifecycle={"rule": [early, other, cheaper]}) as bench:
         found = examine(bench, mode=mode)["lifecycle"]
