@@ -282,7 +282,9 @@ class AzureBucket(BucketStorage[AzureConfig]):
             return self._to_change(error, key)
         except OSError as error:  # a key that no request can name
             return Change("denied", error)
-        return Change("done", version_id=answer.get("version_id") if isinstance(answer, Mapping) else None)
+        written: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
+        etag = written.get("etag")
+        return Change("done", version_id=written.get("version_id"), token=None if etag is None else str(etag).strip('"'))
 
     def _to_change(self, error: AzureError, key: str, *, reads: bool = True) -> Change:
         """Return what an error shows about a change.
@@ -321,7 +323,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         try:
             from_blob = self._blob(key, "change")
             if source.answer.tag_count:
-                options["tags"] = from_blob.get_blob_tags()
+                options["tags"] = from_blob.get_blob_tags(**_version(source.version_id))
             version = f"{'&' if '?' in from_blob.url else '?'}versionid={source.version_id}" if source.version_id else ""
             return self._start_and_await(source, f"{from_blob.url}{version}", to, options)
         except AzureError as error:

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+from google.cloud.exceptions import NotFound
+
 from gc_assets.buckets.identity import build_identity
 from gc_assets.buckets.protocol import COPY_ENTRIES, Change, Deletion, ObjectInfo, Page, Role, Version, Versioning
 from gc_assets.buckets.requests import map_concurrently
@@ -79,7 +81,14 @@ class GcsBucket(BucketStorage[GcsConfig]):
                 raise OSError(errno.EFBIG, found, self.address(key))
             # Another blob, because the link to the media in the description may lead to another host.
             media = self._blob(key, role, str(blob.generation))
-            return media.download_as_bytes(raw_download=True, retry=None), _describe(blob)
+            try:
+                return media.download_as_bytes(raw_download=True, retry=None), _describe(blob)
+            except NotFound:
+                if version_id is not None:
+                    raise
+                # The key exists: a writer replaced the object between the two requests.
+                found = f"generation {blob.generation} was replaced while it was read; try again"
+                raise OSError(errno.EAGAIN, found, self.address(key)) from None
 
         content, info = call(self.address(key), request)
         if len(content) != info.size_bytes:

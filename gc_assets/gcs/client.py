@@ -234,6 +234,8 @@ def _verdict_of(error: OSError) -> ChangeVerdict:
 
 def is_transient(error: OSError) -> bool:
     """Return True if the same request may succeed later."""
+    if error.errno == errno.EAGAIN:
+        return True
     cause = error.__cause__
     status = status_of(cause)
     if status is not None:

@@ -355,12 +355,19 @@ class Handler(BaseHTTPRequestHandler):
     def _read_body(self) -> bytes:
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             body = b""
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                body += self.rfile.read(size)
+            while size := int(self.rfile.readline().split(b";")[0] or b"-1", 16):
+                body += self._read_exactly(size)
                 self.rfile.readline()
             self.rfile.readline()
             return body
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        return self._read_exactly(int(self.headers.get("Content-Length") or 0))
+
+    def _read_exactly(self, size: int) -> bytes:
+        """Read a part of a body. A client that was killed while it sent it has made no request."""
+        body = self.rfile.read(size) if size >= 0 else b""
+        if len(body) != size:
+            raise ConnectionResetError
+        return body
 
     def _send(self, status: int, content: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)

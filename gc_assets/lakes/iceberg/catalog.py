@@ -51,6 +51,8 @@ _REPAIR_HINT = "repair it or drop it from the catalog"
 _IO_PROPERTY, _GUARDED_IO = "py-io-impl", "gc_assets.lakes.iceberg.file_io.GuardedFileIO"
 _USER_INFO = re.compile(r"://[^/@\s]+@")
 _SEPARATORS = re.compile(r"[:\s]+")
+# A commit waits as long for other writers of the file. The default of SQLite is 5 s.
+_SQLITE_SECONDS: Final = 30.0
 # Enough to write the rows of a large lake.
 _WRITE_SECONDS: Final = 1800.0
 # Shorter parts of a secret occur in ordinary words.
@@ -577,7 +579,8 @@ def _without_pool(client: Catalog) -> Catalog:
     if isinstance(client, SqlCatalog) and client.engine.dialect.name == "sqlite":
         pooled = client.engine
         if pooled.url.database not in {None, "", ":memory:"}:
-            client.engine = create_engine(pooled.url, echo=pooled.echo, poolclass=NullPool)
+            waits = {} if "timeout" in pooled.url.query else {"timeout": _SQLITE_SECONDS}
+            client.engine = create_engine(pooled.url, echo=pooled.echo, poolclass=NullPool, connect_args=waits)
             pooled.dispose()
     return client
 

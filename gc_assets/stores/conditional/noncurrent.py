@@ -13,7 +13,7 @@ from functools import partial
 
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion, ObjectInfo
-from gc_assets.core.phases import CHANGED, DONE, FAILED
+from gc_assets.core.phases import CHANGED, DENIED, DONE, FAILED
 from gc_assets.stores.conditional.batches import RowDeletion, Step, delete_prepared
 from gc_assets.stores.conditional.quarantine import absent_result, changed_result, copy_back, is_other_object, is_restored_copy
 from gc_assets.stores.conditional.versioned_steps import refuse_if_unversioned, refuse_without_version
@@ -38,6 +38,10 @@ class NoncurrentQuarantine:
     def _prepare(self, planned: PlannedAction, resumed: bool) -> Step:
         if planned.version_id is None:
             return refuse_without_version(planned)
+        if planned.version_id == self.bucket.null_version:
+            # The version that a delete keeps has another id, which no record would have.
+            found = "the object was written before the bucket kept versions, so it has no version id"
+            return Result(DENIED, f"{planned.key!r}: {found}; write it again, or use `quarantine: trash` without versioning")
         version = self.bucket.head(planned.key, version_id=planned.version_id)
         current = self.bucket.head(planned.key)
         if planned.action == "quarantine":

@@ -153,15 +153,16 @@ class DeferredQuarantine:
         version_id = current.version_id or null_version
         if version_id is None:
             return remove_planned(self.bucket, planned)
-        return self.cover(planned, version_id) or self._purge_version(planned, version_id)
+        token = token_of(current.identity) if self.bucket.compares_in_batches else None
+        return self.cover(planned, version_id) or self._purge_version(planned, Deletion(planned.key, version_id, token))
 
     def cover(self, planned: PlannedAction, version_id: str) -> Result | None:
         """Prevent that a purge exposes an older version. Returns the result if that fails."""
         del planned, version_id
         return None
 
-    def _purge_version(self, planned: PlannedAction, version_id: str) -> Result:
-        (deleted,) = self.bucket.delete([Deletion(planned.key, version_id)])
+    def _purge_version(self, planned: PlannedAction, version: Deletion) -> Result:
+        (deleted,) = self.bucket.delete([version])
         if deleted.verdict == "unknown":
             deleted.require()
         return Result(DONE) if deleted.is_done else to_refusal(planned, deleted)

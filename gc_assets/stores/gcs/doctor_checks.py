@@ -6,7 +6,7 @@ compare generations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -20,6 +20,10 @@ from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucke
 from gc_assets.stores.gcs.conditions import compares_generations
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
+# Conditions of lifecycle rules that count days. The age counts from the creation: of the copy in the
+# trash, but of the object itself if its version stays.
+_AGES: Final = ("age", "daysSinceNoncurrentTime", "daysSinceCustomTime")
+_NONCURRENT: Final = ("daysSinceNoncurrentTime",)
 # Pages of soft-deleted objects that are counted.
 _SOFT_DELETED_PAGES: Final = 10
 _TERMS: Final = StoreTerms(
@@ -86,7 +90,7 @@ def _check_lifecycle(bucket: GcsBucket, resource: Any, storage: StorageConfig) -
 
     A rule that does so before a purge is due is a failure in a storage of mode `apply`.
     """
-    rules = list(_find_deleting_rules(bucket, resource))
+    rules = list(_find_deleting_rules(bucket, resource, _NONCURRENT if storage.quarantine == "versioned" else _AGES))
     for days, description in rules:
         verdict = FAIL if storage.mode == "apply" and days < storage.quarantine_days else WARN
         action = f"Extend it beyond {storage.quarantine_days} days, or exclude {bucket.prefix}{RESERVED_PREFIX} and the lakes."
@@ -112,15 +116,18 @@ def examine_state(bucket: GcsBucket) -> Iterator[Finding]:
         yield Finding("state", "lifecycle", OK, "no lifecycle rule of its bucket deletes objects of the state")
 
 
-def _find_deleting_rules(bucket: GcsBucket, resource: Any) -> Iterator[tuple[int, str]]:
-    """Yield the rules that delete objects of the storage: earliest age in days, description."""
+def _find_deleting_rules(bucket: GcsBucket, resource: Any, conditions: Sequence[str] = _AGES) -> Iterator[tuple[int, str]]:
+    """Yield the rules that delete objects of the storage: earliest time in days, description.
+
+    The time is since the quarantine of an object, by the conditions that count from there.
+    """
     for rule in resource.lifecycle_rules:
         condition: Mapping[str, Any] = rule.get("condition", {})
         prefixes = condition.get("matchesPrefix") or [""]
         affected = [prefix for prefix in prefixes if prefix.startswith(bucket.prefix) or bucket.prefix.startswith(prefix)]
         if rule.get("action", {}).get("type") != "Delete" or not affected:
             continue
-        ages = [int(condition[name]) for name in ("age", "daysSinceNoncurrentTime", "daysSinceCustomTime") if name in condition]
+        ages = [int(condition[name]) for name in conditions if name in condition]
         terms = ", ".join(f"{name} {value}" for name, value in sorted(condition.items()) if name != "matchesPrefix")
         # Without an age, such as with numNewerVersions, an object may be deleted immediately.
         yield max(ages, default=0), f"a lifecycle rule of bucket {bucket.name} deletes objects under {affected[0]!r} ({terms or 'always'})"

@@ -7,7 +7,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from azure.storage.blob import BlobClient, ContainerSasPermissions, ContentSetti
 from gc_assets.azure.bucket import AzureBucket
 from gc_assets.azure.client import get_container
 from gc_assets.buckets.identity import token_of
-from gc_assets.buckets.protocol import QUARANTINED, Deletion
+from gc_assets.buckets.protocol import QUARANTINED, Deletion, Versioning
 from gc_assets.config.azure import AzureConfig
 from gc_assets.config.connections import Connections
 from gc_assets.core.errors import GateRefused, StoreError, UsageError
@@ -73,6 +74,32 @@ def test_blob_with_a_snapshot_is_denied(bench: AzureBench) -> None:
     verdict, error = result_of(bench, "t/a")
     assert (verdict, "the blob has snapshots; delete them" in error) == ("denied", True)
     assert bench.get("t/a") == b"x"
+
+
+def test_blob_from_before_versioning_is_not_quarantined_as_a_version(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version that its delete keeps would have an id that no record has."""
+    monkeypatch.setattr(AzureBucket, "versioning", lambda _, __: Versioning("Enabled"))
+    bench.put("t/a", b"x")
+    row = replace(QuarantineBench(bench, "versioned").plan_row("t/a"), version_id="null")
+    (result,) = bench.store.quarantine("versioned", PLAN).act([row])
+    assert (result.verdict, "has no version id" in (result.error or "")) == ("denied", True)
+    assert bench.get("t/a") == b"x"
+
+
+def test_deferred_purge_keeps_a_blob_that_is_written_after_the_comparison(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AzureBucket, "versioning", lambda _, __: Versioning("Enabled"))
+    bench.put("t/a", b"old")
+    row = replace(QuarantineBench(bench, "deferred").plan_row("t/a"), action="purge", source_plan_id=PLAN)
+    delete = AzureBucket.delete
+
+    def delete_late(self: AzureBucket, objects: Sequence[Deletion]) -> Any:
+        bench.put("t/a", b"new")
+        return delete(self, objects)
+
+    monkeypatch.setattr(AzureBucket, "delete", delete_late)
+    (result,) = bench.store.quarantine("deferred", PLAN).act([row])
+    assert result.verdict != "done"
+    assert bench.get("t/a") == b"new"
 
 
 def test_archived_blob_is_denied(bench: AzureBench) -> None:

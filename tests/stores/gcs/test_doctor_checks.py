@@ -41,6 +41,15 @@ def test_lifecycle_rule_that_deletes_too_early_is_found(mode: str, verdict: str)
         assert (found.verdict, "under 'lake/' (age 3)" in found.found, bool(found.todo)) == (verdict, True, True)
 
 
+def test_age_of_an_object_does_not_count_from_its_quarantine() -> None:
+    """A version in quarantine keeps the age of its object, and a rule by age may delete it the next day."""
+    by_age = {"action": {"type": "Delete"}, "condition": {"age": 365, "isLive": False}}
+    by_quarantine = {"action": {"type": "Delete"}, "condition": {"daysSinceNoncurrentTime": 365}}
+    for rule, verdict in ((by_age, "fail"), (by_quarantine, "warn")):
+        with open_gcs_bench(versioned=True, lifecycle={"rule": [rule]}) as bench:
+            assert examine(bench, quarantine="versioned", mode="apply")["lifecycle"].verdict == verdict
+
+
 def test_retention_and_default_hold_are_reported() -> None:
     settings = {"retentionPolicy": {"retentionPeriod": "86400"}, "defaultEventBasedHold": True}
     with open_gcs_bench(**settings) as bench:

@@ -386,6 +386,23 @@ def test_next_run_completes_a_run_killed_at_any_request(wire: Wire, action: Acti
     assert number > 1
 
 
+# Reads
+
+
+def test_object_that_is_replaced_while_it_is_read_is_not_missing(wire: Wire) -> None:
+    """The description and the bytes are two requests, and the bytes of the described generation are gone."""
+    with open_gcs_bench(wire.server) as bench:
+        bench.put("a", b"old")
+
+        def overwrite(number: int) -> None:
+            if number == 2:
+                wire.count_from()
+                bench.put("a", b"new")
+
+        wire.count_from(on_request=overwrite)
+        assert bench.store.objects.read(f"{bench.store.location}a") == b"new"
+
+
 # Credentials
 
 
