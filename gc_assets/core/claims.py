@@ -142,11 +142,6 @@ class Claims:
             directory = directory[: directory[:-1].rfind("/") + 1]
         return directory
 
-    @property
-    def narrowed(self) -> frozenset[str]:
-        """Prefixes that replace claims which were too wide."""
-        return frozenset(claim.prefix + folder for claim in self.wide for folder in TABLE_FOLDERS)
-
     def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return a lake column and a table uuid column, with nulls for unclaimed keys."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()

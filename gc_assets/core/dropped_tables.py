@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.printable import show
-from gc_assets.core.units import format_duration
 
 # A dropped table without files is forgotten after this time. Until then its copies in quarantine
 # have a claim, so that they can be purged.
@@ -278,11 +277,6 @@ def find_later_use(dropped: DroppedTable, records: Iterable[DroppedTable]) -> st
 
 def _describe_last_use(dropped: DroppedTable) -> str:
     return "it was accepted as dead" if dropped.accepted_at is not None else "a run last read the table"
-
-
-def format_wait(wait: timedelta | None) -> str:
-    """Return the waiting time as in lakes.yaml."""
-    return "keep" if wait is None else format_duration(wait)
 
 
 @dataclass(frozen=True)

@@ -155,19 +155,6 @@ class Filter:
             raise StateError(f"live filter of {blocks:,} blocks: its bytes do not match their checksum; create it again")
         return cls(spec, np.frombuffer(bits, "<u8").astype(np.uint64))
 
-    def self_test(self, live: _Hashes) -> None:
-        """Verify that the filter contains every live hash, because a live file would otherwise
-        become a candidate.
-
-        Raises:
-            StateError: If a live hash is missing.
-        """
-        missed = len(live) - int(np.count_nonzero(self.contains(live)))
-        if missed:
-            raise StateError(
-                f"live filter: {missed:,} of {len(live):,} live keys are missing, expected 0; the filter is not used, create it again"
-            )
-
     def measured_fpr(self, samples: int, rng: np.random.Generator) -> float:
         """Measure the false-positive rate with `samples` random hashes.
 
