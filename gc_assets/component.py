@@ -8,7 +8,7 @@ from typing import Final
 
 import dagster as dg
 from dagster.components import scaffold_component
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from gc_assets.definitions import build_definitions
 
@@ -32,6 +32,16 @@ class ScaffoldParams(BaseModel):
     """Options of `dg scaffold defs`."""
 
     lakes_yaml: str | None = Field(default=None, description="An existing lakes.yaml. By default, an example to complete is written.")
+
+    @field_validator("lakes_yaml")
+    @classmethod
+    def _require_file(cls, path: str | None) -> str | None:
+        if path is not None and not Path(path).is_file():
+            found = "is no file" if Path(path).exists() else "does not exist"
+            raise ValueError(
+                f"{Path(path).resolve()} {found}. Enter the path of an existing lakes.yaml, or omit --lakes-yaml to write an example."
+            )
+        return path
 
 
 class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster.components.testing import create_defs_folder_sandbox
+from pydantic import ValidationError
 
 from gc_assets.component import EXAMPLE_CONFIG, LakeGarbageCollection
 from gc_assets.definitions import build_definitions
@@ -43,6 +44,17 @@ def test_existing_configuration_is_not_changed(given: str, tmp_path: Path, monke
         assert (written.is_absolute(), (folder / written).samefile(own)) == (given == "absolute", True)
         with sandbox.load_component_and_build_defs(folder) as (_, definitions):
             assert dg.AssetKey(["shop", "catalog"]) in definitions.resolve_all_asset_keys()
+
+
+@pytest.mark.parametrize("given, expected", [("lake.yaml", "lake.yaml does not exist"), ("", " is no file")])
+def test_missing_configuration_is_refused_before_anything_is_written(
+    given: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with create_defs_folder_sandbox() as sandbox:
+        with pytest.raises(ValidationError, match=f"{expected}. Enter the path of an existing lakes.yaml, or omit --lakes-yaml"):
+            sandbox.scaffold_component(LakeGarbageCollection, scaffold_params={"lakes_yaml": given})
+        assert [path for path in sandbox.defs_folder_path.rglob("*") if path.name in {"defs.yaml", "lakes.yaml"}] == []
 
 
 def test_build_definitions_accepts_paths_and_platforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
