@@ -21,7 +21,14 @@ from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError, NoSuchTableError, RESTError, ValidationException
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    NoSuchIcebergTableError,
+    NoSuchTableError,
+    RESTError,
+    ValidationException,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 from pyiceberg.typedef import Identifier
@@ -83,6 +90,10 @@ class CommitDenied(GcError):
 
 class NotLoadable(LakeUnreadable):
     """Table that pyiceberg cannot load, although its catalog answers. A retry cannot help."""
+
+
+class InvalidRequest(NotLoadable):
+    """Table name that the catalog rejects as invalid, so no table has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +318,8 @@ class CatalogClient:
             raise self.unreadable(f"table {name}", _describe(error)) from None
         except NoSuchTableError:
             return None
+        except BadRequestError as error:
+            raise InvalidRequest(str(self.unreadable(f"table {name}", _describe(error)))) from None
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             found = None if isinstance(error, RESTError | TimeoutError) else self._find_metadata(identifier)
             if found is None:

@@ -37,7 +37,7 @@ def read_raw_pointer(client: Catalog, identifier: Identifier) -> RawPointer | No
         answer = _get(client, Endpoints.load_table, identifier, IdentifierKind.TABLE)
         metadata = answer.get("metadata")
         uuid = metadata.get("table-uuid") if isinstance(metadata, dict) else None
-        return RawPointer(_require_location(answer, _REST_LOCATION), uuid if isinstance(uuid, str) else None)
+        return RawPointer(_require_location(answer, _REST_LOCATION), uuid.lower() if isinstance(uuid, str) else None)
     parameters = _read_parameters(client, identifier)
     return None if parameters is None else RawPointer(_require_location(parameters, _LOCATION))
 

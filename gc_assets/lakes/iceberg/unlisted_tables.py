@@ -6,27 +6,59 @@ A catalog may leave out tables that the user may not read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Final
 
 from gc_assets.core.errors import LakeUnreadable
 
 if TYPE_CHECKING:
+    from pyiceberg.typedef import Identifier
+
     from gc_assets.lakes.iceberg.catalog import CatalogClient
+
+# Longer names have too many possible identifiers. Of those, only some are requested.
+_MAX_PARTS: Final = 6
 
 
 def find_listed(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
     """Return why tables (uuid to name) may still be in a catalog, by uuid."""
-    return dict(_find_listed(catalog, tables))
+    found = ((uuid, _find_reason(catalog, uuid, name)) for uuid, name in sorted(tables.items()))
+    return {uuid: reason for uuid, reason in found if reason is not None}
 
 
-def _find_listed(catalog: CatalogClient, tables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for uuid, name in sorted(tables.items()):
-        if "." not in name:  # pyiceberg cannot load a table without a namespace
-            continue
+def _find_reason(catalog: CatalogClient, uuid: str, name: str) -> str | None:
+    from gc_assets.lakes.iceberg.catalog import InvalidRequest  # pyiceberg takes half a second
+
+    for number, identifier in enumerate(list_identifiers(name)):
         try:
-            found = catalog.load(tuple(name.split(".")))
+            found = catalog.load(identifier)
         except LakeUnreadable as error:
-            yield uuid, f"its catalog does not confirm that it does not exist: {error}"
-            continue
+            if number and isinstance(error, InvalidRequest):
+                continue  # such a catalog permits no dots in its names
+            return f"its catalog does not confirm that it does not exist: {error}"
         if found is not None and found.table_uuid in {None, uuid}:
-            yield uuid, f"its catalog still has {name}, but does not list it"
+            return f"its catalog still has {name}, but does not list it"
+        if found is not None:
+            return f"its catalog has another table {name} with uuid {found.table_uuid}, but does not list it"
+    return None
+
+
+def list_identifiers(name: str) -> Iterator[Identifier]:
+    """Yield the identifiers that a table name can have, most likely first.
+
+    The levels of a namespace, and the name of the table, are joined by dots and may contain dots.
+    A name without a namespace has none, because pyiceberg cannot load it.
+    """
+    parts = name.split(".")
+    if len(parts) > _MAX_PARTS:
+        yield tuple(parts)
+        yield from ((".".join(parts[:at]), ".".join(parts[at:])) for at in range(len(parts) - 1, 0, -1))
+        return
+    for ends in product((True, False), repeat=len(parts) - 1):
+        identifier, first = list[str](), 0
+        for at, is_end in enumerate((*ends, True), 1):
+            if is_end:
+                identifier.append(".".join(parts[first:at]))
+                first = at
+        if len(identifier) > 1:
+            yield tuple(identifier)

@@ -87,6 +87,8 @@ def read_remembered(context: RunContext, swept: PublishedTable) -> list[tuple[Re
 
 
 def _value(name: str, value: Any) -> Any:
+    if name == "table_uuid":
+        return value.lower()  # earlier releases kept the case
     return tuple(value) if name == "prefixes" else value
 
 

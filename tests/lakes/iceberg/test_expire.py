@@ -149,6 +149,16 @@ def test_expiry_supports_format_version_1(builder: LakeBuilder) -> None:
     assert (listed_ids(table), table.table.scan().count()) == ([ids[3]], 8)
 
 
+def test_expiry_supports_a_uuid_in_capitals(builder: LakeBuilder) -> None:
+    table, _ = chain(builder)
+    path = Path(table.metadata_location.removeprefix("file://"))
+    uuid = str(table.table.metadata.table_uuid)
+    path.write_text(path.read_text().replace(uuid, uuid.upper()))
+    read = lake(builder)
+    assert {ref.table_uuid for ref in read.freeze(AS_OF).refs} == {uuid}
+    assert verdicts(run_expiry(read, plan_expiry(read))) == {"done": 3}
+
+
 def test_retained_snapshot_keeps_id_of_removed_parent(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     read = lake(builder)

@@ -1,0 +1,84 @@
+"""A catalog confirms that a table does not exist under any identifier that its name can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.lakes.iceberg.catalog import CatalogClient
+from gc_assets.lakes.iceberg.unlisted_tables import find_listed, list_identifiers
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.iceberg.expiry_actions import DAY, START
+from tests.lakes.iceberg.rest_server import RestServer, serve_catalog
+
+UNKNOWN = "7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00"
+
+
+class HidingServer:
+    """A REST catalog with one table, which it returns only under one identifier."""
+
+    def __init__(self, server: RestServer, uuid: str) -> None:
+        self.uuid = uuid
+        self.path: list[str] = []
+        self.status = 404
+        self.client = CatalogClient("sales", "rest", {"type": "rest", "uri": server.uri})
+        self._document = server.get(["namespaces", "db", "tables", "t"], {})
+        server.on_get = self._answer
+
+    def _answer(self, path: list[str]) -> tuple[int, Any] | None:
+        if path == ["config"]:
+            return None
+        if path == self.path:
+            return 200, self._document
+        return self.status, {"error": {"message": "no such table", "type": "NoSuchTableException", "code": self.status}}
+
+    def ask(self, uuid: str, name: str) -> str | None:
+        return find_listed(self.client, {uuid: name}).get(uuid)
+
+
+@pytest.fixture
+def hiding(tmp_path: Path) -> Iterator[HidingServer]:
+    builder = LakeBuilder(tmp_path)
+    table = builder.table("db.t", START)
+    table.append(START + DAY)
+    with serve_catalog(builder) as server:
+        yield HidingServer(server, str(table.table.metadata.table_uuid))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ["namespaces", "eu%1Fshop", "tables", "orders"],
+        ["namespaces", "eu.shop", "tables", "orders"],
+        ["namespaces", "eu", "tables", "shop.orders"],
+    ],
+)
+def test_hidden_table_is_found_under_each_identifier(hiding: HidingServer, path: list[str]) -> None:
+    hiding.path = path
+    assert hiding.ask(hiding.uuid, "eu.shop.orders") == "its catalog still has eu.shop.orders, but does not list it"
+
+
+def test_catalog_without_the_table_confirms_it(hiding: HidingServer) -> None:
+    assert hiding.ask(hiding.uuid, "eu.shop.orders") is None
+
+
+def test_hidden_table_under_a_name_shows_that_the_list_is_incomplete(hiding: HidingServer) -> None:
+    hiding.path = ["namespaces", "db", "tables", "t"]
+    assert hiding.ask(UNKNOWN, "db.t") == f"its catalog has another table db.t with uuid {hiding.uuid}, but does not list it"
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_catalog_that_refuses_the_answer_confirms_nothing(hiding: HidingServer, status: int) -> None:
+    hiding.status = status
+    assert (hiding.ask(hiding.uuid, "db.t") or "").startswith("its catalog does not confirm that it does not exist: ")
+
+
+def test_identifiers_of_a_name() -> None:
+    assert list(list_identifiers("t")) == []
+    assert list(list_identifiers("db.t")) == [("db", "t")]
+    assert list(list_identifiers("a.b.t")) == [("a", "b", "t"), ("a", "b.t"), ("a.b", "t")]
+    assert len(list(list_identifiers("a.b.c.d.e.t"))) == 31
+    assert len(list(list_identifiers(".".join("abcdefghijkl")))) == 12
