@@ -28,11 +28,11 @@ from gc_assets.core.untrusted_input import is_text
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata, parse_view
+from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_identity, parse_metadata, parse_view
 from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
 from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.iceberg.unread_locations import absolute_locations, read_locations, sibling_locations
-from gc_assets.lakes.iceberg.unused_metadata import plan_pruning
+from gc_assets.lakes.iceberg.unused_metadata import UnreadRegistration, plan_pruning
 from gc_assets.lakes.protocol import (
     Claim,
     Commit,
@@ -211,9 +211,17 @@ class IcebergLake:
         found = retain(refs, commits, as_of, grace_cutoff, self._config.retention)
         if self._config.retention.unused_metadata == "keep":
             return found
-        actions, notes = plan_pruning(refs.sources, commits, found.reachable, self._read_specs)
+        unread = [self._identify(item.table_name or "?", item.address) for item in refs.unreadable if item.address is not None]
+        actions, notes = plan_pruning(refs.sources, commits, found.reachable, self._read_specs, unread)
         expiry = pa.concat_tables([found.expiry, pa.Table.from_pylist(actions, found.expiry.schema)])
         return replace(found, expiry=expiry, notes=(*found.notes, *notes))
+
+    def _identify(self, name: str, address: str) -> UnreadRegistration:
+        """Read the uuid of a table that cannot be read, if its metadata shows it."""
+        try:
+            return UnreadRegistration(name, address, parse_identity(address, self._objects.read(address)).uuid)
+        except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
+            return UnreadRegistration(name, address, None)
 
     def _read_specs(self, addresses: Sequence[str]) -> list[frozenset[int]]:
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.iceberg.metadata import Evolution
 from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, RETAINED, Action, CommitSource, is_editable
@@ -81,8 +82,33 @@ def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Seq
 _BATCH: Final = 64
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadRegistration:
+    """A name of a catalog whose table cannot be read.
+
+    Attributes:
+        name: The name.
+        address: Address of its metadata.
+        table_uuid: Its uuid, or None if the metadata does not show it.
+    """
+
+    name: str
+    address: str
+    table_uuid: str | None
+
+    def may_be(self, source: CommitSource) -> bool:
+        """Check if it may be another registration of a table."""
+        if self.table_uuid is not None:
+            return self.table_uuid == source.table_uuid
+        return find_table_location(self.address) == find_table_location(source.address)
+
+
 def plan_pruning(
-    sources: Iterable[CommitSource], commits: pa.Table, reachable: pa.Table, read: ReadSpecs
+    sources: Iterable[CommitSource],
+    commits: pa.Table,
+    reachable: pa.Table,
+    read: ReadSpecs,
+    unread: Sequence[UnreadRegistration] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return actions that remove unused schemas and specs, and notes on tables that are left alone.
 
@@ -91,6 +117,7 @@ def plan_pruning(
         commits: Their snapshots, with the columns of `commit_graph`.
         reachable: The state of each snapshot, in the order of `commits`.
         read: Reads manifest lists.
+        unread: Tables of the catalog that cannot be read.
     """
     by_uuid: dict[str, list[CommitSource]] = defaultdict(list)
     for source in sources:
@@ -105,6 +132,12 @@ def plan_pruning(
         name = own[0].table_name
         if len(own) > 1:
             notes.append(f"table {name} is registered {len(own)} times, so no schema or partition spec of it is removed")
+            continue
+        if (twin := next((item.name for item in unread if item.may_be(own[0])), None)) is not None:
+            notes.append(
+                f"table {name}: no schema or partition spec is removed, because table {twin} cannot be read and may be another "
+                "registration of it; repair that table, or drop it from the catalog"
+            )
             continue
         evolution = read_evolution(own[0].properties)
         rows = commits.take([row for row in rows_of.get(uuid, ()) if states[row] == RETAINED]).sort_by("committed_at")

@@ -151,6 +151,27 @@ def test_table_with_two_names_is_left_alone(builder: LakeBuilder, evolved: Table
     assert any("is registered 2 times" in note for note in notes)
 
 
+@pytest.mark.parametrize("damage", ["format version", "truncated"])
+def test_table_with_an_unreadable_second_name_keeps_its_metadata(builder: LakeBuilder, evolved: TableBuilder, damage: str) -> None:
+    builder.table("db.other", START)
+    path = Path(evolved.metadata_location.removeprefix("file://"))
+    copy = path.with_name("90000-copy.metadata.json")
+    text = path.read_text()
+    copy.write_text(text)
+    builder.register("db.copy", f"file://{copy}")
+    copy.write_text(text.replace('"format-version":2', '"format-version":9') if damage == "format version" else text[:100])
+    actions, notes = plan_all(lake_with_pruning(builder))
+    assert prunings_of(actions) == set()
+    assert any("table db.copy cannot be read and may be another registration of it" in note for note in notes)
+
+
+def test_unreadable_table_of_another_uuid_stops_no_removal(builder: LakeBuilder, evolved: TableBuilder) -> None:
+    other = builder.table("db.other", START)
+    Path(other.metadata_location.removeprefix("file://")).write_text("{")
+    actions, _ = plan_all(lake_with_pruning(builder))
+    assert prunings_of(actions) == {("remove_schema", "0"), ("remove_schema", "1"), ("remove_spec", "0")}
+
+
 def test_table_that_is_not_collected_keeps_its_metadata(builder: LakeBuilder, evolved: TableBuilder) -> None:
     evolved.set_properties(START + 8 * DAY, {"gc.enabled": "false"})
     assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == set()
