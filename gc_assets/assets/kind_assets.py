@@ -80,11 +80,15 @@ def _release_figures(published: PublishedTable) -> Figures:
     return {"released_objects": released.files, "released_bytes": released.bytes, "deduplicated_objects": summary.deduplicated.files}
 
 
+def _release_notes(_: RunContext, published: PublishedTable) -> str:
+    return "\n".join(f"- {escape_markdown(note)}" for note in published.summary(LifecycleObjectsSummary).unused_rules)
+
+
 # Figures and reports of kind tables. Other kind tables only report their rows.
 _TABLES: Final = all_tables()
 OUTPUTS: Final = {
     SnapshotHistorySummary.TABLE: StepOutput(_TABLES[SnapshotHistorySummary.TABLE], _snapshot_figures, _snapshot_notes),
     UncommittedObjectsSummary.TABLE: StepOutput(_TABLES[UncommittedObjectsSummary.TABLE], _staging_figures),
     PotentialCommitsSummary.TABLE: StepOutput(_TABLES[PotentialCommitsSummary.TABLE], _commit_figures, _commit_notes),
-    LifecycleObjectsSummary.TABLE: StepOutput(_TABLES[LifecycleObjectsSummary.TABLE], _release_figures),
+    LifecycleObjectsSummary.TABLE: StepOutput(_TABLES[LifecycleObjectsSummary.TABLE], _release_figures, _release_notes),
 }

@@ -13,7 +13,8 @@ from typing import Final
 
 from gc_assets.config.models import Config
 from gc_assets.core.commands import command
-from gc_assets.core.plan import PlanHeader
+from gc_assets.core.plan import PlanHeader, gate_name
+from gc_assets.stages.records.plans import override_command
 
 _SHORT_ID: Final = 12
 # A command in backticks, on a line of its own, or one without arguments in a sentence.
@@ -24,6 +25,7 @@ _COMMAND: Final = re.compile(
 _OPTION: Final = re.compile(
     r"(?<![\w`-])--(?P<name>by|override|plan|prefix|key|storage|history|comment)(?![\w-])(?: (?P<value>[A-Z][A-Z_]*\b))?"
 )
+_NUMBER: Final = re.compile(r"[0-9]+(e[0-9]+)?")
 _QUOTED_OVERRIDE: Final = re.compile(r"`--override (?P<gate>\w+)`")
 _OPTION_FIELDS: Final = {"plan": "plan_id"}
 _PLANS: Final = "the page of the asset `deletion_plan`"
@@ -44,12 +46,27 @@ def to_page_message(message: str, config: Config) -> str:
 
 
 def approve_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
-    """Return how a plan is approved: with the job `approve`, or a command if the page has no such
-    job.
+    """Return how a plan is approved, with overrides of its failed gates.
+
+    It is the job `approve`, or a command if the page has no such job.
     """
-    if "approve" in config.page_may:
-        return "job `approve`" if short else f"launch the job `approve` with `plan_id: {header.plan_id[:_SHORT_ID]}`"
-    return f"`{command('approve', header.plan_id[:_SHORT_ID], by='WHO')}`"
+    if "approve" not in config.page_may:
+        return f"`{override_command(header)}`"
+    if short:
+        return "job `approve`" + (" with `override`" if header.failed_gates else "")
+    return "launch " + _launch("approve", {"plan_id": header.plan_id[:_SHORT_ID], "override": _overrides(header)})
+
+
+def approve_config(header: PlanHeader) -> Iterator[str]:
+    """Yield the run configuration that approves a refused plan, without the name of the user."""
+    yield from ("ops:", "  approve_plan:", "    config:", f'      plan_id: "{header.plan_id[:_SHORT_ID]}"')
+    yield from ('      by: ""', '      comment: ""', f"      override: {_overrides(header)}")
+
+
+def _overrides(header: PlanHeader) -> str:
+    """Return the value of `override`, or an empty string if no gate failed."""
+    names = sorted({gate_name(gate.name) for gate in header.failed_gates})
+    return f"[{', '.join(names)}]" if names else ""
 
 
 def apply_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
@@ -98,8 +115,13 @@ def _action(text: str, config: Config) -> str | None:
 
 
 def _launch(job: str, fields: Mapping[str, str]) -> str:
-    shown = ", ".join(f"{name}: {value}" for name, value in fields.items() if value)
+    shown = ", ".join(f"{name}: {_quote_number(value)}" for name, value in fields.items() if value)
     return f"the job `{job}`" + (f" with `{shown}`" if shown else "")
+
+
+def _quote_number(value: str) -> str:
+    """Quote a plan id that YAML would read as a number."""
+    return f'"{value}"' if _NUMBER.fullmatch(value) else value
 
 
 def _fields(arguments: list[str]) -> Iterator[tuple[str, str]]:

@@ -12,11 +12,12 @@ from datetime import datetime
 from typing import Final
 
 from gc_assets.assets.markdown import escape_markdown
-from gc_assets.assets.page_actions import apply_action, approve_action, to_page_message
+from gc_assets.assets.page_actions import apply_action, approve_action, approve_config, to_page_message
 from gc_assets.config.models import Config
+from gc_assets.core.gates import OVERRIDE
 from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import PlanHeader
+from gc_assets.core.plan import GateResult, PlanHeader
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.stages.read.plan_tables import TableAmounts
@@ -25,13 +26,17 @@ from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.records.plans import StoredPlan
 
 MAX_CHARACTERS: Final = 999
+_FULL, _MEDIUM, _SHORT = 2, 1, 0
 SHORT_ID: Final = 12
 _MAX_NAME: Final = 40
 _NAMED_TABLES: Final = 3
 _NAMED_GATES: Final = 5
-_EXPLAINED_GATES: Final = 2
-_MAX_REASON: Final = 120
+# Characters that explain the failed gates, by detail of the card. The table `gates` has all.
+_REASONS: Final = {_FULL: 420, _MEDIUM: 200, _SHORT: 0}
+_MIN_REASON, _MAX_FINDING = 60, 200
 _WIDTH: Final = 50
+# The end of a sentence in the message of a gate.
+_SENTENCES: Final = re.compile(r"(?<=[.]) +(?=[A-Z])")
 _CODE: Final = re.compile(r"`[^`]*`")
 _BLANK: Final = "\0"
 _EDIT: Final = re.compile(r"(?P<verb>\D+) (?P<number>\d.*)")
@@ -48,9 +53,8 @@ def plan_card(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[
         now: The time for which the status is shown.
         tables: The planned amounts by table.
     """
-    status = plan.status_at(now) if plan.header.has_work or plan.header.failed_gates else "nothing to do"
-    text = "\n".join(_lines(plan, config, status, tables))
-    return text if page_length(text) <= MAX_CHARACTERS else "\n".join(_lines(plan, config, status, tables, short=True))
+    cards = ["\n".join(_lines(plan, config, now, tables, detail)) for detail in (_FULL, _MEDIUM, _SHORT)]
+    return next((card for card in cards if page_length(card) <= MAX_CHARACTERS), cards[-1])
 
 
 def page_length(text: str) -> int:
@@ -58,13 +62,16 @@ def page_length(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _lines(plan: StoredPlan, config: Config, status: str, tables: Sequence[TableAmounts], *, short: bool = False) -> Iterator[str]:
+def _lines(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[TableAmounts], detail: int) -> Iterator[str]:
     header, shown = plan.header, plan.effective_header
+    status = plan.status_at(now) if header.has_work or header.failed_gates else "nothing to do"
     title = f"Plan `{header.plan_id[:SHORT_ID]}` of {header.run_date}: **{status}**"
     yield mark_rehearsal(title, header.rehearsal)
     yield ""
     yield from _amounts(shown)
-    yield from ("", *(_wrap(line) for line in _items(plan, config, status, tables, short=short)))
+    yield ""
+    yield from map(_wrap, [*_items(plan, config, tables, detail), *_gates(plan, config, detail)])
+    yield from _decision(plan, config, status, now, detail)
 
 
 def _amounts(header: PlanHeader) -> Iterator[str]:
@@ -81,39 +88,81 @@ def _amounts(header: PlanHeader) -> Iterator[str]:
         yield from ("| action | number | size |", "|---|--:|--:|", *rows)
 
 
-def _items(plan: StoredPlan, config: Config, status: str, tables: Sequence[TableAmounts], *, short: bool) -> Iterator[str]:
+def _items(plan: StoredPlan, config: Config, tables: Sequence[TableAmounts], detail: int) -> Iterator[str]:
     header, shown = plan.header, plan.effective_header
     if plan.not_done:
         yield f"**Not done**: {describe_not_done(plan.not_done)}"
     if tables:
-        yield f"**Tables**: {_name_tables(tables, short=short)}"
-    if header.listing_note is not None and not short:
+        yield f"**Tables**: {_name_tables(tables, short=detail == _SHORT)}"
+    if header.listing_note is not None and detail != _SHORT:
         yield escape_markdown(header.listing_note)
     if shown.has_work:
-        yield f"**Cannot be undone**: {_irreversible(shown, config, short=short)}"
-    yield from _refusals(header, config, short=short)
-    if status in {"ready", "refused"}:
-        yield f"**Approve before** {_minute(header.approve_before)}: {approve_action(config, header, short=short)}"
-    elif status == "approved":
-        yield f"**Apply before** {_minute(header.apply_before)}: {apply_action(config, header, short=short)}"
-        yield f"**Approved by** {_cut(plan.verdict.approved_by or '')}"
-    elif status == "rejected":
-        yield f"**Rejected by** {_cut(', '.join(event.by for event in plan.verdict.rejections))}"
-    elif status == "historical":
-        yield "This date was not frozen on its own date, so the plan cannot be applied"
+        yield f"**Cannot be undone**: {_irreversible(shown, config, short=detail == _SHORT)}"
 
 
-def _refusals(header: PlanHeader, config: Config, *, short: bool) -> Iterator[str]:
-    failed = header.failed_gates
-    if len(failed) > _EXPLAINED_GATES or (failed and short):
-        names = ", ".join(_cut(gate.name) for gate in failed[:_NAMED_GATES])
-        yield f"**Refused by** {count_of(len(failed), 'gate')}: {names}" + (", …" if len(failed) > _NAMED_GATES else "")
+def _gates(plan: StoredPlan, config: Config, detail: int) -> Iterator[str]:
+    """Yield the failed gates: those that the approvals override, and those that refuse the plan."""
+    overridden = plan.overridden_gates
+    if overridden:
+        yield f"**Overridden** by {_cut(plan.verdict.approved_by or '')}: {_name_gates(overridden)}"
+    refused = [gate for gate in plan.header.failed_gates if gate not in overridden]
+    each = _REASONS[detail] // len(refused) if refused else 0
+    if each < _MIN_REASON and refused:
+        yield f"**Refused by** {count_of(len(refused), 'gate')}: {_name_gates(refused)}. The table `gates` has the reasons"
     else:
-        yield from (f"**Refused by** {_cut(gate.name)}: {_reason(gate.message, config)}" for gate in failed)
+        yield from (f"**Refused by** {_cut(gate.name)}: {_reason(gate, config, each)}" for gate in refused)
 
 
-def _reason(message: str, config: Config) -> str:
-    return escape_markdown(_shorten(to_page_message(message, config), _MAX_REASON))
+def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, detail: int) -> Iterator[str]:
+    """Yield what was decided, and what can be decided or done now."""
+    header, verdict = plan.header, plan.verdict
+    if status in {"ready", "refused"}:
+        if verdict.approvals:
+            yield _wrap(f"**Approved by** {_cut(verdict.approved_by or '')}: {len(verdict.approvals):,} of {verdict.needed:,} approvals")
+        yield from _approval(header, config, now, detail)
+    elif status == "approved":
+        yield _wrap(f"**Apply before** {_minute(header.apply_before)}: {apply_action(config, header, short=detail == _SHORT)}")
+        yield _wrap(f"**Approved by** {_cut(verdict.approved_by or '')}")
+    elif status == "rejected":
+        yield _wrap(f"**Rejected by** {_cut(', '.join(event.by for event in verdict.rejections))}")
+    elif status == "historical":
+        yield _wrap("This date was not frozen on its own date, so the plan cannot be applied")
+
+
+def _approval(header: PlanHeader, config: Config, now: datetime, detail: int) -> Iterator[str]:
+    """Yield how the plan can be approved now, with the overrides that its failed gates require."""
+    if not all(gate.overridable for gate in header.failed_gates):
+        yield _wrap("**Cannot be approved**. Fix the causes, then launch the job `run`")
+    elif now >= header.approve_before:
+        yield _wrap(f"**Cannot be approved** since {_minute(header.approve_before)}. Launch the job `run` for a new plan")
+    else:
+        before = f"**Approve before** {_minute(header.approve_before)}"
+        if detail == _FULL and header.failed_gates and "approve" in config.page_may:
+            yield _wrap(f"{before}, in spite of the refusal: launch the job `approve` with this configuration and your name in `by`")
+            yield from ("", "```yaml", *approve_config(header), "```")
+        else:
+            yield _wrap(f"{before}: {approve_action(config, header, short=detail == _SHORT)}")
+
+
+def _reason(gate: GateResult, config: Config, limit: int) -> str:
+    """Return the message of a gate with its remedy, which is never cut.
+
+    Only the finding is cut: the first sentence, and those after it that do not fit.
+    """
+    finding, *others = _SENTENCES.split(to_page_message(gate.message.removesuffix(OVERRIDE.format(name=gate.name)).rstrip(), config))
+    kept: list[str] = []
+    for sentence in reversed(others):
+        if len(sentence) + sum(map(len, kept)) > limit - _MIN_REASON:
+            break
+        kept.insert(0, sentence)
+    cut = ["…"] if len(kept) < len(others) else []
+    shown = _shorten(finding, min(_MAX_FINDING, max(_MIN_REASON, limit - sum(map(len, kept)))))
+    return escape_markdown(" ".join([shown, *cut, *kept]))
+
+
+def _name_gates(gates: Sequence[GateResult]) -> str:
+    more = ", …" if len(gates) > _NAMED_GATES else ""
+    return ", ".join(_cut(gate.name) for gate in gates[:_NAMED_GATES]) + more
 
 
 def _name_tables(tables: Sequence[TableAmounts], *, short: bool) -> str:

@@ -79,9 +79,11 @@ def _verdict_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
     if header.historical:
         return metadata
     rejected = {"rejected_by": ", ".join(event.by for event in verdict.rejections)} if verdict.rejections else {}
+    overridden = {"overridden_gates": ", ".join(gate.name for gate in plan.overridden_gates)} if plan.overridden_gates else {}
     return {
         **metadata,
         "approved_by": verdict.approved_by or NOT_APPROVED,
+        **overridden,
         **rejected,
         "approvals": f"{len(verdict.approvals):,} of {verdict.needed:,}",
         "approve_before": dg.MetadataValue.timestamp(header.approve_before),

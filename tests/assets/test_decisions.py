@@ -17,27 +17,13 @@ from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records.plans import approve, find_plan, record_finished, unfinished_plans
 from gc_assets.state.journal import State
+from tests.assets.launches import OPS, launch, output_metadata
 from tests.assets.platforms import NOW, platform, stored_plan
-
-OPS = {"approve": "approve_plan", "reject": "reject_plan", "restore": "put_files_back"}
 
 
 def decision_platform(root: Path, *may: str, **storage: Any) -> Platform:
     at = platform(root, **storage)
     return replace(at, config=at.config.model_copy(update={"page_may": frozenset(may)}))
-
-
-def launch(at: Platform, job: str, **config: Any) -> dg.ExecuteInProcessResult:
-    definitions = build_definitions(at)
-    return definitions.resolve_job_def(job).execute_in_process(
-        run_config={"ops": {OPS[job]: {"config": config}}}, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False
-    )
-
-
-def output_metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    assert result.success
-    (event,) = (event for event in result.all_events if event.is_successful_output)
-    return {name: value.value for name, value in event.step_output_data.metadata.items()}
 
 
 def refusal(result: dg.ExecuteInProcessResult, job: str) -> tuple[str, str]:

@@ -31,6 +31,8 @@ def config(root: Path, *may: str) -> Config:
             "refused:\n  live_drop: a\n"
             "  Launch the job `approve` with `plan_id: 3f9c2a71, by: WHO, override: [live_drop, delete_bytes]`\nor",
         ),
+        ("`gc-assets apply 123456789012`", 'the job `apply` with `plan_id: "123456789012"`'),
+        ("`gc-assets apply 1234e5678901`", 'the job `apply` with `plan_id: "1234e5678901"`'),
         ("an approval needs a name: --by WHO", "an approval needs a name: `by`"),
         ("name the plan with --plan P (--plan, --prefix, --key)", "name the plan with `plan_id` (`plan_id`, `prefix`, `key`)"),
         ("approve with `--override live_drop`.", "approve with `override: [live_drop]`."),

@@ -8,11 +8,13 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
 from gc_assets.assets.checks import GATES
 from gc_assets.assets.plan_card import MAX_CHARACTERS, page_length, plan_card
 from gc_assets.assets.plan_metadata import MAX_TABLES, plan_metadata
 from gc_assets.core.clock import Clock
+from gc_assets.core.gates import NO_OVERRIDE, OVERRIDE
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Amount, GateResult, Uploads
 from gc_assets.resources.platform import Platform
@@ -20,6 +22,7 @@ from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read.plan_tables import TableAmounts
 from gc_assets.stages.records.plans import StoredPlan, approve, load_plan, record_finished, reject
 from gc_assets.state.journal import State
+from tests.assets.launches import launch, output_metadata
 from tests.assets.platforms import NOW, platform, stored_plan
 
 
@@ -65,10 +68,93 @@ def test_card_names_the_command_if_the_page_cannot_approve(tmp_path: Path) -> No
     assert f"`gc-assets approve {plan.header.plan_id[:12]} --by WHO`" in card(at, plan)
 
 
-def test_card_names_refusing_gates(tmp_path: Path) -> None:
+def refused_plan(at: Platform, message: str, *, overridable: bool = True, name: str = "foreign_metadata") -> StoredPlan:
+    advice = OVERRIDE.format(name=name) if overridable else NO_OVERRIDE
+    gate = GateResult(name=name, passed=False, message=f"{message} {advice}", overridable=overridable)
+    return plan_of(at, gates=(gate,))
+
+
+def join_lines(text: str) -> str:
+    """Return a card without its hard line breaks and escapes."""
+    return text.replace("\\\n  ", " ").replace("\\", "")
+
+
+def run_config(text: str) -> dict[str, Any]:
+    """Return the run configuration on a card."""
+    return yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+
+
+def test_card_of_a_refused_plan_shows_the_reason_and_the_override(tmp_path: Path) -> None:
+    plan = plan_of(at := on_page(tmp_path, "approve"), max_delete_bytes=1)
+    text = card(at, plan)
+    assert "**refused**" in text
+    assert "- **Refused by** delete\\_bytes: 200 B planned,\\\n  max\\_delete\\_bytes allows 1 B." in text
+    assert "in spite of the refusal: launch the job `approve` with this configuration and your name in `by`" in join_lines(text)
+    config = run_config(text)["ops"]["approve_plan"]["config"]
+    assert config == {"plan_id": plan.header.plan_id[:12], "by": "", "comment": "", "override": ["delete_bytes"]}
+    result = launch(at, "approve", **{**config, "by": "kim"})
+    assert output_metadata(result)["status"] == "approved"
+
+
+def test_card_names_the_command_with_its_overrides_if_the_page_cannot_approve(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path), max_delete_bytes=1)
-    assert "**refused**" in card(at, plan)
-    assert "- **Refused by** delete\\_bytes: 200 B planned,\\\n  max\\_delete\\_bytes allows 1 B" in card(at, plan)
+    assert f"`gc-assets approve {plan.header.plan_id[:12]} --by WHO --override delete_bytes`" in card(at, plan)
+    assert "```" not in card(at, plan)
+
+
+def test_remedy_of_a_refusal_is_never_cut(tmp_path: Path) -> None:
+    remedy = "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
+    samples = "; ".join(f"shop/orders_{number}/metadata/00001.json: table orders_{number}" for number in range(9))
+    plan = refused_plan(at := on_page(tmp_path, "approve"), f"9 metadata objects belong to no configured lake: {samples}. {remedy}")
+    text = join_lines(card(at, plan))
+    assert "9 metadata objects belong to no configured lake: shop/orders_0" in text
+    assert f"… {remedy}" in text
+    assert run_config(text)["ops"]["approve_plan"]["config"]["override"] == ["foreign_metadata"]
+
+
+def test_card_of_a_gate_without_override_offers_no_approval(tmp_path: Path) -> None:
+    message = "1 plan was started and not finished: 3f9c2a71d004. Finish each with `gc-assets apply PLAN_ID`."
+    plan = refused_plan(at := on_page(tmp_path, "approve"), message, overridable=False, name="unfinished_apply")
+    text = join_lines(card(at, plan))
+    assert "not finished: 3f9c2a71d004. Finish each with the job `apply` with `plan_id: PLAN_ID`. This gate cannot be overridden." in text
+    assert "- **Cannot be approved**. Fix the causes, then launch the job `run`" in text
+    assert "Approve before" not in text
+
+
+def test_refused_plan_cannot_be_approved_after_its_deadline(tmp_path: Path) -> None:
+    plan = plan_of(at := on_page(tmp_path, "approve"), max_delete_bytes=1)
+    late = replace(at, clock=Clock(plan.header.approve_before))
+    assert "**Cannot be approved** since 2026-03-15 09:30 UTC. Launch the job `run` for a new plan" in join_lines(card(late, plan))
+
+
+def test_card_follows_the_override(tmp_path: Path) -> None:
+    plan = plan_of(at := on_page(tmp_path, "approve"), max_delete_bytes=1)
+    approve(at.config, at.clock, plan.header.plan_id, "kim", ("delete_bytes",))
+    text = join_lines(card(at, load_plan(at.config, plan.published)))
+    assert "**approved**" in text
+    assert "- **Overridden** by kim: delete_bytes" in text
+    assert not [word for word in ("Refused by", "Approve before", "```") if word in text]
+    record_finished(State.of(at.config), plan.header, {"at": NOW.isoformat()})
+    assert "Refused by" not in card(at, load_plan(at.config, plan.published))
+
+
+def test_override_of_a_rejected_plan_is_not_in_effect(tmp_path: Path) -> None:
+    plan = plan_of(at := on_page(tmp_path, "approve"), max_delete_bytes=1)
+    approve(at.config, at.clock, plan.header.plan_id, "kim", ("delete_bytes",))
+    reject(at.config, at.clock, plan.header.plan_id, "lee")
+    text = join_lines(card(at, load_plan(at.config, plan.published)))
+    assert "- **Refused by** delete_bytes" in text
+    assert "- **Rejected by** lee" in text
+    assert "Overridden" not in text
+
+
+def test_card_counts_the_approvals_that_are_given(tmp_path: Path) -> None:
+    at = platform(tmp_path, approvals_needed=2)
+    plan = plan_of(at, max_delete_bytes=1)
+    approve(at.config, at.clock, plan.header.plan_id, "kim", ("delete_bytes",))
+    text = join_lines(card(at, load_plan(at.config, plan.published)))
+    assert "- **Approved by** kim: 1 of 2 approvals" in text
+    assert "- **Refused by** delete_bytes" in text
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.outcomes import select_not_done
 from gc_assets.core.phases import EXPIRE
-from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, completed_header, gate_name, is_intact
+from gc_assets.core.plan import Amount, GateResult, PlanHeader, PlanSummary, completed_header, gate_name, is_intact
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.state.files import is_read_only
@@ -167,6 +167,12 @@ class StoredPlan:
     def not_done(self) -> dict[str, int]:
         """Files, uploads and edits that its finished execution left undone, by `phase/outcome`."""
         return (_FinishRecord.model_validate(self.finished).not_done if self.finished is not None else None) or {}
+
+    @property
+    def overridden_gates(self) -> list[GateResult]:
+        """Failed gates that the approvals of the plan override. Empty if it is not approved."""
+        overrides = self.verdict.overrides if self.verdict.is_approved else ()
+        return [gate for gate in self.header.failed_gates if gate.overridable and gate_name(gate.name) in overrides]
 
     @property
     def effective_header(self) -> PlanHeader:
