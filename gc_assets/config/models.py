@@ -316,13 +316,17 @@ class LakeConfig(_RecordOwner):
         """True if the retention rules do not apply to tags, which then protect nothing."""
         return False
 
-    def unused_rules(self, refs: Iterable[tuple[str, str]], as_of: datetime) -> tuple[str, ...]:
-        """Return a note on each retention rule that applies to none of the refs.
+    def unused_rules(
+        self, refs: Iterable[tuple[str, str]], as_of: datetime, properties: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
+        """Return a note on each retention rule without any effect.
 
         Args:
             refs: Type (`branch` or `tag`) and name of each ref.
             as_of: Time of the run.
+            properties: Frozen properties of the repository (`CommitSource.properties`).
         """
+        del properties
         names = set(refs)
         branches = {name for ref_type, name in names if ref_type == "branch"}
         found = describe_unused_rules(self.policy_rows(as_of), branches, branches if self.ignores_tags else {name for _, name in names})

@@ -154,6 +154,12 @@ class RefRetention(DanglingRetention):
                 return rule.as_cutoff(), f"retention.refs[{index}]"
         return self.default.as_cutoff(), "retention.default"
 
+    @property
+    def keeps_everything(self) -> bool:
+        """True if no rule lets a commit expire."""
+        cutoffs = [self.default.as_cutoff(), *(rule.as_cutoff() for rule in self.refs), *filter(None, [self.dangling_cutoff()])]
+        return all(cutoff.forever for cutoff in cutoffs)
+
     def describe(self) -> str:
         """Return the rules in words, for messages."""
         rules = f"; {count_of(len(self.refs), 'rule')} for refs" if self.refs else ""

@@ -20,6 +20,7 @@ from gc_assets.lakes.protocol import RETAINED
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.run_report import ExpiringCommit, LakePage, RefUsage
 from gc_assets.stages.mark.live_set import LiveSet
+from gc_assets.stages.mark.released_files import find_released_files_of
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
@@ -41,6 +42,7 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
     refs = context.table(LAKE_REFS, lake)
     reachable = context.table(REACHABLE_SNAPSHOTS, lake)
     expiry = context.table(EXPIRY_PLAN, lake)
+    live = context.table(LIVE_FILES, lake)
     found = list(histories(context, lake, refs, reachable, expiry))
     shown = sorted(found, key=lambda history: not history.changes)[:MAX_HISTORIES]
     summary = reachable.summary(ReachableSnapshotsSummary)
@@ -50,7 +52,12 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
         refs=refs.receipt.rows,
         states={"retained": summary.retained, "expired": summary.expired, "dangling": summary.dangling},
         expiry_actions=expiry.receipt.rows,
-        notes=(*refs.summary(LakeRefsSummary).notes, *summary.notes, *context.table(LIVE_FILES, lake).summary(LiveFilesSummary).notes),
+        notes=(
+            *refs.summary(LakeRefsSummary).notes,
+            *summary.notes,
+            *live.summary(LiveFilesSummary).notes,
+            *(released.unused_rules if (released := find_released_files_of(context, live)) is not None else ()),
+        ),
         usage=tuple(_usage_by_refs(context, lake, reachable)),
         histories=tuple(shown),
         histories_left_out=len(found) - len(shown),

@@ -581,12 +581,16 @@ class PotentialCommitsSummary(Summary):
 
 
 class LifecycleObjectsSummary(Summary):
-    """Objects released by rules, and objects released under one path but kept under another."""
+    """Objects released by rules, and objects released under one path but kept under another.
+
+    `unused_rules` are notes on rules that apply to no object.
+    """
 
     TABLE: ClassVar = "lifecycle_objects"
 
     released: Amount = Amount()
     deduplicated: Amount = Amount()
+    unused_rules: tuple[str, ...] = ()
 
 
 # Index summaries by table. Other tables have none.

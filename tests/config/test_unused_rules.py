@@ -49,4 +49,23 @@ def test_lifecycle_rule_of_a_missing_branch_is_described(tmp_path: Any) -> None:
     rules.write_text('{"scratch": {"prefix": "tmp/", "days": 10, "enabled": true, "branch_days": {"main": 30, "dev": 3}}}')
     settings = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost", "repository": "ml", "rules": str(rules)}
     config = LakeFsLakeConfig.model_validate({**settings, "access_key_id": "a", "secret_access_key": "b"})
-    assert config.unused_rules(REFS, NOW) == ("lake ml: rule 'scratch' names branch 'dev', which does not exist",)
+    assert config.unused_rules(REFS, NOW, {"default_retention_days": "7"}) == (
+        "lake ml: rule 'scratch' names branch 'dev', which does not exist",
+    )
+
+
+@pytest.mark.parametrize(
+    "retention, properties, note",
+    [
+        ({}, {}, "the server has no garbage collection rules for this repository, so every commit is kept"),
+        ({}, {"default_retention_days": "7"}, None),
+        ({"source": "configured"}, {}, "`retention` keeps every commit; set `default` or `refs` to collect files of old commits"),
+        ({"source": "configured", "default": "7d"}, {}, None),
+        ({"source": "configured", "refs": [{"match": "main", "max_age": "7d"}]}, {}, None),
+        ({"source": "configured", "dangling": "7d"}, {}, None),
+    ],
+)
+def test_repository_that_keeps_every_commit_is_described(retention: dict[str, Any], properties: dict[str, str], note: str | None) -> None:
+    settings = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost", "repository": "ml", "retention": retention}
+    config = LakeFsLakeConfig.model_validate({**settings, "access_key_id": "a", "secret_access_key": "b"})
+    assert config.unused_rules(REFS, NOW, properties) == (() if note is None else (f"lake ml: {note}",))

@@ -248,6 +248,30 @@ def test_released_object_is_planned_with_reason_and_commits(released: ReleasedOb
     assert at.house.plan().plan_id == released.header.plan_id  # a second plan is equal
 
 
+def test_rules_without_effect_are_notes(released: ReleasedObject) -> None:
+    at = released.at
+    at.rules(
+        rule1=SHORT,
+        missing={"glob": "models/*.ckpt", "days": 10, "enabled": True},
+        hidden={"prefix": "t", "days": 10, "enabled": True},
+        young={"prefix": "keep/", "days": 1000, "enabled": True},
+        off={"prefix": "nothing/", "days": 10, "enabled": False},
+    )
+    at.house.mark()
+    assert at.house.summary("lifecycle_objects", "ml")["unused_rules"] == [
+        "lake ml: lifecycle rule 'hidden' applies to no object, because longer prefixes of other rules match the same paths",
+        "lake ml: lifecycle rule 'missing' matches no object on its branches; compare its prefix or glob with the paths",
+    ]
+    at.rules(rule1={**SHORT, "enabled": False})
+    at.house.mark()
+    assert at.house.summary("lifecycle_objects", "ml")["unused_rules"] == [
+        "lake ml: no lifecycle rule is enabled, so its rules release nothing"
+    ]
+    at.rules(rule1=SHORT)
+    at.house.mark()
+    assert at.house.summary("lifecycle_objects", "ml")["unused_rules"] == []
+
+
 def test_what_if_refuses_lifecycle_rules(released: ReleasedObject) -> None:
     house = released.at.house
     (lake,) = house.lakes

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
@@ -16,6 +16,9 @@ from gc_assets.config.values import Duration, TagPolicy
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
+
+# Frozen property with the days of the server's rule for all branches without an own rule.
+DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
 
 
 class LakeFsRetention(RefRetention):
@@ -92,10 +95,21 @@ class LakeFsLakeConfig(LakeConfig):
     def describe_retention(self, properties: Mapping[str, str]) -> str:
         if self.retention.source != "server":
             return self.retention.describe()
-        days = properties.get("default_retention_days")
+        days = properties.get(DEFAULT_RETENTION_DAYS)
         if days is None:
             return "everything (the server has no rules)"
         return f"{Cutoff.of_days(int(days)).policy_text} (rules of the server)"
+
+    def unused_rules(
+        self, refs: Iterable[tuple[str, str]], as_of: datetime, properties: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
+        """Return the notes of all kinds, and one if every commit is kept."""
+        found = super().unused_rules(refs, as_of)
+        if self.retention.source == "server" and DEFAULT_RETENTION_DAYS not in (properties or {}):
+            found += (f"lake {self.name}: the server has no garbage collection rules for this repository, so every commit is kept",)
+        elif self.retention.source == "configured" and self.retention.keeps_everything:
+            found += (f"lake {self.name}: `retention` keeps every commit; set `default` or `refs` to collect files of old commits",)
+        return found
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         """Return the rules for history, and the current lifecycle rules for paths.

@@ -30,11 +30,11 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs import containers
 from gc_assets.lakes.lakefs.addresses import DATA, METADATA, Roots, possible_names
 from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, Repository, RepositoryClient, RetentionRules, Server
-from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
+from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
 from gc_assets.lakes.lakefs.namespaces import namespace_location, refuse_overlap
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
-from gc_assets.lakes.lakefs.retention import DEFAULT_RETENTION_DAYS, RETENTION_DAYS, retain
+from gc_assets.lakes.lakefs.retention import RETENTION_DAYS, retain
 from gc_assets.lakes.lakefs.staging import StagedObject, is_listed, read_server_list, staged_objects
 from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, UncommittedObject
 

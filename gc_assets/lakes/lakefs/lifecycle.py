@@ -107,18 +107,7 @@ def evaluate(
         reach: Index in `reaches` of each row.
         reaches: Sets of branch classes that reach a row.
     """
-    selections = sorted({rule.paths for rule in rules}, key=lambda item: (item[0], item[1] or ""))
-    deepest = np.full(len(paths), 0, np.int64)
-    groups: list[frozenset[Selection]] = [frozenset()]
-    numbers: dict[frozenset[Selection], int] = {groups[0]: 0}
-    for selection in selections:
-        under = _matches(paths, selection)
-        for number in np.unique(deepest[under]).tolist():
-            group = groups[number] | {selection}
-            if group not in numbers:
-                numbers[group] = len(groups)
-                groups.append(group)
-            deepest[under & (deepest == number)] = numbers[group]
+    deepest, groups = _group_paths(rules, paths)
     pairs = deepest * max(1, len(reaches)) + reach
     limits = np.full(len(paths), _KEPT, np.int64)
     list_numbers = np.zeros(len(paths), np.int64)
@@ -132,6 +121,42 @@ def evaluate(
     micros = ages.cast(pa.int64()).to_numpy(zero_copy_only=False)
     rule_lists = pa.array(lists, pa.list_(pa.string())).take(pa.array(list_numbers))
     return Releases(micros < limits, rule_lists)
+
+
+def find_used(
+    rules: Sequence[Rule], paths: pa.Array, reach: NDArray[np.int64], reaches: Sequence[Collection[str]]
+) -> tuple[set[str], set[str]]:
+    """Return the ids of the rules that match any path, and of those that apply to any.
+
+    A rule that matches may not apply, because another rule has priority. The arguments are those of
+    `evaluate`.
+    """
+    matching, used = set[str](), set[str]()
+    deepest, groups = _group_paths(rules, paths)
+    for pair in np.unique(deepest * max(1, len(reaches)) + reach).tolist():
+        group, classes = groups[pair // max(1, len(reaches))], reaches[pair % max(1, len(reaches))]
+        for branch in classes:
+            matching |= {rule.rule_id for rule in _list_matching(rules, group, branch)}
+            rule = _find_rule(rules, group, branch)
+            used |= {rule.rule_id} if rule is not None else set()
+    return matching, used
+
+
+def _group_paths(rules: Sequence[Rule], paths: pa.Array) -> tuple[NDArray[np.int64], list[frozenset[Selection]]]:
+    """Return the index of the selections that match each path, and the sets of selections."""
+    selections = sorted({rule.paths for rule in rules}, key=lambda item: (item[0], item[1] or ""))
+    group_of = np.full(len(paths), 0, np.int64)
+    groups: list[frozenset[Selection]] = [frozenset()]
+    numbers: dict[frozenset[Selection], int] = {groups[0]: 0}
+    for selection in selections:
+        under = _matches(paths, selection)
+        for number in np.unique(group_of[under]).tolist():
+            group = groups[number] | {selection}
+            if group not in numbers:
+                numbers[group] = len(groups)
+                groups.append(group)
+            group_of[under & (group_of == number)] = numbers[group]
+    return group_of, groups
 
 
 def _matches(paths: pa.Array, selection: Selection) -> NDArray[np.bool_]:
@@ -157,8 +182,12 @@ def _find_limit(rules: Sequence[Rule], selections: Collection[Selection], classe
     return limit, sorted(rule_ids)
 
 
+def _list_matching(rules: Sequence[Rule], selections: Collection[Selection], branch: str) -> list[Rule]:
+    return [rule for rule in rules if rule.paths in selections and rule.branch in {branch or None, None}]
+
+
 def _find_rule(rules: Sequence[Rule], selections: Collection[Selection], branch: str) -> Rule | None:
-    matching = [rule for rule in rules if rule.paths in selections and rule.branch in {branch or None, None}]
+    matching = _list_matching(rules, selections, branch)
     if not matching:
         return None
     # By longest prefix, then the branch's own row, then a row that keeps, then the earliest date.

@@ -16,15 +16,13 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.graph import CYCLE, MISSING_PARENT, CommitGraph
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.active_commits import Start, find_active_commits, find_dangling
-from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
+from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, FrozenRefs, Ref, Retention
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
-# Frozen properties: the days of a branch's own rule, and those of the rule for all other branches.
-# The first is a property of the ref, the second one of the source.
+# Frozen property of a branch: the days of its own rule.
 RETENTION_DAYS: Final = "retention_days"
-DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
 _FOREVER: Final = Cutoff(forever=True)
 
 
@@ -130,8 +128,6 @@ class _Policy:
 
     def notes(self, committed_at: list[datetime]) -> Iterator[str]:
         lake = self._refs.lake
-        if self._has_no_rules:
-            yield f"lake {lake}: the server has no garbage collection rules for this repository, so every commit is kept"
         if self._retention.tags == "ignore":
             yield f"lake {lake}: tags protect nothing (retention.tags is `ignore`), so reads of an old tag will fail"
         early = sum(moment < datetime(1990, 1, 1, tzinfo=UTC) for moment in committed_at)

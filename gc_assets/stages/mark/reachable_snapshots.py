@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from gc_assets.config.models import LakeConfig
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
@@ -70,7 +71,7 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
         summary.as_of,
         summary.frozen_at - context.longest_grace(),
         runs,
-        context.config.lake(lake_name).unused_rules(((ref.ref_type, ref.ref_name) for ref in frozen.refs), summary.as_of),
+        find_unused_rules(context.config.lake(lake_name), frozen, summary.as_of),
     )
     log_activity(f"applying the retention policy to {graph.receipt.rows:,} commits")
     rows = run_single_task(spark, task, graph.rows, len(task.graph_paths) + len(task.logs))
@@ -120,6 +121,12 @@ def _publish(
     return tuple(published)
 
 
+def find_unused_rules(lake: LakeConfig, refs: FrozenRefs, as_of: datetime) -> tuple[str, ...]:
+    """Return the notes on retention rules of a lake without any effect."""
+    properties = refs.sources[0].properties if refs.sources else {}
+    return lake.unused_rules(((ref.ref_type, ref.ref_name) for ref in refs.refs), as_of, properties)
+
+
 def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> FrozenRefs:
     """Read the frozen refs for the policy, with refs changed within the grace period.
 
@@ -164,7 +171,7 @@ class _ApplyRetention:
     Attributes:
         unread: Reason why the whole lake is unreadable, if so.
         logs: Parts of `expiry_log`, oldest first.
-        unused_rules: Notes on rules that apply to no ref.
+        unused_rules: Notes on rules without any effect.
     """
 
     lake: Lake

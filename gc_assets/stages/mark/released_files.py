@@ -13,6 +13,7 @@ from gc_assets.engine.tables import read_table
 from gc_assets.lakes.kind import TableRole
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import Table
+from gc_assets.state.summaries import LifecycleObjectsSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,11 @@ class ReleasedFiles:
     @property
     def rows(self) -> int:
         return self.published.rows
+
+    @property
+    def unused_rules(self) -> tuple[str, ...]:
+        """Notes on rules that apply to no file."""
+        return self.published.summary(LifecycleObjectsSummary).unused_rules
 
     def read(self, spark: SparkSession, state: State, columns: Sequence[str] | None = None) -> DataFrame:
         """Read all rows, including files kept by another reference (`deduplicated`)."""
@@ -39,6 +45,13 @@ def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | 
     """
     table = context.kind(lake_name).table_with(TableRole.RELEASED_FILES, context.config.lake(lake_name))
     return ReleasedFiles(table, context.table(table, lake_name)) if table is not None else None
+
+
+def find_last_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:
+    """Find the released files of the newest run that published them, or None."""
+    table = context.kind(lake_name).table_with(TableRole.RELEASED_FILES, context.config.lake(lake_name))
+    published = context.state.latest(lake_name, table.name) if table is not None else None
+    return ReleasedFiles(table, published) if table is not None and published is not None else None
 
 
 def find_released_files_of(context: RunContext, live: PublishedTable) -> ReleasedFiles | None:

@@ -20,6 +20,8 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import kind_of
 from gc_assets.lakes.protocol import FrozenRefs, as_incremental, as_preflight, is_editable
 from gc_assets.stages.mark.commit_rows import build_commit_rows
+from gc_assets.stages.mark.reachable_snapshots import find_unused_rules
+from gc_assets.stages.mark.released_files import find_last_released_files
 from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.summaries import LiveFilesSummary
@@ -37,8 +39,10 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
         set_aside = command("set-aside", item.table_name or name, by="WHO", comment="WHY")
         advice = f"No file under its claims is changed and nothing is purged until it can be read. To purge without it: `{set_aside}`."
         yield Finding(name, "unreadable", FAIL, item.reason, advice)
-    unused = context.config.lake(name).unused_rules(((ref.ref_type, ref.ref_name) for ref in refs.refs), context.clock.now())
-    for note in (*unused, *refs.notes):
+    unused = find_unused_rules(context.config.lake(name), refs, context.clock.now())
+    last = find_last_released_files(context, name)
+    of_objects = () if last is None else (f"{note} (run of {last.published.receipt.run_date})" for note in last.unused_rules)
+    for note in (*unused, *refs.notes, *of_objects):
         yield Finding(name, "note", WARN, note)
     resolver = context.resolver()
     outside = [claim.address for claim in refs.claims if not claim.is_unread and resolver.resolve_one(claim.address) is None]

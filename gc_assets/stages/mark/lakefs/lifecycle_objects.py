@@ -18,12 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.plan import Amount
+from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
-from gc_assets.engine.tables import map_arrow, publish, read_paths, read_table, write_frame
+from gc_assets.engine.tables import collect, map_arrow, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
-from gc_assets.lakes.lakefs.lifecycle import Rule, evaluate
+from gc_assets.lakes.lakefs.lifecycle import Rule, evaluate, find_used
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
 from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.mark.lakefs.rules import read_lifecycle_rules
@@ -32,7 +33,7 @@ from gc_assets.state.arrow_types import STRINGS
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, RANGES, RANGES_SIDE
-from gc_assets.state.summaries import LifecycleObjectsSummary
+from gc_assets.state.summaries import LifecycleObjectsSummary, PotentialCommitsSummary
 
 MAX_PATHS: Final = 100
 # No branch name contains this character (git check-ref-format, which lakeFS follows).
@@ -49,6 +50,8 @@ EVALUATED: Final = pa.schema(
         ("rules", STRINGS),
     ]
 )
+
+USED: Final = pa.schema([("rule_id", pa.string()), ("used", pa.bool_())])
 
 
 class MovedClaim(NamedTuple):
@@ -80,16 +83,24 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     spark = choose_session(spark, sum(part.rows for part in parts) + sum(segment.rows for segment in cache), len(parts) + len(paths))
     ranges = read_paths(spark, state.files, RANGES, potential.paths(RANGES_SIDE))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, paths)
-    evaluated = map_arrow(
-        _references(rows, ranges, _list_claims(context, refs)), _ApplyRules(tuple(read_lifecycle_rules(context, lake_name))), EVALUATED
-    )
+    claimed, rules = _list_claims(context, refs), tuple(read_lifecycle_rules(context, lake_name))
+    evaluated = map_arrow(_references(rows, ranges, claimed), _ApplyRules(rules), EVALUATED)
     pinned = read_paths(spark, state.files, PINNED, refs.paths(PINNED_SIDE)).select("storage", "key").distinct()
     if previous is not None:
         kept = read_table(spark, state, LIFECYCLE_OBJECTS, previous).filter("deduplicated").select("storage", "key")
         pinned = pinned.unionByName(follow_moved_claims(kept, _moved_claims(context, previous, refs))).distinct()
     written = write_frame(_group_by_object(evaluated, pinned), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
     amounts = {deduplicated: total.amount for (deduplicated,), total in written.totals.items()}
-    summary = LifecycleObjectsSummary(released=amounts.get("false", Amount()), deduplicated=amounts.get("true", Amount()))
+    released = read_paths(spark, state.files, LIFECYCLE_OBJECTS.schema, [f"{run.path}/{part.name}" for part in written.parts])
+    # An unreadable lake has no ranges, so nothing is known about its rules.
+    is_known = potential.summary(PotentialCommitsSummary).ranges > 0
+    references = _named_entries(rows, claimed).join(ranges, "container")
+    unused = _describe_unused(rules, _list_rule_ids(released), references) if is_known else ()
+    summary = LifecycleObjectsSummary(
+        released=amounts.get("false", Amount()),
+        deduplicated=amounts.get("true", Amount()),
+        unused_rules=tuple(to_message(f"lake {lake_name}: {text}") for text in unused),
+    )
     return publish(state, run, written, context.clock, inputs=[potential, refs, entries], summary=summary, unsafe=context.unsafe)
 
 
@@ -100,12 +111,9 @@ def _list_claims(context: RunContext, refs: PublishedTable) -> list[tuple[str, s
 
 def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
     """Return one row per object and path, with all branch classes that reach it."""
-    is_claimed = F.lit(False)
-    for storage, prefix in claimed:
-        is_claimed = is_claimed | ((F.col("storage") == storage) & F.col("key").startswith(prefix))
-    named = entries.filter("not is_container").filter(is_claimed).select("container", "storage", "key", "path", "written_at", "size_bytes")
     return (
-        named.join(ranges, "container")
+        _named_entries(entries, claimed)
+        .join(ranges, "container")
         .groupBy("storage", "key", "path")
         .agg(
             F.greatest(F.max("written_at"), F.min("first_commit_at")).alias("age"),
@@ -117,6 +125,51 @@ def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, 
             F.max(F.size("classes")).alias("reached_by"),
         )
     )
+
+
+def _named_entries(entries: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
+    is_claimed = F.lit(False)
+    for storage, prefix in claimed:
+        is_claimed = is_claimed | ((F.col("storage") == storage) & F.col("key").startswith(prefix))
+    return entries.filter("not is_container").filter(is_claimed).select("container", "storage", "key", "path", "written_at", "size_bytes")
+
+
+def _list_rule_ids(released: DataFrame) -> set[str]:
+    """Return the ids of the rules that release an object."""
+    return {row["rule_id"] for row in collect(released.select(F.explode("matched_rules").alias("rule_id")).distinct())}
+
+
+def _describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: DataFrame) -> Iterator[str]:
+    """Describe the enabled rules that apply to no object.
+
+    Paths are only read if a rule releases none.
+    """
+    enabled = dict.fromkeys(rule.rule_id for rule in rules if rule.enabled)
+    if not enabled:
+        yield "no lifecycle rule is enabled, so its rules release nothing"
+    if enabled.keys() <= releasing:
+        return
+    found = collect(map_arrow(references.filter(F.size("classes") > 0).select("path", "classes"), _FindUsed(rules), USED).distinct())
+    matching, used = {row["rule_id"] for row in found}, {row["rule_id"] for row in found if row["used"]}
+    for rule_id in sorted(enabled.keys() - releasing - used):
+        if rule_id in matching:
+            yield f"lifecycle rule {rule_id!r} applies to no object, because longer prefixes of other rules match the same paths"
+        else:
+            yield f"lifecycle rule {rule_id!r} matches no object on its branches; compare its prefix or glob with the paths"
+
+
+@dataclass(frozen=True)
+class _FindUsed:
+    """Executor task that finds the rules which match paths of objects (columns `USED`)."""
+
+    rules: tuple[Rule, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            classes = pc.binary_join(batch.column("classes"), _SEPARATOR).dictionary_encode()
+            class_lists = [text.split(_SEPARATOR) for text in classes.dictionary.to_pylist()]
+            matching, used = find_used(self.rules, batch.column("path"), classes.indices.to_numpy().astype(np.int64), class_lists)
+            yield pa.RecordBatch.from_pylist([{"rule_id": rule_id, "used": rule_id in used} for rule_id in sorted(matching)], USED)
 
 
 @dataclass(frozen=True)
