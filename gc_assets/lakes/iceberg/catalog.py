@@ -25,6 +25,7 @@ from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
     NoSuchIcebergTableError,
+    NoSuchNamespaceError,
     NoSuchTableError,
     RESTError,
     ValidationException,
@@ -330,6 +331,26 @@ class CatalogClient:
             raise self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
 
+    def hides_namespace(self, namespace: Identifier) -> bool:
+        """Check if the catalog has a namespace that it does not list.
+
+        Raises:
+            LakeUnreadable: If the catalog does not answer.
+        """
+        name = ".".join(namespace)
+        try:
+            client = self._connect()
+            if isinstance(client, SqlCatalog):
+                return False
+            self._call(name, lambda: client.load_namespace_properties(namespace))
+            return namespace not in self._call(name, lambda: client.list_namespaces(namespace[:-1]))
+        except LakeUnreadable:
+            raise
+        except (NoSuchNamespaceError, BadRequestError, NotImplementedError):
+            return False
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            raise self.unreadable(f"namespace {name}", _describe(error)) from None
+
     def find_other_names(self) -> list[str]:
         """Return the other catalog names for which the catalog's database has tables. Never raises.
 
@@ -423,6 +444,21 @@ class CatalogClient:
             raise CommitRejected(self._redact(str(error))) from None
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise GcError(f"table {subject} cannot be written: {self._redact(_describe(error))}") from None
+
+    def request(self, subject: str, request: Callable[[Catalog], _Result]) -> _Result:
+        """Send a request that pyiceberg has no function for.
+
+        Raises:
+            TimeoutError: If the catalog does not answer in time.
+            GcError: For any other failure, without secrets.
+        """
+        try:
+            client = self._connect()
+            return self._call(subject, lambda: request(client))
+        except (GcError, TimeoutError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            raise GcError(self._redact(_describe(error))) from None
 
     def set_property(self, name: str, table_uuid: str, key: str, value: str) -> None:
         """Set a property of the table with this name and uuid, unless it has the value.

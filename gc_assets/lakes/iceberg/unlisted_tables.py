@@ -22,8 +22,18 @@ _MAX_PARTS: Final = 6
 
 def find_listed(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
     """Return why tables (uuid to name) may still be in a catalog, by uuid."""
-    found = ((uuid, _find_reason(catalog, uuid, name)) for uuid, name in sorted(tables.items()))
+    namespaces = {name.rpartition(".")[0] for name in tables.values()}
+    hidden = {name: _find_hidden(catalog, name) for name in sorted(namespaces) if name}
+    found = ((uuid, hidden.get(name.rpartition(".")[0]) or _find_reason(catalog, uuid, name)) for uuid, name in sorted(tables.items()))
     return {uuid: reason for uuid, reason in found if reason is not None}
+
+
+def _find_hidden(catalog: CatalogClient, namespace: str) -> str | None:
+    try:
+        is_hidden = catalog.hides_namespace(tuple(namespace.split(".")))
+    except LakeUnreadable as error:
+        return f"its catalog does not confirm that its namespace does not exist: {error}"
+    return f"its catalog still has the namespace {namespace}, but does not list it" if is_hidden else None
 
 
 def _find_reason(catalog: CatalogClient, uuid: str, name: str) -> str | None:

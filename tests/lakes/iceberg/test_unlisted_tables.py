@@ -23,6 +23,7 @@ class HidingServer:
     def __init__(self, server: RestServer, uuid: str) -> None:
         self.uuid = uuid
         self.path: list[str] = []
+        self.namespaces: dict[str, bool] = {"db": True}
         self.status = 404
         self.client = CatalogClient("sales", "rest", {"type": "rest", "uri": server.uri})
         self._document = server.get(["namespaces", "db", "tables", "t"], {})
@@ -33,6 +34,10 @@ class HidingServer:
             return None
         if path == self.path:
             return 200, self._document
+        if path == ["namespaces"]:
+            return 200, {"namespaces": [[name] for name, is_listed in self.namespaces.items() if is_listed]}
+        if len(path) == 2 and path[1] in self.namespaces:
+            return 200, {"namespace": [path[1]], "properties": {}}
         return self.status, {"error": {"message": "no such table", "type": "NoSuchTableException", "code": self.status}}
 
     def ask(self, uuid: str, name: str) -> str | None:
@@ -68,6 +73,13 @@ def test_catalog_without_the_table_confirms_it(hiding: HidingServer) -> None:
 def test_hidden_table_under_a_name_shows_that_the_list_is_incomplete(hiding: HidingServer) -> None:
     hiding.path = ["namespaces", "db", "tables", "t"]
     assert hiding.ask(UNKNOWN, "db.t") == f"its catalog has another table db.t with uuid {hiding.uuid}, but does not list it"
+
+
+def test_hidden_namespace_is_found(hiding: HidingServer) -> None:
+    hiding.namespaces = {"db": False}
+    assert hiding.ask(hiding.uuid, "db.t") == "its catalog still has the namespace db, but does not list it"
+    hiding.namespaces = {}
+    assert hiding.ask(hiding.uuid, "db.t") is None
 
 
 @pytest.mark.parametrize("status", [403, 500])
