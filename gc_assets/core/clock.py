@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
-from time import time_ns
+from time import sleep, time_ns
 from typing import Final
 
 # Maximum clock skew of a store, well below the minimum grace period of 24 hours and well above the
@@ -55,6 +55,15 @@ class Clock:
         Used to order records with the same time.
         """
         return time_ns()
+
+    def wait_for_next_second(self) -> None:
+        """Wait until the next whole second begins, unless the time is fixed.
+
+        Stores may report times in whole seconds. After this, files that were written before have an
+        earlier second than the current time.
+        """
+        if self.fixed is None:
+            sleep(1 - time_ns() % 1_000_000_000 / 1_000_000_000)
 
     def today(self) -> date:
         """Return the current UTC date, the only run date that is not historical."""

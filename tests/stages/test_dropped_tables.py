@@ -209,6 +209,36 @@ def test_files_of_a_dropped_table_are_collected_after_seven_days(shop: Shop) -> 
     assert {key[:5] for key in shop.house.files()} == {"db/b/"}
 
 
+def expire_and_drop(shop: Shop) -> Path:
+    """Expire a snapshot of db.a by an apply, drop the table, and return the metadata file of the expiry."""
+    shop.tables["a"].append(days_ago(20))
+    header = shop.run(1)
+    shop.house.now += timedelta(hours=1)
+    assert outcomes(shop.house.approve_and_apply(header)) == {"done"}
+    metadata = path_of(shop.tables["a"].metadata_location)
+    shop.lake.date_files(shop.house.now - timedelta(seconds=1))
+    shop.drop("a")
+    return metadata
+
+
+def test_table_dropped_after_an_expiry_needs_no_acceptance(shop: Shop) -> None:
+    metadata = expire_and_drop(shop)
+    shop.run(2)
+    assert shop.waits_for("a") == "its waiting time ends at 2026-11-29 03:00 UTC"
+    shop.run(9.1)
+    assert shop.list_planned() == {"db/a"}
+    assert shop.house.key(metadata) in shop.house.keys("deletion_plan")
+
+
+def test_table_written_to_after_an_expiry_waits(shop: Shop) -> None:
+    metadata = expire_and_drop(shop)
+    touch(metadata.with_name("00009-x.metadata.json"), NOW + timedelta(days=1.5), metadata.read_text())
+    shop.run(2)
+    shop.run(9.1)
+    assert "00009-x.metadata.json was written after a run last read the table" in (shop.waits_for("a") or "")
+    assert shop.list_planned() == set()
+
+
 def test_catalog_that_lost_most_tables_at_once_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "abcd")
     for name in "abc":

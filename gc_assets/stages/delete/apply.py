@@ -81,6 +81,8 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
                 if execution.expire(verification_id):
                     verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
                 execution.publish_histories(verification_id)
+                if not ungated:
+                    execution.record_verified(verification)
                 lease.renew()
                 continue
             if phase == ABORT:

@@ -41,13 +41,15 @@ from gc_assets.stages.delete.execute_rows import (
     execute_in_process,
     order_in_one_task,
 )
-from gc_assets.stages.delete.expire import HistoryName, end_edits, expire_lakes
+from gc_assets.stages.delete.expire import end_edits, expire_lakes
 from gc_assets.stages.delete.revalidate import REFUSED
 from gc_assets.stages.delete.uploads import abort_uploads, end_uploads
 from gc_assets.stages.delete.verification import PlanRows, VerificationMark, verification_context
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.records.ledger import quarantine_ledger
 from gc_assets.stages.records.plans import StoredPlan, record_finished
+from gc_assets.stages.records.verified_tables import HistoryName
+from gc_assets.stages.sweep.table_memory import record_verified
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
@@ -110,6 +112,7 @@ class PlanExecution:
         planned: Number of files in the phases so far.
         failed: Histories with a failed edit.
         not_made: Histories with an edit that was not made.
+        made: Histories with an edit that was made.
         done_edits: Number of edits that were made, by lake.
     """
 
@@ -124,6 +127,7 @@ class PlanExecution:
     planned: int = 0
     failed: frozenset[HistoryName] = frozenset()
     not_made: frozenset[HistoryName] = frozenset()
+    made: frozenset[HistoryName] = frozenset()
     done_edits: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
@@ -227,8 +231,14 @@ class PlanExecution:
         mark_context = verification_context(self.context, self.plan, verification_id)
         result = expire_lakes(self.spark, self.context, mark_context, self.plan, self.lease, only_interrupted=self.only_interrupted)
         self.by_outcome |= {(EXPIRE, verdict): Totals(count) for verdict, count in result.counts.items()}
-        self.failed, self.not_made, self.done_edits = result.failed, result.not_made, result.done_by_lake
+        self.failed, self.not_made, self.made, self.done_edits = result.failed, result.not_made, result.made, result.done_by_lake
+        if result.edited:
+            self.context.clock.wait_for_next_second()
         return result.edited
+
+    def record_verified(self, mark: VerificationMark) -> None:
+        """Record the edited tables that a mark after the edits has read."""
+        record_verified(self.context, mark.context, mark.refs, self.made)
 
     def publish_histories(self, verification_id: str) -> None:
         """Republish the snapshot histories of edited lakes, from the verification mark."""

@@ -34,6 +34,7 @@ from gc_assets.stages.delete.planned_edits import planned_actions
 from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import StoredPlan, execution_directory, record_damage
+from gc_assets.stages.records.verified_tables import HistoryName
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
 from gc_assets.state.summaries import ExpiryLogSummary
@@ -41,8 +42,6 @@ from gc_assets.stores.execution import current_user, release_on_exit
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
-# A lake, and the uuid of an Iceberg table in it.
-HistoryName = tuple[str, str | None]
 OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
 
 
@@ -82,6 +81,7 @@ class ExpiryResult:
             release files, even if a mark suggests it: a catalog may have dropped a ref with its
             snapshot, or the table may exist in another catalog.
         done_by_lake: Number of edits with the verdict `done`, by lake.
+        made: Histories with such an edit.
     """
 
     counts: dict[str, int]
@@ -89,6 +89,7 @@ class ExpiryResult:
     failed: frozenset[HistoryName]
     not_made: frozenset[HistoryName]
     done_by_lake: Mapping[str, int]
+    made: frozenset[HistoryName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,7 @@ def expire_lakes(
     missed = read_missed_tables(context, plan.header.storage)
     unreadable = (*list_unreadable([mark.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *missed)
     edited, failed, not_made, done_by_lake = False, set[HistoryName](), set[HistoryName](), dict[str, int]()
+    made = set[HistoryName]()
     for lake_name, actions in read_actions(context, plan).items():
         record = ExpiryRecord(context, plan.header, lake_name)
         settled_actions = record.settled_actions()
@@ -223,9 +225,11 @@ def expire_lakes(
         counts.update(published)
         done_by_lake[lake_name] = published.get(DONE, 0)
         for item in record.outcomes().values():
+            if item.verdict == DONE:
+                made.add((lake_name, item.action.table_uuid))
             if item.verdict in {FAILED, CHANGED, DENIED} and item.action.action not in PRUNING:
                 (failed if item.verdict == FAILED else not_made).add((lake_name, item.action.table_uuid))
-    return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made), done_by_lake)
+    return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made), done_by_lake, frozenset(made))
 
 
 def make_edits(

@@ -6,9 +6,9 @@ so a refused run, such as one with an incomplete table list, changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
 from gc_assets.stages.records.plans import list_plans
+from gc_assets.stages.records.verified_tables import HistoryName, VerifiedTable, read_verified_tables, record_verified_tables
 from gc_assets.stages.sweep.known_tables import KnownTable, known_tables
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -112,6 +113,7 @@ def update_memory(
     if not previous and not any(claim.table is not None and claim.collect for claim in claims):
         return [], []
     lakes = list_lake_tables(context, refs, claims, known_tables(context))
+    previous = _add_verified(context, previous, lakes)
     remembered = remember_tables(previous, lakes)
     listed = {(item.lake, item.table_uuid) for item in previous if item.gone_since is None}
     return [
@@ -120,6 +122,56 @@ def update_memory(
         else item
         for item in remembered
     ], lakes
+
+
+def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
+    """Return the remembered tables, those missed first in this run with what an apply read last."""
+    listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
+    missed = {item.lake for item in previous if item.gone_since is None and item.table_uuid not in listed}
+    verified = {lake: read_verified_tables(context, lake) for lake in missed}
+    found: list[RememberedTable] = []
+    for item in previous:
+        record = verified.get(item.lake, {}).get(item.table_uuid) if item.gone_since is None else None
+        if record is not None and record.catalog == item.catalog and record.at > item.last_seen:
+            newest_ms, address = max(item.newest_ms, record.newest_ms), record.metadata_location or item.metadata_location
+            item = replace(item, last_seen=record.at, newest_ms=newest_ms, metadata_location=address)
+        found.append(item)
+    return found
+
+
+def record_verified(context: RunContext, mark: RunContext, refs: Iterable[PublishedTable], edited: Collection[HistoryName]) -> None:
+    """Record the tables that an apply has edited and that its verification mark then read.
+
+    Args:
+        context: The run context of the apply.
+        mark: The run context of the verification mark.
+        refs: `lake_refs` of the mark.
+        edited: Lakes and table uuids with edits that the apply made.
+    """
+    tables = {lake: {uuid for name, uuid in edited if name == lake and uuid is not None} for lake, _ in edited}
+    known = known_tables(mark) if any(tables.values()) else {}
+    for table in refs:
+        lake, summary = table.receipt.owner, table.summary(LakeRefsSummary)
+        wanted = tables.get(lake, set())
+        if not wanted:
+            continue
+        unreadable = {item.table_uuid for item in mark.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable}
+        _, addresses = _read_catalog(mark, table)
+        record_verified_tables(
+            context,
+            lake,
+            [
+                VerifiedTable(
+                    table_uuid=uuid,
+                    catalog=catalog_identity(context, lake),
+                    at=summary.frozen_at,
+                    metadata_location=addresses[uuid],
+                    newest_ms=known[uuid].newest,
+                    rehearsal=context.clock.is_rehearsal,
+                )
+                for uuid in sorted(wanted & addresses.keys() & known.keys() - unreadable)
+            ],
+        )
 
 
 def list_lake_tables(
@@ -202,7 +254,7 @@ def _read_server(context: RunContext, lake: str) -> tuple[dict[str, str | None],
 
 def _find_writer(context: RunContext, table: RememberedTable) -> str | None:
     """Return the program that made the newest commit in the last graph with the table, if known."""
-    graph = context.state.current(table.lake, COMMIT_GRAPH.name, table.last_seen.date())
+    graph = context.state.latest(table.lake, COMMIT_GRAPH.name, before=table.last_seen.date() + timedelta(days=1))
     if graph is None or context.kind(table.lake).has_live_contents:
         return None
     rows = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at", "summary"])

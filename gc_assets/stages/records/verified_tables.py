@@ -1,0 +1,84 @@
+"""Record the tables that the verification mark of an apply read after the apply had edited them.
+
+An expiry writes metadata, which is newer than the last run that read the table. If the table is
+dropped before the next run, this record shows that the mark read that metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+
+from gc_assets.core.deferred_models import DEFER_BUILD
+from gc_assets.engine.run_context import RunContext
+
+# A lake, and the uuid of an Iceberg table in it.
+HistoryName = tuple[str, str | None]
+_FILE: Final = "verified_tables.json"
+# Newer runs have recorded the tables that they read since.
+_KEEP: Final = timedelta(days=365)
+
+
+class VerifiedTable(BaseModel):
+    """A table that a verification mark read.
+
+    Attributes:
+        table_uuid: Its uuid.
+        catalog: Identity of the catalog that listed it.
+        at: Time of the freeze of the mark.
+        metadata_location: Address of its metadata in the mark.
+        newest_ms: Time of its newest commit in milliseconds since 1970; 0 without commits.
+        rehearsal: True if the clock was that of a rehearsal.
+    """
+
+    model_config = ConfigDict(frozen=True, defer_build=DEFER_BUILD)
+
+    table_uuid: str
+    catalog: str
+    at: datetime
+    metadata_location: str | None = None
+    newest_ms: int = 0
+    rehearsal: bool = False
+
+
+class _Records(RootModel[tuple[VerifiedTable, ...]]):
+    """The newest record of each table of a lake."""
+
+
+def record_verified_tables(context: RunContext, lake_name: str, tables: Sequence[VerifiedTable]) -> None:
+    """Record tables of a lake. They replace earlier records of the same tables."""
+    if not tables:
+        return
+    replaced = {(item.table_uuid, item.rehearsal) for item in tables}
+    oldest = min(item.at for item in tables) - _KEEP
+
+    def with_tables(content: bytes | None) -> bytes:
+        kept = [item for item in _parse(content) if item.at > oldest and (item.table_uuid, item.rehearsal) not in replaced]
+        return _Records((*kept, *tables)).model_dump_json(indent=1).encode()
+
+    context.state.files.change(f"{lake_name}/{_FILE}", with_tables)
+
+
+def read_verified_tables(context: RunContext, lake_name: str) -> Mapping[str, VerifiedTable]:
+    """Return the newest record of each table of a lake, by uuid.
+
+    For a real run, records of rehearsals and records from the future do not count.
+    """
+    try:
+        records = _parse(context.state.files.read(f"{lake_name}/{_FILE}"))
+    except FileNotFoundError:
+        return {}
+    now, is_rehearsal = context.clock.now(), context.clock.is_rehearsal
+    valid = [item for item in records if item.at <= now and (is_rehearsal or not item.rehearsal)]
+    return {item.table_uuid: item for item in sorted(valid, key=lambda item: item.at)}
+
+
+def _parse(content: bytes | None) -> Sequence[VerifiedTable]:
+    """Return the records. Without them, a dropped table waits for a user, so damage stops nothing."""
+    try:
+        return () if content is None else _Records.model_validate_json(content).root
+    except ValidationError:
+        return ()
