@@ -24,11 +24,13 @@ from azure.core import MatchConditions
 from azure.core.exceptions import AzureError, HttpResponseError
 from azure.storage.blob import BlobClient, BlobType, ContainerClient
 
+from gc_assets.azure.batches import BatchPart, parse_parts
 from gc_assets.azure.client import (
     ATTEMPTS,
     NOT_FOUND,
     PRECONDITION,
     UNSUPPORTED,
+    check_for_slow_down,
     error_code,
     get_container,
     is_denied,
@@ -54,8 +56,10 @@ _OK, _MISSING, _FALSE, _SERVER_ERROR, _BUSY = 300, 404, 412, 500, 503
 _NO_VERSION: Final = "null"
 # The error of a delete by the id of the current version.
 CURRENT_VERSION: Final = "OperationNotAllowedOnRootBlob"
-# Under the prefix that no listing of a storage contains (`stores.protocol.RESERVED_PREFIX`).
+# Under the prefix that no listing of a storage contains (`stores.protocol.RESERVED_PREFIX`). The
+# leases are those of `stores/conditional/lease.py`.
 _CANARY: Final = ".gc-assets/canary-"
+_LEASES: Final = ".gc-assets/lease/"
 _SUCCESS: Final = (None, "success")
 
 
@@ -153,16 +157,26 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return sorted(found, key=lambda version: (version.modified, version.version_id), reverse=True)[:at_most]
 
     def versioning(self, role: Role) -> Versioning:
-        """Return if the account keeps versions, by the id of the version of one blob.
+        """Return if the account keeps versions. Only the management interface has the setting.
 
-        Only the management interface has the setting. With the changing role, a canary is written.
+        With the changing role, a canary is written, and its answer shows it. With the reading role,
+        the newest of the listed blobs shows what the account did when it was written: an account may
+        have blobs from before versioning. The leases of the collector are among them. Other blobs
+        with versions show that versioning was disabled later.
         """
-        if role == "read":
-            with translate_errors(self.location):
-                for blob in self.container(role).list_blobs(name_starts_with=self.prefix, include=["versions"], results_per_page=1):
-                    return Versioning("Enabled" if blob.version_id else None)
+        if role == "change":
+            return Versioning("Enabled" if self._writes_versions() else None)
+        sample = [blob for prefix in ("", _LEASES) for blob in self._list_sample(prefix)]
+        newest = max(sample, key=lambda blob: blob.last_modified, default=None)
+        if newest is None or not any(blob.version_id for blob in sample):
             return Versioning(None)
-        return Versioning("Enabled" if self._writes_versions() else None)
+        return Versioning("Enabled" if newest.version_id else "Suspended")
+
+    def _list_sample(self, prefix: str) -> list[Any]:
+        """Return the first page under a prefix, with versions."""
+        with translate_errors(self.location):
+            listed = self.container("read").list_blobs(name_starts_with=f"{self.prefix}{prefix}", include=["versions"])
+            return list(next(listed.by_page(), ()))
 
     def _writes_versions(self) -> bool:
         """Return True if a written blob has a version. The canary and its version are removed."""
@@ -179,6 +193,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         dates = list[str]()
 
         def remember(response: Any) -> None:
+            check_for_slow_down(self.settings, response)
             dates.append(response.http_response.headers.get("date") or "")
 
         with translate_errors(self.location):
@@ -207,7 +222,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
         """Copy as the protocol specifies, but no blob that could not be deleted afterwards."""
-        obstacle = _find_obstacle(source.answer)
+        obstacle = find_obstacle(source)
         if obstacle is not None:
             return Change("denied", PermissionError(errno.EACCES, obstacle, self.address(key)))
         return self._copy(source, key, to, entry, {})
@@ -237,19 +252,36 @@ class AzureBucket(BucketStorage[AzureConfig]):
                 condition = _if_match(item.token) if item.token is not None else {}
                 rows.append((number, {"name": f"{self.prefix}{item.key}", **version, **condition}))
         if rows:
-            try:
-                container = self.container("change", 1)
-                answers = list(container.delete_blobs(*(row for _, row in rows), raise_on_any_failure=False))
-            except AzureError as error:
-                failure = self._to_change(error, objects[rows[0][0]].key, reads=False)
-                answers = [failure] * len(rows)
-            for (number, _), answer in zip(rows, answers, strict=True):
-                item = objects[number]
-                if not isinstance(answer, Change) and answer.headers.get("x-ms-error-code") == CURRENT_VERSION:
+            found = self._send_batch([row for _, row in rows], objects[rows[0][0]].key)
+            for place, (number, _) in enumerate(rows):
+                item, answer = objects[number], found if isinstance(found, Change) else found.get(place)
+                if answer is None:
+                    text = "the answer to a batch of deletes has no part for this blob; apply again"
+                    changes[number] = Change("unknown", OSError(errno.EIO, text, self.address(item.key)))
+                elif isinstance(answer, Change):
+                    changes[number] = answer
+                elif answer.headers.get("x-ms-error-code") == CURRENT_VERSION:
                     changes[number] = self._delete_current_version(item)
                 else:
-                    changes[number] = answer if isinstance(answer, Change) else self._to_result(answer, item.key)
+                    changes[number] = self._to_result(answer, item.key)
         return [changes[number] for number in range(len(objects))]
+
+    def _send_batch(self, rows: Sequence[dict[str, Any]], key: str) -> dict[int, BatchPart] | Change:
+        """Send deletes as one request. Returns the answers by position, or why there are none."""
+        answers = list[tuple[str, bytes]]()
+
+        def remember(response: Any) -> None:
+            check_for_slow_down(self.settings, response)
+            answers.append((response.http_response.content_type or "", response.http_response.body()))
+
+        try:
+            # The parts are matched by their ids, and not by the library, which counts them.
+            self.container("change", 1).delete_blobs(*rows, raise_on_any_failure=False, raw_response_hook=remember)
+        except AzureError as error:
+            return self._to_change(error, key, reads=False)
+        except ValueError as error:
+            return Change("unknown", OSError(errno.EIO, f"the answer to a batch of deletes cannot be read: {error}", self.address(key)))
+        return parse_parts(*answers[-1])
 
     def _delete_current_version(self, item: Deletion) -> Change:
         """Delete the current version of a blob permanently.
@@ -267,11 +299,11 @@ class AzureBucket(BucketStorage[AzureConfig]):
                 return deleted
         return self._change(item.key, lambda blob: blob.delete_blob(version_id=item.version_id), attempts=1)
 
-    def _to_result(self, answer: Any, key: str) -> Change:
+    def _to_result(self, answer: BatchPart, key: str) -> Change:
         """Convert the answer to one part of a batch."""
         if answer.status_code < _OK:
             return Change("done")
-        error = HttpResponseError(message=answer.reason, response=answer)
+        error = HttpResponseError(message=answer.reason, response=answer)  # pyright: ignore[reportArgumentType]
         error.error_code = answer.headers.get("x-ms-error-code")  # pyright: ignore[reportAttributeAccessIssue]
         return self._to_change(error, key)
 
@@ -314,7 +346,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
             return False
 
     def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], condition: dict[str, Any]) -> Change:
-        """Copy a blob with its properties, tags and tier, and wait until the copy is complete."""
+        """Copy a blob with its properties, tags and tier, and wait until the copy is complete.
+
+        An earlier attempt may have left a copy that is pending or was given up.
+        """
         metadata = {name: value for name, value in source.answer.metadata.items() if _to_entry(name) not in COPY_ENTRIES}
         options: dict[str, Any] = {"metadata": {**metadata, entry[0].replace("-", "_"): entry[1]}, **condition}
         options |= (
@@ -325,32 +360,70 @@ class AzureBucket(BucketStorage[AzureConfig]):
             if source.answer.tag_count:
                 options["tags"] = from_blob.get_blob_tags(**_version(source.version_id))
             version = f"{'&' if '?' in from_blob.url else '?'}versionid={source.version_id}" if source.version_id else ""
-            return self._start_and_await(source, f"{from_blob.url}{version}", to, options)
+            copied = self._start_and_await(source, f"{from_blob.url}{version}", to, options)
+            earlier = self._finish_earlier_copy(to, entry) if copied.verdict in {"changed", "failed"} else None
+            if earlier is not None and earlier.verdict == "absent":
+                return self._start_and_await(source, f"{from_blob.url}{version}", to, options)
         except AzureError as error:
             return self._to_change(error, key, reads=False)
         except OSError as error:
-            return Change("denied", error)
+            return Change("denied" if is_permanent(error) else "failed", error)
+        return copied if earlier is None else earlier
 
     def _start_and_await(self, source: ObjectInfo, url: str, to: str, options: dict[str, Any]) -> Change:
-        blob = self._blob(to, "change")
-        source_etag = f'"{source.identity.rsplit("-", 2)[0]}"'
-        answer = blob.start_copy_from_url(url, source_etag=source_etag, source_match_condition=MatchConditions.IfNotModified, **options)
-        deadline, pause = time.monotonic() + _COPY_SECONDS, 0.1
-        status, description = _text(answer.get("copy_status")), ""
-        while status == "pending":
+        source_etag = f'"{token_of(source.identity)}"'
+        conditions = {"source_etag": source_etag, "source_match_condition": MatchConditions.IfNotModified}
+        try:
+            answer = self._blob(to, "change").start_copy_from_url(url, **conditions, **options)
+        except AzureError as error:
+            return self._to_change(error, to, reads=False)
+        version_id = answer.get("version_id")
+        done = Change("done", version_id=None if version_id is None else str(version_id))
+        if _text(answer.get("copy_status")) in _SUCCESS:
+            return done
+        return self._await_copy(to, answer.get("copy_id")) or done
+
+    def _await_copy(self, to: str, copy_id: Any) -> Change | None:
+        """Wait until the server has finished a copy. Returns why it has not, or None."""
+        blob, deadline, pause = self._blob(to, "change"), time.monotonic() + _COPY_SECONDS, 0.1
+        while True:
+            copy = blob.get_blob_properties().copy
+            status = _text(copy.status)
+            if copy_id is not None and copy.id is not None and copy.id != copy_id:
+                text = f"another copy to {to!r} was started at the same time; apply again"
+                return Change("failed", OSError(errno.EIO, text, self.address(to)))
+            if status in _SUCCESS:
+                return None
+            if status != "pending":
+                text = f"the server did not finish a copy to {to!r}: {status} {copy.status_description or ''}"
+                return Change("failed", OSError(errno.EIO, text, self.address(to)))
             if time.monotonic() > deadline:
                 text = f"the server has not finished a copy to {to!r} after {_COPY_SECONDS:,.0f} s; apply again"
                 return Change("unknown", OSError(errno.ETIMEDOUT, text, self.address(to)))
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
-            copy = blob.get_blob_properties().copy
-            status, description = _text(copy.status), str(copy.status_description or "")
-        if status not in _SUCCESS:
-            return Change(
-                "failed", OSError(errno.EIO, f"the server did not finish a copy to {to!r}: {status} {description}", self.address(to))
-            )
-        version_id = answer.get("version_id")
-        return Change("done", version_id=None if version_id is None else str(version_id))
+
+    def _finish_earlier_copy(self, to: str, entry: tuple[str, str]) -> Change | None:
+        """Finish a copy that an earlier attempt has started, or remove what is left of it.
+
+        A copy that the server has given up is an empty blob. It is deleted if its etag is still the
+        same.
+
+        Returns:
+            The outcome of the copy, `absent` if it was removed, None if the key has another object.
+        """
+        found = self.head(to)
+        if found is not None and _is_unfinished(found, entry) and _text(found.answer.copy.status) == "pending":
+            waited = self._await_copy(to, found.answer.copy.id)
+            if waited is None or waited.verdict == "unknown":
+                return waited or Change("done")
+            found = self.head(to)
+        if found is None:
+            return Change("absent", FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.address(to)))
+        if not _is_unfinished(found, entry) or found.size_bytes or _text(found.answer.copy.status) == "pending":
+            return None
+        removed = self.delete_if_match(to, token_of(found.identity))
+        return Change("absent", OSError(errno.EIO, "the server gave up a copy", self.address(to))) if removed.is_done else removed
 
     def _blob(self, key: str, role: Role, attempts: int = ATTEMPTS) -> BlobClient:
         self._require_addressable(key)
@@ -387,16 +460,22 @@ def _to_entry(name: str) -> str:
 
 
 def _to_info(found: Any) -> ObjectInfo:
-    """Describe a blob. A copy that is not complete has no entries of the collector."""
+    """Describe a blob. The entries of the collector on a copy that is not complete are set apart."""
     is_complete = _text(found.copy.status) in _SUCCESS
     entries = {_to_entry(name): value for name, value in (found.metadata or {}).items()}
-    metadata = entries if is_complete else {name: value for name, value in entries.items() if name not in COPY_ENTRIES}
+    own = {} if is_complete else {name: value for name, value in entries.items() if name in COPY_ENTRIES}
+    metadata = {name: value for name, value in entries.items() if name not in own}
     identity = build_identity(found.etag, found.size, found.last_modified)
-    return ObjectInfo(identity, found.size, found.last_modified, found.version_id, metadata, answer=found)
+    return ObjectInfo(identity, found.size, found.last_modified, found.version_id, metadata, own, answer=found)
 
 
-def _find_obstacle(found: Any) -> str | None:
-    """Return why a blob cannot be deleted now, as its properties show it."""
+def _is_unfinished(found: ObjectInfo, entry: tuple[str, str]) -> bool:
+    return found.unfinished.get(entry[0]) == entry[1]
+
+
+def find_obstacle(info: ObjectInfo) -> str | None:
+    """Return why a blob cannot be deleted now, or not be copied back, as its properties show it."""
+    found = info.answer
     if _text(found.lease.state) in {"leased", "breaking"}:
         return "another client has a lease on the blob; break it, or plan again when it has ended"
     if found.has_legal_hold:

@@ -181,10 +181,6 @@ def _create_service(settings: AzureConfig, host: str, role: Role, attempts: int,
         for _ in range(keys):
             count_request(settings, kind)
 
-    def check_for_slow_down(response: PipelineResponse[Any, Any]) -> None:
-        if response.http_response.status_code in SLOW_STATUS:
-            limiter.slow_down()
-
     return BlobServiceClient(
         endpoint,
         credential=secret.credential if secret is not None else _identity(settings, role),
@@ -194,8 +190,17 @@ def _create_service(settings: AzureConfig, host: str, role: Role, attempts: int,
         read_timeout=_READ_SECONDS,
         user_agent="gc-assets",
         raw_request_hook=wait_and_count,
-        raw_response_hook=check_for_slow_down,
+        raw_response_hook=functools.partial(check_for_slow_down, settings),
     )
+
+
+def check_for_slow_down(settings: AzureConfig, response: PipelineResponse[Any, Any]) -> None:
+    """Lower the rate if the server asks for fewer requests.
+
+    A request with a hook of its own calls this, because the hook replaces that of the client.
+    """
+    if response.http_response.status_code in SLOW_STATUS:
+        get_rate_limiter(settings).slow_down()
 
 
 def _load_secret(settings: AzureConfig, host: str, role: Role) -> _Secret | None:

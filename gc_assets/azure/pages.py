@@ -8,7 +8,7 @@ Directory entries, which Hadoop and hierarchical namespaces create, are counted 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from azure.storage.blob import BlobPrefix, ContainerClient
@@ -37,12 +37,8 @@ class ListedPage:
         """Return the page without keys up to `start`."""
         if not start:
             return self.page
-        rows = [number for number, key in enumerate(self.page.keys) if key > start]
-        common = [prefix for prefix in self.page.common if prefix > start]
-        columns: dict[str, Any] = {field.name: getattr(self.page, field.name) for field in fields(Page)}
-        chosen: dict[str, Any] = {name: [column[row] for row in rows] if column else [] for name, column in columns.items()}
-        chosen["common"] = common
-        return Page(**chosen)
+        selected = self.page.select([number for number, key in enumerate(self.page.keys) if key > start])
+        return replace(selected, common=[prefix for prefix in selected.common if prefix > start])
 
 
 def list_pages(
@@ -97,7 +93,7 @@ def _parse_page(items: list[Any], marker: str | None, versions: bool) -> ListedP
         [blob.etag.strip('"') for blob in files],
         [getattr(blob.blob_tier, "value", blob.blob_tier) for blob in files],
         [item.name.encode() for item in items if isinstance(item, BlobPrefix)],
-        [blob.version_id or "null" for blob in files] if versions else [],
+        [blob.version_id or "" for blob in files] if versions else [],
         [bool(blob.is_current_version or not blob.version_id) for blob in files] if versions else [],
         [False for _ in files] if versions else [],
     )
@@ -112,7 +108,8 @@ def _require_progress(listed: ListedPage, last: bytes | None, marker: str | None
     if marker is not None and listed.marker == marker:
         raise StoreError(f"{location}: two pages have the same marker, so the listing would not end")
     first = min(names, default=None)
-    if last is not None and first is not None and not listed.page.version_ids and not _may_follow(first, last):
+    continues = bool(listed.page.version_ids) and first == last  # with further versions of the key
+    if last is not None and first is not None and not continues and not _may_follow(first, last):
         raise StoreError(f"{location}: a page begins with {first!r}, but the last one ends with {last!r}; expected later keys")
 
 

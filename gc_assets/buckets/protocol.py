@@ -20,7 +20,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, Self
 
@@ -85,6 +85,8 @@ class ObjectInfo:
         modified: Its modification time.
         version_id: Its version, in a bucket that keeps versions.
         metadata: The metadata of the user, with names in lower case.
+        unfinished: The metadata entries of the collector on a copy that the server has not completed,
+            or has given up. They are not in `metadata`.
         token_is_checksum: False if the token depends on more than the bytes. A token that looks like
             an MD5 is compared with that of a copy if this is True.
         answer: The complete answer, for the bucket's own use.
@@ -95,6 +97,7 @@ class ObjectInfo:
     modified: datetime
     version_id: str | None
     metadata: Mapping[str, str]
+    unfinished: Mapping[str, str] = field(default_factory=dict[str, str])
     token_is_checksum: bool = False
     answer: Any = None
 
@@ -155,7 +158,8 @@ class Page:
         etags: Tokens (`identity.py`), for S3 the etags without quotes. Empty for a delete marker.
         classes: Storage classes, None if the server sends none.
         common: The common prefixes up to the delimiter.
-        version_ids: Only in a listing of versions, as are the next two.
+        version_ids: Only in a listing of versions, as are the next two. Empty text for an object
+            from before versioning that has no id.
         latest: True for the newest version of a key.
         markers: True for a delete marker.
     """
@@ -174,6 +178,12 @@ class Page:
     def last(self) -> bytes | None:
         """Return the last key or common prefix of the page, None if it is empty."""
         return max([*self.keys[-1:], *self.common[-1:]], default=None)
+
+    def select(self, rows: Sequence[int]) -> Self:
+        """Return the page with these objects, and all common prefixes."""
+        columns: dict[str, list[Any]] = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "common"}
+        # A listing without versions has no column of them.
+        return replace(self, **{name: [column[row] for row in rows] if column else [] for name, column in columns.items()})
 
 
 class ConditionalBucket(Protocol):
@@ -289,12 +299,16 @@ class ConditionalBucket(Protocol):
 
         The copy keeps metadata, tags, storage class and encryption, and has one more metadata entry
         (name, value), which replaces those of `COPY_ENTRIES`. A copy that the server makes in
-        the background is awaited. If the source has another token, nothing is copied: `changed`.
+        the background is awaited, also if an earlier attempt has started it. If the source has
+        another token, nothing is copied: `changed`.
         """
         ...
 
     def copy_if_absent(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy an object of the collector to a key without an object. `changed` if it has one."""
+        """Copy an object of the collector to a key without an object. `changed` if it has one.
+
+        An unfinished copy with the same entry is no other object: it is awaited, or made again.
+        """
         ...
 
     def delete_if_match(self, key: str, token: str | None) -> Change:

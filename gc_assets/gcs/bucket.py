@@ -167,11 +167,17 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return self._upload(key, content, {"if_generation_match": 0}, is_repeatable=True)
 
     def put_if_match(self, key: str, content: bytes, token: str) -> Change:
+        """Replace the object. A repetition meets its own condition, and is `changed`."""
+        found = self._upload(key, content, _conditions(token), is_repeatable=True)
+        if found.verdict != "changed":
+            return found
+        try:
+            current = self.head(key)
+        except OSError:  # the condition was false anyway
+            return found
         # Without an object the condition is false too.
-        found = self._upload(key, content, _conditions(token), is_repeatable=False)
-        if found.verdict == "changed" and self.head(key) is None:
-            return Change("absent", FileNotFoundError(errno.ENOENT, "the object does not exist", self.address(key)))
-        return found
+        missing = FileNotFoundError(errno.ENOENT, "the object does not exist", self.address(key))
+        return found if current is not None else Change("absent", missing)
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
         """Copy to the trash. An object that may not be deleted is not copied: `denied`."""

@@ -10,7 +10,6 @@ Source: Cloud Storage JSON API, Objects: list (lexicographic order, `startOffset
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from itertools import islice, pairwise
 from typing import Any, Final
@@ -147,8 +146,7 @@ def _skip_start(page: Page, after: bytes) -> Page:
     """Leave out the start of the range, because `startOffset` includes it."""
     if not after or page.keys[:1] != [after]:
         return page
-    columns = {name: getattr(page, name)[1:] for name in ("keys", "sizes", "modified", "etags", "classes")}
-    return replace(page, **columns)
+    return page.select(range(1, len(page.keys)))
 
 
 def _require_order(page: Page, last: bytes, location: str) -> None:

@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server that records requests and injects faults.
+"""A proxy in front of an object store that records requests and injects faults.
 
 A fault applies before the server acts, after it, or to its answer:
 
@@ -19,11 +19,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import unescape
 
-from tests.s3.servers import S3Server
+
+class Server(Protocol):
+    """A server of object storage, as a dataclass."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+
+_Server = TypeVar("_Server", bound=Server)
 
 # Headers of one connection, or set again for the forwarded answer.
 OWN_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length"}
@@ -186,12 +194,12 @@ def error_answer(status: int, code: str) -> Answer:
 
 
 @dataclass
-class Proxy:
+class Proxy(Generic[_Server]):
     """A running proxy. `server` is the upstream server at the proxy's address. `requests` are in
     order of arrival.
     """
 
-    server: S3Server
+    server: _Server
     rules: list[Rule]
     requests: list[Request] = field(default_factory=list)
     answers: dict[int, Answer] = field(default_factory=dict)
@@ -212,10 +220,11 @@ class Proxy:
 
 
 @contextmanager
-def run_proxy(server: S3Server, *rules: Rule) -> Iterator[Proxy]:
+def run_proxy(server: _Server, *rules: Rule) -> Iterator[Proxy[_Server]]:
     server_of_proxy = _ProxyServer(("127.0.0.1", 0), _Handler)
     server_of_proxy.upstream = str(urlsplit(server.endpoint).netloc)
-    server_of_proxy.proxy = Proxy(replace(server, endpoint=f"http://127.0.0.1:{server_of_proxy.server_port}"), list(rules))
+    endpoint = f"http://127.0.0.1:{server_of_proxy.server_port}{urlsplit(server.endpoint).path}"
+    server_of_proxy.proxy = Proxy(replace(server, endpoint=endpoint), list(rules))  # type: ignore[type-var]
     thread = Thread(target=server_of_proxy.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -229,7 +238,7 @@ def run_proxy(server: S3Server, *rules: Rule) -> Iterator[Proxy]:
 class _ProxyServer(ThreadingHTTPServer):
     request_queue_size = 128
     upstream: str
-    proxy: Proxy
+    proxy: Proxy[Any]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore errors: a killed client closes its connection."""

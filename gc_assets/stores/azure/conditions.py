@@ -11,6 +11,7 @@ import secrets
 from gc_assets.azure.bucket import AzureBucket
 from gc_assets.buckets.identity import token_of
 from gc_assets.core.errors import StoreError
+from gc_assets.stores.conditional.probe import keeps_unknown_token
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 HIERARCHICAL = (
@@ -27,7 +28,7 @@ def find_obstacle(bucket: AzureBucket) -> str | None:
     """Return why plans cannot be applied here, as a canary object proves it, or None.
 
     Raises:
-        OSError: If the canary cannot be written or removed.
+        OSError: If a request about the canary has no answer, or is refused. It proves nothing then.
     """
     directory = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     canary = f"{directory}/canary"
@@ -36,8 +37,7 @@ def find_obstacle(bucket: AzureBucket) -> str | None:
         # A write creates the directories of its key, and only there.
         if bucket.head(directory) is not None:
             return HIERARCHICAL
-        wrong = bucket.delete_if_match(canary, bucket.unknown_token)
-        return None if wrong.verdict == "changed" else UNCONDITIONAL
+        return None if keeps_unknown_token(bucket, canary) else UNCONDITIONAL
     finally:
         current = bucket.head(canary)
         if current is not None:

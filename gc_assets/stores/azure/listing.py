@@ -43,11 +43,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class AzureListingTask:
-    """Parts of a storage's listing."""
+    """Parts of a storage's listing.
+
+    Versions are always listed. Only an answer shows that an account keeps them, and blobs from before
+    versioning have none.
+    """
 
     bucket: AzureBucket
     parts: tuple[Part, ...]
-    versions: bool
     page_keys: int
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
@@ -81,7 +84,7 @@ class AzureListingTask:
         return self.bucket.list_from(
             part.directory,
             delimiter="" if part.is_whole else "/",
-            versions=self.versions,
+            versions=True,
             marker=part.marker,
             page_keys=self.page_keys,
         )
@@ -95,27 +98,10 @@ class AzureListingTask:
             return page
         kept = "a component of the key is `.` or `..`, so no request can name it: kept"
         rows.problems += [Problem(key[start:].decode(), "special", kept) for key in sorted(unnamed)]
-        chosen = [number for number, key in enumerate(page.keys) if key not in unnamed]
-
-        def select(column: list) -> list:
-            return [column[number] for number in chosen] if column else column
-
-        return Page(
-            select(page.keys),
-            select(page.sizes),
-            select(page.modified),
-            select(page.etags),
-            select(page.classes),
-            page.common,
-            select(page.version_ids),
-            select(page.latest),
-            select(page.markers),
-        )
+        return page.select([number for number, key in enumerate(page.keys) if key not in unnamed])
 
 
-def plan_listing(
-    bucket: AzureBucket, parallelism: int, split_keys: Sequence[str] | None, versions: bool, page_keys: int
-) -> Sequence[ListingTask]:
+def plan_listing(bucket: AzureBucket, parallelism: int, split_keys: Sequence[str] | None, page_keys: int) -> Sequence[ListingTask]:
     """Return tasks that together list the storage once, as `Store.plan_listing` specifies.
 
     A storage that was small is one task. `split_keys` shows only that: prefixes divide the work.
@@ -126,7 +112,7 @@ def plan_listing(
         parts = _divide(bucket, wanted, page_keys)
     except OSError as error:
         raise StoreError(f"storage {bucket.location} cannot be listed: {error.strerror or error}") from error
-    task = AzureListingTask(bucket, (), versions, page_keys)
+    task = AzureListingTask(bucket, (), page_keys)
     return [replace(task, parts=tuple(parts[start::wanted])) for start in range(min(wanted, len(parts)))]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gc_assets.azure.bucket import AzureBucket
+from gc_assets.azure.bucket import AzureBucket, find_obstacle
 from gc_assets.azure.pages import PAGE_KEYS
 from gc_assets.config.azure import AzureConfig
 from gc_assets.config.models import StorageConfig
@@ -14,8 +14,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StoreError
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import AZURE as SCHEME
-from gc_assets.stores.azure import listing
-from gc_assets.stores.azure.conditions import find_obstacle, require_supported
+from gc_assets.stores.azure import conditions, listing
 from gc_assets.stores.azure.doctor_checks import examine, examine_state
 from gc_assets.stores.azure.objects import AzureObjects
 from gc_assets.stores.conditional.noncurrent import NoncurrentQuarantine
@@ -44,7 +43,7 @@ class AzureStore(BucketStore):
         return AzureObjects(self.connections)
 
     def versioned_quarantine(self) -> Quarantine:
-        return NoncurrentQuarantine(self.bucket)
+        return NoncurrentQuarantine(self.bucket, find_obstacle)
 
     def plan_listing(
         self,
@@ -53,18 +52,13 @@ class AzureStore(BucketStore):
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Plan as the protocol specifies. In an account with versions, their ids are listed."""
+        """Plan as the protocol specifies."""
         del unchanged, settled_before
-        bucket = self.bucket
-        try:
-            versions = bucket.versioning("read").has_versions
-        except OSError as error:
-            raise StoreError(f"storage {self.location} cannot be listed: {error.strerror or error}") from error
-        return listing.plan_listing(bucket, parallelism, split_keys, versions, PAGE_KEYS)
+        return listing.plan_listing(self.bucket, parallelism, split_keys, PAGE_KEYS)
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         """Acquire the lease as the protocol specifies, if plans can be applied in this account."""
-        require_supported(self.bucket)
+        conditions.require_supported(self.bucket)
         return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
 
     def probe(self) -> Traits:
@@ -73,7 +67,7 @@ class AzureStore(BucketStore):
         Raises:
             StoreError: If plans cannot be applied in this account.
         """
-        obstacle = find_obstacle(self.bucket)
+        obstacle = conditions.find_obstacle(self.bucket)
         if obstacle is not None:
             raise StoreError(f"storage {self.location}: {obstacle}")
         return BucketStore.probe(self)

@@ -284,6 +284,6 @@ def _build_batch(page: Page, relative: Sequence[bytes], own: Sequence[int]) -> p
         "storage_class": pa.array([page.classes[number] for number in own], pa.string()),
     }
     if page.version_ids:
-        columns["version_id"] = pa.array([page.version_ids[number] for number in own], pa.string())
+        columns["version_id"] = pa.array([page.version_ids[number] or None for number in own], pa.string())
     arrays = [columns.get(name, pa.nulls(len(own), INVENTORY_SCHEMA.field(name).type)) for name in INVENTORY_SCHEMA.names]
     return pa.RecordBatch.from_arrays(arrays, schema=INVENTORY_SCHEMA)

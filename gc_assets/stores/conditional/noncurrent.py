@@ -7,7 +7,7 @@ longer current never becomes current by itself, so a purge exposes no older one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,14 +15,27 @@ from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion, ObjectInfo
 from gc_assets.core.phases import CHANGED, DENIED, DONE, FAILED
 from gc_assets.stores.conditional.batches import RowDeletion, Step, delete_prepared
-from gc_assets.stores.conditional.quarantine import absent_result, changed_result, copy_back, is_other_object, is_restored_copy
+from gc_assets.stores.conditional.quarantine import (
+    absent_result,
+    changed_result,
+    copy_back,
+    is_other_object,
+    is_restored_copy,
+    is_unfinished_restore,
+)
 from gc_assets.stores.conditional.versioned_steps import refuse_if_unversioned, refuse_without_version
 from gc_assets.stores.protocol import PlannedAction, Result
+
+
+def _find_none(found: ObjectInfo) -> None:
+    del found
 
 
 @dataclass(frozen=True, slots=True)
 class NoncurrentQuarantine:
     """Quarantine by noncurrent versions. Their bytes stay in the bucket until they are purged.
+
+    `find_obstacle` returns why an object could not be deleted, or not be restored.
 
     The bucket's versioning is checked after the last comparison of an object, immediately before the
     delete. A restore copies the version to its key, which must have no object, and deletes the
@@ -30,15 +43,16 @@ class NoncurrentQuarantine:
     """
 
     bucket: ConditionalBucket
+    find_obstacle: Callable[[ObjectInfo], str | None] = _find_none
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Act as `Quarantine.act` specifies."""
         return delete_prepared(self.bucket, batch, resumed, self._prepare, self._verify, partial(refuse_if_unversioned, self.bucket))
 
     def _prepare(self, planned: PlannedAction, resumed: bool) -> Step:
-        if planned.version_id is None:
+        if planned.version_id is None and not self._is_from_before_versions(planned):
             return refuse_without_version(planned)
-        if planned.version_id == self.bucket.null_version:
+        if planned.version_id is None or planned.version_id == self.bucket.null_version:
             # The version that a delete keeps has another id, which no record would have.
             found = "the object was written before the bucket kept versions, so it has no version id"
             return Result(DENIED, f"{planned.key!r}: {found}; write it again, or use `quarantine: trash` without versioning")
@@ -56,20 +70,29 @@ class NoncurrentQuarantine:
             return changed_result(planned, version)
         return RowDeletion(planned, (Deletion(planned.key, planned.version_id),))
 
+    def _is_from_before_versions(self, planned: PlannedAction) -> bool:
+        """Return True if the store writes no version id for such objects, and the object has none."""
+        current = self.bucket.head(planned.key) if self.bucket.null_version is not None else None
+        return current is not None and current.version_id is None
+
     def _prepare_quarantine(self, planned: PlannedAction, current: ObjectInfo | None, version: ObjectInfo | None) -> Step:
         if current is None:
             return Result(DONE) if version is not None else absent_result(planned)
         if is_other_object(current, planned, self.bucket.null_version):
             return changed_result(planned, current)
+        obstacle = self.find_obstacle(current)
+        if obstacle is not None:
+            return Result(DENIED, f"{planned.key!r}: {obstacle}")
         return RowDeletion(planned, (Deletion(planned.key, token=token_of(current.identity)),))
 
     def _restore(self, planned: PlannedAction, current: ObjectInfo | None, version: ObjectInfo | None) -> Result:
         if current is not None and (current.version_id == planned.version_id or current.identity == planned.etag):
             return Result(DONE)
         kept = f"the quarantined version {planned.version_id} is kept"
-        if current is not None and not is_restored_copy(current, planned):
+        is_unfinished = current is not None and is_unfinished_restore(current, planned)
+        if current is not None and not is_unfinished and not is_restored_copy(current, planned):
             return Result(CHANGED, f"{planned.key!r} is now another object, {current.identity}; {kept}")
-        if current is None:
+        if current is None or is_unfinished:
             if version is None:
                 return absent_result(planned)
             refusal = copy_back(self.bucket, planned, version, planned.key, kept)

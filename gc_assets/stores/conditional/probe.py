@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import secrets
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion
+from gc_assets.buckets.requests import pause_before_retry
 from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
 
 _MAX_VERSIONS: Final = 100
+# Repetitions of a delete that matches no object.
+_ATTEMPTS: Final = 4
 
 
 def probe(bucket: ConditionalBucket) -> Traits:
@@ -46,7 +50,24 @@ def _can_replace_if_match(bucket: ConditionalBucket, canary: str) -> bool:
     if bucket.read(canary)[0] != b"replaced":
         return False
     wrong = bucket.put_if_match(canary, b"unexpected", bucket.unknown_token)
+    _require_answer(wrong)
     return not wrong.is_done and bucket.read(canary)[0] == b"replaced"
+
+
+def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
+    """Return True if the server keeps a canary whose delete has the token of another object.
+
+    Raises:
+        OSError: If the delete was refused, or no attempt was answered. It proves nothing then.
+    """
+    wrong = bucket.delete_if_match(canary, bucket.unknown_token)
+    for attempt in range(_ATTEMPTS):
+        if wrong.verdict not in {"failed", "unknown"}:
+            break
+        pause_before_retry(attempt)
+        wrong = bucket.delete_if_match(canary, bucket.unknown_token)
+    _require_answer(wrong)
+    return wrong.verdict == "changed"
 
 
 def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal["none", "one", "batch"]:
@@ -58,18 +79,25 @@ def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal[
     current = bucket.head(canary)
     if current is None:
         return "none"
-    bucket.delete([Deletion(canary, token=bucket.unknown_token)])
+    _require_lost_none(bucket.delete([Deletion(canary, token=bucket.unknown_token)]))
     in_batches = bucket.head(canary) is not None
     if not in_batches:
         return "one"
-    bucket.delete([Deletion(canary, token=token_of(current.identity))])
+    _require_lost_none(bucket.delete([Deletion(canary, token=token_of(current.identity))]))
     return "batch" if bucket.head(canary) is None else "one"
 
 
 def _require_answer(change: Change) -> None:
-    """Raise the error of a refused request, which proves nothing about the condition."""
-    if change.verdict == "denied":
+    """Raise the error of a refused or lost request, which proves nothing about the condition."""
+    if change.verdict in {"denied", "failed", "unknown"}:
         change.require()
+
+
+def _require_lost_none(changes: Sequence[Change]) -> None:
+    """Raise the error of a lost request. A server may refuse a single key because of its token."""
+    for change in changes:
+        if change.verdict == "unknown":
+            change.require()
 
 
 def _remove_canary(bucket: ConditionalBucket, canary: str) -> None:

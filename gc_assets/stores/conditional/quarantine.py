@@ -118,7 +118,7 @@ class TrashQuarantine:
         if is_back:
             return None
         kept = f"the quarantined object stays at {trash_key!r}"
-        if current is not None:
+        if current is not None and not is_unfinished_restore(current, planned):
             return Result(CHANGED, f"{planned.key!r} is now another object, {current.identity}; the quarantined one stays at {trash_key!r}")
         return copy_back(self.bucket, planned, in_trash, trash_key, kept)
 
@@ -190,7 +190,9 @@ def remove_planned(bucket: ConditionalBucket, planned: PlannedAction) -> Result:
 
 
 def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectInfo, source_key: str, kept: str) -> Result | None:
-    """Copy a quarantined object to its key, which must have none. Returns the result if that fails.
+    """Copy a quarantined object to its key, which must have none, or an unfinished copy of it.
+
+    Returns the result if that fails.
 
     Args:
         bucket: The storage.
@@ -231,6 +233,11 @@ def _is_copy(in_trash: ObjectInfo, planned: PlannedAction) -> bool:
 
 def is_restored_copy(current: ObjectInfo, planned: PlannedAction) -> bool:
     return current.metadata.get(RESTORED) == planned.etag and current.size_bytes == planned.size_bytes
+
+
+def is_unfinished_restore(current: ObjectInfo, planned: PlannedAction) -> bool:
+    """Return True for the copy of an earlier restore that the server has not completed."""
+    return planned.etag is not None and current.unfinished.get(RESTORED) == planned.etag
 
 
 def absent_result(planned: PlannedAction) -> Result:

@@ -11,6 +11,7 @@ import secrets
 from gc_assets.buckets.identity import token_of
 from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.core.errors import StoreError
+from gc_assets.stores.conditional.probe import keeps_unknown_token
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 
@@ -18,17 +19,16 @@ def compares_generations(bucket: ConditionalBucket) -> bool:
     """Return True if the server keeps a canary object whose delete names another generation.
 
     Raises:
-        OSError: If the canary cannot be written or removed.
+        OSError: If a request about the canary has no answer, or is refused. It proves nothing then.
     """
     canary = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     bucket.put_if_absent(canary, b"canary").require()
-    wrong = bucket.delete_if_match(canary, bucket.unknown_token)
-    current = bucket.head(canary)
-    if current is None:
-        return False
-    removed = bucket.delete_if_match(canary, token_of(current.identity))
-    removed.require()
-    return wrong.verdict == "changed"
+    try:
+        return keeps_unknown_token(bucket, canary)
+    finally:
+        current = bucket.head(canary)
+        if current is not None:
+            bucket.delete_if_match(canary, token_of(current.identity)).require()
 
 
 def require_conditional_delete(bucket: ConditionalBucket) -> None:

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.storage.blob import BlobClient, ContainerSasPermissions, ContentSettings, generate_container_sas
+from azure.storage.blob import BlobClient, ContainerClient, ContainerSasPermissions, ContentSettings, generate_container_sas
 
 from gc_assets.azure.bucket import AzureBucket
 from gc_assets.azure.client import get_container
@@ -26,9 +27,12 @@ from gc_assets.core.requests import count_requests
 from gc_assets.stores.azure import listing
 from gc_assets.stores.azure.conditions import find_obstacle
 from gc_assets.stores.azure.store import AzureStore
+from gc_assets.stores.conditional import probe
 from gc_assets.stores.protocol import ListingBatch
 from gc_assets.stores.store import open_store
 from tests.azure.credentials import ACCOUNT, APPLY_KEY, KEY, READ_VARIABLE, connection_string
+from tests.azure.servers import shared_server
+from tests.s3.proxy import Fault, Rule, answer_slow_down, drop_answer, drop_request, run_proxy
 from tests.stores.azure_bench import AzureBench, location_of, open_azure_bench
 from tests.stores.builders import CLOCK, PLAN
 from tests.stores.contract import QuarantineBench, inventory
@@ -155,16 +159,65 @@ def test_current_version_is_deleted_with_its_blob(bench: AzureBench, monkeypatch
         if "version_id" not in options:
             real_delete(self, **options)
 
-    class Refusal:
-        status_code, reason, headers = 403, "Forbidden", {"x-ms-error-code": "OperationNotAllowedOnRootBlob"}
-
+    refusal = b"HTTP/1.1 403 Forbidden\r\nx-ms-error-code: OperationNotAllowedOnRootBlob\r\n\r\n"
     monkeypatch.setattr(BlobClient, "get_blob_properties", read_version)
     monkeypatch.setattr(BlobClient, "delete_blob", delete)
-    monkeypatch.setattr("azure.storage.blob.ContainerClient.delete_blobs", lambda *_, **__: [Refusal()])
+    monkeypatch.setattr(ContainerClient, "delete_blobs", answer_batch(batch_part(0, refusal)))
     (change,) = bucket.delete([Deletion("t/a", "2026-11-26T06:00:00Z")])
     assert change.verdict == "done"
     assert [sorted(options) for options in deleted] == [["etag", "match_condition"], ["version_id"]]
     assert bench.get("t/a") is None
+
+
+# Batches
+
+
+def batch_part(number: int | None, answer: bytes) -> bytes:
+    name = b"" if number is None else b"Content-ID: %d\r\n" % number
+    return b"--b\r\nContent-Type: application/http\r\n%s\r\n%s\r\n" % (name, answer)
+
+
+def answer_batch(*parts: bytes) -> Any:
+    """Return a `delete_blobs` whose answer has these parts, and which deletes nothing."""
+
+    def delete_blobs(*_: Any, raw_response_hook: Any, **__: Any) -> None:
+        body = b"".join(parts) + b"--b--\r\n"
+        answer = SimpleNamespace(status_code=202, content_type="multipart/mixed; boundary=b", body=lambda: body)
+        raw_response_hook(SimpleNamespace(http_response=answer))
+
+    return delete_blobs
+
+
+ACCEPTED, MISSING, BUSY = (
+    b"HTTP/1.1 %s\r\nx-ms-error-code: %s\r\n\r\n" % pair
+    for pair in ((b"202 Accepted", b""), (b"404 Not Found", b"BlobNotFound"), (b"503 Busy", b"ServerBusy"))
+)
+
+
+def test_parts_of_a_batch_are_matched_by_their_ids(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = (batch_part(2, BUSY), batch_part(0, ACCEPTED), batch_part(1, MISSING))
+    monkeypatch.setattr(ContainerClient, "delete_blobs", answer_batch(*parts))
+    changes = bucket_of(bench).delete([Deletion("a"), Deletion("t/../b"), Deletion("c"), Deletion("d")])
+    assert [change.verdict for change in changes] == ["done", "denied", "absent", "failed"]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (),
+        (batch_part(None, ACCEPTED),),
+        (batch_part(7, ACCEPTED),),
+        (batch_part(0, ACCEPTED), batch_part(0, BUSY)),
+        (batch_part(0, b"no answer"),),
+    ],
+    ids=["none", "no id", "other id", "two", "unreadable"],
+)
+def test_blob_without_a_part_in_the_answer_has_an_unknown_outcome(
+    bench: AzureBench, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ContainerClient, "delete_blobs", answer_batch(*parts))
+    (change,) = bucket_of(bench).delete([Deletion("a")])
+    assert (change.verdict, "no part for this blob" in change.reason) == ("unknown", True)
 
 
 # Copies
@@ -230,11 +283,85 @@ def test_unfinished_copy_is_no_copy_in_the_trash(bench: AzureBench, monkeypatch:
     assert act(row) == ["done"]
 
 
+def leave_unfinished_copy(
+    bench: AzureBench, key: str, entries: dict[str, str], statuses: Sequence[str], finish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Show an empty blob as a copy that has these statuses, the last one from then on.
+
+    Azurite completes each copy with its request. A copy that was given up is an empty blob with all
+    its metadata (REST API reference, "Abort Copy Blob"). `finish` is called after the last status.
+    """
+    blob(bench, key).upload_blob(b"", metadata=entries)
+    left, properties = list(statuses), BlobClient.get_blob_properties
+
+    def read(self: BlobClient, **options: Any) -> Any:
+        if self.blob_name == bench.prefix + key and not left and finish is not None:
+            monkeypatch.setattr(BlobClient, "get_blob_properties", properties)
+            finish()
+        found = properties(self, **options)
+        if self.blob_name == bench.prefix + key and found.size == 0:
+            found.copy.status = left.pop(0) if len(left) > 1 or finish is not None else left[0]
+        return found
+
+    monkeypatch.setattr(BlobClient, "get_blob_properties", read)
+
+
+@pytest.mark.parametrize("status", ["aborted", "failed"])
+def test_restore_repeats_a_copy_that_the_server_gave_up(bench: AzureBench, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put("t/a", b"bytes")
+    act = QuarantineBench(bench, "trash")
+    row = act.plan_row("t/a")
+    assert act(row) == ["done"]
+    leave_unfinished_copy(bench, "t/a", {"gc_assets_restored": row.etag or ""}, [status], None, monkeypatch)
+    assert act(act.follow_up(row, "restore")) == ["done"]
+    assert bench.everything() == {"t/a"}
+    assert bench.get("t/a") == b"bytes"
+
+
+def test_restore_awaits_a_copy_that_an_earlier_attempt_started(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put("t/a", b"bytes")
+    act = QuarantineBench(bench, "trash")
+    row = act.plan_row("t/a")
+    assert act(row) == ["done"]
+    entries, source = {"gc_assets_restored": row.etag or ""}, blob(bench, f".gc-assets/trash/{PLAN}/t/a").url
+
+    def finish() -> None:
+        blob(bench, "t/a").start_copy_from_url(source, metadata=entries)
+
+    leave_unfinished_copy(bench, "t/a", entries, ["pending"] * 4, finish, monkeypatch)
+    assert act(act.follow_up(row, "restore")) == ["done"]
+    assert bench.everything() == {"t/a"}
+    assert bench.get("t/a") == b"bytes"
+
+
+def test_quarantine_repeats_a_copy_to_the_trash_that_the_server_gave_up(bench: AzureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put("t/a", b"bytes")
+    act = QuarantineBench(bench, "trash")
+    row = act.plan_row("t/a")
+    leave_unfinished_copy(bench, f".gc-assets/trash/{PLAN}/t/a", {"gc_assets_quarantined": row.etag or ""}, ["aborted"], None, monkeypatch)
+    assert act(row) == ["done"]
+    assert act(act.follow_up(row, "restore")) == ["done"]
+    assert bench.get("t/a") == b"bytes"
+
+
+@pytest.mark.parametrize("entries", [{}, {"gc_assets_restored": "another-5-5"}])
+def test_unfinished_copy_of_another_client_is_left_alone(
+    bench: AzureBench, entries: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.put("t/a", b"bytes")
+    act = QuarantineBench(bench, "trash")
+    row = act.plan_row("t/a")
+    assert act(row) == ["done"]
+    leave_unfinished_copy(bench, "t/a", entries, ["aborted"], None, monkeypatch)
+    assert act(act.follow_up(row, "restore")) == ["changed"]
+    assert bench.get("t/a") == b""
+
+
 # Listing
 
 
 def list_all(bench: AzureBench, page_keys: int, parallelism: int = 2, budget: int = 5) -> tuple[list[str], list[ListingBatch]]:
-    tasks: list[Any] = list(listing.plan_listing(bucket_of(bench), parallelism, None, False, page_keys))
+    tasks: list[Any] = list(listing.plan_listing(bucket_of(bench), parallelism, None, page_keys))
     found, steps = list[str](), list[ListingBatch]()
     while tasks:
         for step in pickle.loads(pickle.dumps(tasks.pop())).run(budget):  # noqa: S301  (bytes made on this line)
@@ -312,6 +439,17 @@ def test_server_that_ignores_etags_is_refused(bench: AzureBench, monkeypatch: py
     with pytest.raises(StoreError, match="ignores If-Match"):
         bench.store.acquire(PLAN, "ada", CLOCK)
     assert bench.everything() == set()
+
+
+@pytest.mark.parametrize("fault", [answer_slow_down, drop_request, drop_answer], ids=["503", "no request", "no answer"])
+def test_unanswered_test_of_the_account_is_an_error_and_no_verdict(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "pause_before_retry", lambda _: None)
+    rule = Rule(lambda request: request.method == "DELETE", fault, times=5)
+    with run_proxy(shared_server(), rule) as proxy, open_azure_bench(server=proxy.server) as bench:
+        with pytest.raises(StoreError, match="cannot test the account with a canary object") as refused:
+            bench.store.acquire(PLAN, "ada", CLOCK)
+        assert "If-Match" not in str(refused.value)
+        bench.store.acquire(PLAN, "ada", CLOCK)  # the answers come again
 
 
 # Credentials

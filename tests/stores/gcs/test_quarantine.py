@@ -25,6 +25,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StoreError
 from gc_assets.core.phases import Action
 from gc_assets.state.files import Files
+from gc_assets.stores.conditional import probe
 from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, QuarantineMode, Result, Store
 from gc_assets.stores.store import open_store
@@ -334,6 +335,34 @@ def test_server_that_ignores_generations_is_found_before_an_apply() -> None:
         assert findings["generations"].verdict == "fail"
         assert "ignores ifGenerationMatch" in findings["generations"].found
         assert bench.everything() == {"a"}
+
+
+def test_unanswered_test_of_the_server_is_an_error_and_no_verdict(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "pause_before_retry", lambda _: None)
+
+    def drop_deletes(number: int) -> None:
+        if 1 < number < 7:  # after the canary was created
+            raise ConnectionResetError
+
+    with open_gcs_bench(wire.server) as bench:
+        wire.count_from(on_request=drop_deletes)
+        with pytest.raises(StoreError, match="cannot test deletes with a canary object") as refused:
+            bench.store.acquire(PLAN, "test", CLOCK)
+        assert "ifGenerationMatch" not in str(refused.value)
+        wire.count_from()
+        bench.store.acquire(PLAN, "test", CLOCK)  # the answers come again
+
+
+@pytest.mark.parametrize("is_executed", [True, False])
+def test_replaced_object_is_recognised_after_a_lost_answer(wire: Wire, is_executed: bool) -> None:
+    with open_gcs_bench(wire.server) as bench:
+        bench.put("a", b"old")
+        address, objects = f"{bench.store.location}a", bench.store.editable
+        _, etag = objects.read_with_etag(address)
+        wire.count_from(**{"on_answer" if is_executed else "on_request": drop(2)})  # after the comparison
+        objects.replace(address, b"new", etag)
+        wire.count_from()
+        assert bench.get("a") == b"new"
 
 
 def test_plan_is_possible_and_apply_is_refused_on_a_server_that_ignores_generations() -> None:
