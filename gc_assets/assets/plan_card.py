@@ -96,6 +96,7 @@ def _items(plan: StoredPlan, config: Config, tables: Sequence[TableAmounts], det
         yield f"**Tables**: {_name_tables(tables, short=detail == _SHORT)}"
     if header.listing_note is not None and detail != _SHORT:
         yield escape_markdown(header.listing_note)
+    yield from map(escape_markdown, header.warnings)
     if shown.has_work:
         yield f"**Cannot be undone**: {_irreversible(shown, config, short=detail == _SHORT)}"
 

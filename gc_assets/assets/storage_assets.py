@@ -152,7 +152,7 @@ def _plan_report(context: RunContext, published: PublishedTable) -> str:
     return "\n".join(
         [
             f"Plan `{header.plan_id}` for {escape_markdown(header.location)}",
-            *([] if header.listing_note is None else ["", header.listing_note]),
+            *(line for note in header.notes for line in ("", escape_markdown(note))),
             "",
             "| action | files | bytes |",
             "|---|--:|--:|",

@@ -105,8 +105,8 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     header, config = plan.header, platform.config
     name = f"Plan {header.plan_id[:12]} of storage {config.label_of(header.storage)}, made at {header.created_at:%Y-%m-%d %H:%M}Z"
     print_message(mark_rehearsal(name, header.rehearsal))
-    if header.listing_note is not None:
-        print_message(header.listing_note)
+    for note in header.notes:
+        print_message(note)
     found = amounts_by_table(platform.run_context(platform.clock.today()), header, plan.published)
     rows = [_table_row(item.name, item.edits, item.files) for item in found[:MAX_TABLES]]
     if rest := found[MAX_TABLES:]:

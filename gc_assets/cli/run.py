@@ -162,6 +162,8 @@ def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) 
             print_message(f"{header.storage}: {text}")
         for item in header.left_out:
             print_message(f"{platform.config.label_of(header.storage)}: {item}.")
+        for text in header.warnings:
+            print_message(f"{platform.config.label_of(header.storage)}: {text}", "warn")
     for text in sorted({text for header in plans for text in header.unsafe}):
         print_message(f"Warning: {text}.", "warn")
     for header in active_plans:

@@ -7,6 +7,7 @@ that its catalog did not list it by mistake. All functions are pure.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from gc_assets.core.printable import show
 FORGET_AFTER = timedelta(days=365)
 _MICROSECONDS = pa.timestamp("us", "UTC")
 _NEVER = 2**63 - 1
+_LAST_PART = re.compile(r"\.(`(?:[^`]|``)*`|[^.]*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,43 @@ def _find_reason(
     if accepted is None and due_at is not None and now < due_at:
         return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class GoneNamespace:
+    """A namespace that lists no table any more.
+
+    Attributes:
+        lake: The lake.
+        name: Its name.
+        tables: Number of its dropped tables whose files are collected.
+    """
+
+    lake: str
+    name: str
+    tables: int
+
+
+def find_gone_namespaces(tables: Iterable[DroppedTable], lakes: Iterable[LakeTables]) -> list[GoneNamespace]:
+    """Return the namespaces of dropped tables that contain no listed table.
+
+    A catalog may hide a whole namespace. Tables that a user accepted do not count.
+
+    Args:
+        tables: The dropped tables.
+        lakes: The tables of this run.
+    """
+    listed = {(lake.lake, _namespace_of(name)) for lake in lakes for name in {*lake.names, *lake.unreadable_names}}
+    counts: Counter[tuple[str, str]] = Counter()
+    for item in tables:
+        if item.is_due and item.accepted_at is None and item.former_files.count and item.table.table_name is not None:
+            counts[item.table.lake, _namespace_of(item.table.table_name)] += 1
+    return [GoneNamespace(lake, name, count) for (lake, name), count in sorted(counts.items()) if name and (lake, name) not in listed]
+
+
+def _namespace_of(table: str) -> str:
+    """Return the namespace in a table name. The last part may be quoted by backticks."""
+    return _LAST_PART.sub("", table) if "." in table else ""
 
 
 def find_later_use(dropped: DroppedTable, records: Iterable[DroppedTable]) -> str | None:

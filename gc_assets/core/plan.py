@@ -27,7 +27,9 @@ APPLY_WITHIN: Final = timedelta(hours=72)
 UNNAMED: Final = "unnamed"
 
 
-_NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action"})
+_NOT_IN_ID: Final = frozenset(
+    {"plan_id", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action", "warnings"}
+)
 # Gates with read errors in their messages. Plans up to 0.3 call the first one `sick_tables`.
 _READ_ERROR_GATES: Final = frozenset({"unreadable_tables", "sick_tables", "never_read"})
 # Gates were renamed in 0.4. Stored plans and approvals, and `--override`, may use the old names.
@@ -239,6 +241,8 @@ class PlanHeader(RenamedKeys, _Model):
             id depends on the tables, but not on the error messages.
         left_out: Files and edits that cannot succeed now, so that the plan does not contain them
             (since 0.4). They are not part of the id.
+        warnings: Sentences that a user should read before the approval (since 0.4). They are not part of
+            the id.
         expiry_actions: Number of expiry actions by lake.
         edits_by_action: Number of expiry actions by action (since 0.4).
         uploads: Uploads to abort (since 0.4).
@@ -278,6 +282,7 @@ class PlanHeader(RenamedKeys, _Model):
     quarantined: Amount
     unreadable: tuple[Unreadable, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    warnings: tuple[str, ...] = ()
     expiry_actions: dict[str, int]
     edits_by_action: dict[str, int] = Field(default_factory=dict)
     expiry_digest: str
@@ -312,6 +317,11 @@ class PlanHeader(RenamedKeys, _Model):
     @property
     def failed_gates(self) -> list[GateResult]:
         return [gate for gate in self.gates if not gate.passed]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences that every view of the plan shows."""
+        return [*([] if self.listing_note is None else [self.listing_note]), *self.warnings]
 
     def status_at(self, now: datetime) -> str:
         return self.summary.status_at(now)

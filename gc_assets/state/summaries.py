@@ -435,6 +435,16 @@ class DroppedTableSummary(BaseModel):
         return f"{name} of lake {self.lake} ({self.files:,} files, {format_bytes(self.bytes)}, last read {self.last_seen:%Y-%m-%d})"
 
 
+class GoneNamespaceSummary(BaseModel):
+    """A namespace of dropped tables that lists no table any more."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
+
+    lake: str
+    name: str
+    tables: int
+
+
 class OrphanFilesSummary(Summary):
     """Summary of `orphan_files`.
 
@@ -462,6 +472,7 @@ class OrphanFilesSummary(Summary):
         dropped_tables: Number of dropped tables that the storage remembers.
         dropped_due: Number of due tables with files that no user accepted and no table replaced.
         lost_tables: Messages on lakes of which one run missed most tables, for due tables.
+        gone_namespaces: Namespaces of due tables that list no table any more.
     """
 
     TABLE: ClassVar = "orphan_files"
@@ -501,6 +512,7 @@ class OrphanFilesSummary(Summary):
     dropped_tables: int = 0
     dropped_due: int = 0
     lost_tables: tuple[str, ...] = ()
+    gone_namespaces: tuple[GoneNamespaceSummary, ...] = ()
 
     @property
     def foreign_amount(self) -> Amount:

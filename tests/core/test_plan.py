@@ -87,13 +87,19 @@ def test_every_plan_field_has_other_value() -> None:
         set(OTHER)
         == set(SUBSTANCE)
         == set(PlanHeader.model_fields)
-        - {*("plan_id", "keyed", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action")}
+        - {*("plan_id", "keyed", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action", "warnings")}
     )
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_plan_id_changes_with_every_field(name: str) -> None:
     assert plan(**{name: OTHER[name]}).plan_id != plan().plan_id
+
+
+def test_plan_id_ignores_warnings() -> None:
+    header = plan(warnings=("1 namespace is gone as a whole.",))
+    assert header.plan_id == plan().plan_id
+    assert header.notes == ["1 namespace is gone as a whole."]
 
 
 def test_plan_id_ignores_what_the_plan_leaves_out() -> None:

@@ -280,7 +280,7 @@ class IcebergLake:
         client = CatalogClient(self.name, catalog_name, properties, self._config.read_seconds)
         origin = " ".join(self._config.catalog_location())
         found = HistoryTable(client, target.table, self._config.label, origin).publish(read, kept_since)
-        expired = find_expired_tables(read)
+        expired = find_expired_tables(read) if unnamed else set[str]()
         tables = {uuid: name for uuid, name in unnamed.items() if uuid in expired and name != target.table}
         pointed, notes = point_to(self._open_catalog(), tables, f"{catalog_name}.{target.table}")
         return replace(found, pointed=tuple(sorted(pointed)), notes=tuple(notes))

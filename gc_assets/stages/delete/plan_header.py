@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gc_assets.config.models import Config
 from gc_assets.core import gates
 from gc_assets.core.foreign import NEW_CLAIM
 from gc_assets.core.phases import QUARANTINE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LeftOut, LiveCount, PlanHeader, Uploads, seal
+from gc_assets.core.printable import show_list
+from gc_assets.core.units import count_of
 from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.stages.delete.expired_since import ExpiredSince
 from gc_assets.stages.delete.live_set import check_live_set
@@ -94,6 +98,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         held_for_expiry=_amount(held),
         unreadable=inputs.unreadable,
         left_out=content.left_out,
+        warnings=tuple(_warn_of_gone_namespaces(context.config, found)),
         quarantined=Amount(files=sum(part.rows for part in content.written.side.get(WAITING_SIDE, ()))),
         expiry_actions=content.expiry.summary.get("lake", {}),
         edits_by_action=content.expiry.summary.get("action", {}),
@@ -150,6 +155,16 @@ def _check_dropped(found: OrphanFilesSummary, limit: int) -> list[GateResult]:
     """Return the gate on dropped tables, if files of any may be planned."""
     due = [str(item) for item in found.dropped if item.waits_for is None]
     return [gates.dropped_tables(found.dropped_due, limit, due, found.lost_tables)] if due else []
+
+
+def _warn_of_gone_namespaces(config: Config, found: OrphanFilesSummary) -> Iterator[str]:
+    """Yield a sentence on namespaces that a catalog may only hide from the account of gc-assets."""
+    gone = [f"{item.name} of lake {config.label_of(item.lake)} ({count_of(item.tables, 'table')})" for item in found.gone_namespaces]
+    if gone:
+        yield (
+            f"{count_of(len(gone), 'namespace', 'are')} gone as a whole: {show_list(gone)}. Before you approve, check that the "
+            f"account of gc-assets can still see {'it' if len(gone) == 1 else 'them'}."
+        )
 
 
 def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, planned: Amount) -> list[GateResult]:

@@ -23,6 +23,7 @@ from gc_assets.core.dropped_tables import (
     FormerFiles,
     LakeTables,
     RememberedTable,
+    find_gone_namespaces,
     find_later_use,
     find_reason_to_wait,
     select_due,
@@ -57,7 +58,7 @@ from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartFile
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import CANDIDATES, DEFERRED_SIDE, DROPPED_FILES, DROPPED_TABLES_SIDE
-from gc_assets.state.summaries import DroppedTableSummary, LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary
+from gc_assets.state.summaries import DroppedTableSummary, GoneNamespaceSummary, LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary
 from gc_assets.stores.protocol import Store
 
 # Reason of the files in `orphan_files`.
@@ -75,10 +76,12 @@ class DroppedTables:
     Attributes:
         remembered: All tables to remember after this run.
         prefixes: The dropped tables and their prefixes.
+        lakes: The tables that the lakes list.
     """
 
     remembered: tuple[RememberedTable, ...] = ()
     prefixes: DroppedPrefixes = _NOTHING
+    lakes: tuple[LakeTables, ...] = ()
 
     @property
     def tables(self) -> tuple[DroppedTable, ...]:
@@ -109,6 +112,10 @@ class DroppedTables:
             "dropped_tables": len(self.tables),
             "dropped_due": len(due),
             "lost_tables": tuple(sorted(lost)),
+            "gone_namespaces": tuple(
+                GoneNamespaceSummary(lake=item.lake, name=item.name, tables=item.tables)
+                for item in find_gone_namespaces(self.tables, self.lakes)
+            ),
         }
 
     def metadata_directories(self, context: RunContext, storage_name: str) -> set[str]:
@@ -231,7 +238,7 @@ def find_dropped_tables(
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
     decided = _confirm(context, _hold_used(context, decided), lakes)
-    return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(decided), present, of_lakes))
+    return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(decided), present, of_lakes), tuple(lakes))
 
 
 def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> DroppedPrefixes:
@@ -258,6 +265,9 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
     present, of_lakes = _present_prefixes(context, storage_name, claims)
     now, unreadable = context.clock.now(), _list_unreadable(context, live)
     stored = [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed]
+    accepted = _accepted_times(context, storage_name, [item.table for item in stored])
+    # A user may have withdrawn an acceptance since.
+    stored = [item if index in accepted else replace(item, accepted_at=None) for index, item in enumerate(stored)]
     decided = [item if item.waits_for is not None else _add_state(context, item, now, unreadable) for item in stored]
     return DroppedPrefixes(tuple(_hold_used(context, decided)), present, of_lakes)
 

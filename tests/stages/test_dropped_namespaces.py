@@ -1,0 +1,98 @@
+"""A plan names namespaces that are gone as a whole, because a catalog may only hide them.
+
+The tables of `dev` are dropped with their namespace, as by a tool that drops the schema of a pull
+request. `db.a` is dropped alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.assets.plan_card import plan_card
+from gc_assets.core.dropped_tables import DroppedTable, FormerFiles, GoneNamespace, LakeTables, RememberedTable, find_gone_namespaces
+from gc_assets.report.load import load_report
+from gc_assets.report.page import render
+from gc_assets.stages.records.dead_tables import accept_dead_table
+from gc_assets.stages.records.plans import find_plan
+from tests.stages.lakehouse import NOW, days_ago, outcomes
+from tests.stages.test_dropped_tables import Shop
+
+WARNING = (
+    "1 namespace is gone as a whole: dev of lake sales (2 tables). Before you approve, check that the account of gc-assets "
+    "can still see it."
+)
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    return Shop(spark, tmp_path, "ab")
+
+
+@pytest.mark.spark
+def test_plan_names_a_namespace_that_is_gone_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "abcdef")
+    catalog = shop.lake.catalog
+    catalog.create_namespace("dev")
+    for name in "cd":
+        catalog.rename_table(f"db.{name}", f"dev.{name}")
+    shop.run(1)
+    shop.drop("a")
+    for name in "cd":
+        catalog.drop_table(f"dev.{name}")
+    catalog.drop_namespace("dev")
+    assert shop.run(2).warnings == ()
+    header = shop.run(10)
+    assert shop.list_planned() == {"db/a", "db/c", "db/d"}
+    assert header.warnings == (WARNING,)
+    context, config = shop.house.run_context(), shop.house.config
+    assert WARNING in render(load_report(context))
+    card = plan_card(find_plan(config, header.plan_id), config, context.clock.now(), ())
+    assert WARNING in " ".join(card.replace("\\\n", " ").split())
+
+
+@pytest.mark.spark
+def test_withdrawn_acceptance_stops_an_approved_plan(shop: Shop) -> None:
+    uuid, location = shop.tables["a"].uuid, f"file://{shop.house.warehouse}/db/a/"
+    shop.drop("a")
+    shop.run(1)
+    shop.house.now += NOW - days_ago(1)
+    accept_dead_table(shop.house.config, shop.house.clock, uuid, location, "ada")
+    header = shop.run(3)
+    assert shop.list_planned() == {"db/a"}
+    shop.house.approve(header)
+    accept_dead_table(shop.house.config, shop.house.clock, uuid, location, "ada", withdraw=True)
+    assert outcomes(shop.house.apply(header)) == {"changed"}
+
+
+def dropped(name: str, lake: str = "sales", **values: object) -> DroppedTable:
+    table = RememberedTable(lake, name, name, "catalog", (f"{name}/",), NOW, gone_since=NOW)
+    return DroppedTable(table, **{"former_files": FormerFiles(1, 1), **values})  # pyright: ignore[reportArgumentType]  # fields of the table
+
+
+def test_only_namespaces_without_a_listed_table_are_gone() -> None:
+    tables = [
+        dropped("dev.x"),
+        dropped("dev.y"),
+        dropped("dev.z", waits_for="its waiting time"),
+        dropped("db.a"),
+        dropped("eu.shop.a"),
+        dropped("eu.`a.b`"),
+        dropped("old.a", former_files=FormerFiles()),
+        dropped("accepted.a", accepted_at=NOW),
+        dropped("unreadable.a"),
+        dropped("a"),
+        dropped("db.a", "other"),
+    ]
+    lakes = [
+        LakeTables("sales", "catalog", NOW, names={"db.b": "b", "eu.shop.deeper.c": "c"}, unreadable_names=frozenset({"unreadable.b"})),
+        LakeTables("other", "catalog", NOW),
+    ]
+    assert find_gone_namespaces(tables, lakes) == [
+        GoneNamespace("other", "db", 1),
+        GoneNamespace("sales", "dev", 2),
+        GoneNamespace("sales", "eu", 1),
+        GoneNamespace("sales", "eu.shop", 1),
+    ]
