@@ -17,7 +17,7 @@ from gc_assets.assets.results import StepOutput, build_result
 from gc_assets.assets.step_log import forward_logs
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.engine.run_context import RunContext
-from gc_assets.lakes.kinds import kind_of
+from gc_assets.lakes import kinds
 from gc_assets.resources.collector import Collector
 from gc_assets.state.schemas import Table
 from gc_assets.stores.store import open_store
@@ -181,7 +181,7 @@ def column_schema(table: Table) -> dg.TableSchema:
 
 
 def has_table(owner: Owner, table: Table) -> bool:
-    return isinstance(owner, StorageConfig) or kind_of(owner).has(table)
+    return isinstance(owner, StorageConfig) or kinds.has_table(owner, table)
 
 
 def _kind(owner: Owner) -> str:

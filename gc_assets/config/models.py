@@ -55,6 +55,8 @@ from gc_assets.config.values import (
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
+from gc_assets.core.idle_branches import IdleRule
+from gc_assets.core.idle_branches import describe_unused_rules as describe_unused_idle_rules
 from gc_assets.core.paths import Location, is_in_bucket, scheme_of
 from gc_assets.core.suggest import did_you_mean, join_names
 from gc_assets.core.urls import storage_urls, urls_without_account
@@ -95,6 +97,7 @@ class Gates(Model):
     max_dropped_tables: int = Field(
         default=10, ge=0, description="Largest number of dropped tables whose files a plan may delete, without replaced ones."
     )
+    max_idle_branches: int = Field(default=20, ge=0, description="Largest number of idle branches that a plan may delete.")
 
     max_sick = RenamedAttribute("max_unreadable")
 
@@ -231,6 +234,8 @@ class StorageConfig(_RecordOwner):
             del found["aliases"]
         if found["gates"]["max_dropped_tables"] == Gates().max_dropped_tables:
             del found["gates"]["max_dropped_tables"]
+        if found["gates"]["max_idle_branches"] == Gates().max_idle_branches:
+            del found["gates"]["max_idle_branches"]
         max_unreadable = found["gates"].pop("max_unreadable")
         if max_unreadable != Gates().max_unreadable:
             found["gates"]["max_sick"] = max_unreadable  # the name that the digests of 0.3 contain
@@ -316,6 +321,11 @@ class LakeConfig(_RecordOwner):
         """True if the retention rules do not apply to tags, which then protect nothing."""
         return False
 
+    @property
+    def idle_rules(self) -> tuple[IdleRule, ...]:
+        """Rules for the deletion of idle branches."""
+        return ()
+
     def unused_rules(
         self, refs: Iterable[tuple[str, str]], as_of: datetime, properties: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
@@ -330,7 +340,7 @@ class LakeConfig(_RecordOwner):
         names = set(refs)
         branches = {name for ref_type, name in names if ref_type == "branch"}
         found = describe_unused_rules(self.policy_rows(as_of), branches, branches if self.ignores_tags else {name for _, name in names})
-        return tuple(f"lake {self.name}: {text}" for text in found)
+        return tuple(f"lake {self.name}: {text}" for text in (*found, *describe_unused_idle_rules(self.idle_rules, branches)))
 
     def own_files(self) -> tuple[str, ...]:
         """Return absolute paths of configuration and catalog files. Claims exclude them."""

@@ -18,10 +18,12 @@ from pydantic import (
 )
 
 from gc_assets.config.values import Count, CutoffValue, Duration, Model, Pattern
+from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.units import Cutoff, count_of, format_duration, parse_cutoff, parse_duration
 
 DEFAULT_DROPPED_AGE: Final = timedelta(days=7)
 MIN_DROPPED_AGE: Final = timedelta(days=1)
+MIN_IDLE_AGE: Final = timedelta(days=1)
 
 
 class RefRule(Model):
@@ -83,8 +85,23 @@ def check_has_no_count(value: Any) -> Any:
     return value
 
 
+def _check_idle_age(value: timedelta) -> timedelta:
+    if value < MIN_IDLE_AGE:
+        raise ValueError("write at least 1d")
+    return value
+
+
+class IdleBranchRule(Model):
+    """Rule that deletes branches with a matching full name. The first match wins."""
+
+    match: Pattern = Field(description="Regular expression for the full name of a branch.")
+    after: Annotated[Duration, AfterValidator(_check_idle_age)] = Field(
+        description="A branch is deleted if its newest commit is older, and no run saw another head for this time: at least 1d."
+    )
+
+
 class DanglingRetention(Model):
-    """Retention of unreachable commits."""
+    """Retention of unreachable commits and of idle branches."""
 
     # Omitted if unset, so that older plan digests stay valid.
     OMITTED_IF_UNSET: ClassVar[tuple[str, ...]] = ("dangling", "dropped")
@@ -93,13 +110,23 @@ class DanglingRetention(Model):
         default=None, description="How long a commit that no ref reaches is kept. `forever` keeps all of them."
     )
 
+    delete_idle: tuple[IdleBranchRule, ...] = Field(
+        default=(), description="Rules for branches that plans delete when they are idle. Default: none."
+    )
+
     @model_serializer(mode="wrap")
     def _omit_unset(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found = written(self)
         for name in self.OMITTED_IF_UNSET:
             if getattr(self, name, None) is None:
                 found.pop(name, None)
+        if not self.delete_idle:
+            found.pop("delete_idle", None)
         return found
+
+    def idle_rules(self) -> tuple[IdleRule, ...]:
+        """Return the rules for idle branches, with their paths in the configuration."""
+        return tuple(IdleRule(f"retention.delete_idle[{index}]", rule.match, rule.after) for index, rule in enumerate(self.delete_idle))
 
     def dangling_cutoff(self) -> Cutoff | None:
         """Return the cut-off for unreachable commits, or None if unset."""

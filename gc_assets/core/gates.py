@@ -324,6 +324,17 @@ def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequen
     return _result("dropped_tables", tables <= limit and not lost, message, overridable=True, numbers=numbers)
 
 
+def idle_branches(branches: int, limit: int) -> GateResult:
+    """Fail if a plan deletes more than `limit` idle branches.
+
+    After a jump of the clock, all branches that a rule matches look idle.
+    """
+    message = f"{count_of(branches, 'idle branch')} planned for deletion; max_idle_branches allows {limit:,}."
+    if branches > limit:
+        message += " Check the clock, the rules in `retention.delete_idle`, and `gc-assets show expiry_plan`."
+    return _result("idle_branches", branches <= limit, message, overridable=True, numbers={"branches": branches, "limit": limit})
+
+
 def unfinished_apply(plans: Sequence[str]) -> GateResult:
     """Fail if an earlier apply on the storage is incomplete, as its moves are not recorded yet.
 

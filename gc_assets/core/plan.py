@@ -28,7 +28,7 @@ UNNAMED: Final = "unnamed"
 
 
 _NOT_IN_ID: Final = frozenset(
-    {"plan_id", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action", "warnings"}
+    {"plan_id", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action", "idle_branches", "warnings"}
 )
 # Gates with read errors in their messages. Plans up to 0.3 call the first one `sick_tables`.
 _READ_ERROR_GATES: Final = frozenset({"unreadable_tables", "sick_tables", "never_read"})
@@ -245,6 +245,8 @@ class PlanHeader(RenamedKeys, _Model):
             the id.
         expiry_actions: Number of expiry actions by lake.
         edits_by_action: Number of expiry actions by action (since 0.4).
+        idle_branches: Number of idle branches to delete by lake, which are among the expiry actions
+            (since 0.4).
         uploads: Uploads to abort (since 0.4).
         listed_at: Time of the earlier listing on which the plan rests. None if its run listed the
             storage (since 0.4).
@@ -285,6 +287,7 @@ class PlanHeader(RenamedKeys, _Model):
     warnings: tuple[str, ...] = ()
     expiry_actions: dict[str, int]
     edits_by_action: dict[str, int] = Field(default_factory=dict)
+    idle_branches: dict[str, int] = Field(default_factory=dict)
     expiry_digest: str
     gates: tuple[GateResult, ...]
     rows: int
@@ -341,6 +344,7 @@ def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapp
             "totals": {phase: amount for phase, amount in done.items() if phase not in {EXPIRE, ABORT} and amount.files},
             "expiry_actions": {lake: count for lake, count in edits.items() if count},
             "edits_by_action": header.edits_by_action if sum(edits.values()) == sum(header.expiry_actions.values()) else {},
+            "idle_branches": {lake: min(count, edits.get(lake, 0)) for lake, count in header.idle_branches.items() if edits.get(lake)},
             "uploads": Uploads(count=aborted.files, bytes=aborted.bytes),
         }
     )

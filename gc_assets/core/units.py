@@ -100,7 +100,7 @@ def count_of(count: int, noun: str, verb: str = "") -> str:
 def _plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
 
 
 def format_usd(amount: float) -> str:

@@ -13,7 +13,7 @@ from gc_assets.lakes.icechunk.kind import KIND as ICECHUNK
 from gc_assets.lakes.kind import LakeKind, TableRole
 from gc_assets.lakes.lakefs.kind import KIND as LAKEFS
 from gc_assets.lakes.nessie.kind import KIND as NESSIE
-from gc_assets.state.schemas import SHARED_TABLES, Table
+from gc_assets.state.schemas import EXPIRY_LOG, SHARED_TABLES, Table
 
 if TYPE_CHECKING:
     from gc_assets.core.objects import EditableObjects
@@ -82,7 +82,12 @@ def owners_of(config: Config, table: Table) -> list[str]:
     """Return the names of lakes or storages with the table, in configuration order."""
     if table.scope == "storage":
         return [storage.name for storage in config.storages]
-    return [lake.name for lake in config.lakes if kind_of(lake).has(table)]
+    return [lake.name for lake in config.lakes if has_table(lake, table)]
+
+
+def has_table(lake: LakeConfig, table: Table) -> bool:
+    """Return True if a lake has the table. Every lake that deletes idle branches has a log of edits."""
+    return kind_of(lake).has(table) or (table.name == EXPIRY_LOG.name and bool(lake.idle_rules))
 
 
 def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[str] = ()) -> Lake:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from uuid import NAMESPACE_URL, uuid5
 
 from gc_assets.core.errors import FormatError
 
@@ -109,14 +110,18 @@ class Claim:
         return not self.collect and self.table_uuid is None and self.table_name is not None
 
 
-Action = Literal["edit_parent", "remove_snapshot", "delete_ref", "remove_schema", "remove_spec"]
+Action = Literal["edit_parent", "remove_snapshot", "delete_ref", "delete_idle_branch", "remove_schema", "remove_spec"]
 EDIT_PARENT: Action = "edit_parent"
 REMOVE_SNAPSHOT: Action = "remove_snapshot"
 DELETE_REF: Action = "delete_ref"
+DELETE_IDLE_BRANCH: Action = "delete_idle_branch"
 REMOVE_SCHEMA: Action = "remove_schema"
 REMOVE_SPEC: Action = "remove_spec"
-# Edits that release no files.
 PRUNING: frozenset[Action] = frozenset({REMOVE_SCHEMA, REMOVE_SPEC})
+# Edits that release no files in their plan. Later plans collect what a deleted branch alone kept.
+WITHOUT_FILES: frozenset[Action] = PRUNING | {DELETE_IDLE_BRANCH}
+# Property of a branch that is never deleted as idle: the reason.
+PROTECTED = "protected"
 ExpiryVerdict = Literal["done", "absent", "changed", "denied", "failed"]
 
 
@@ -125,11 +130,12 @@ class ExpiryAction:
     """Planned history edit, one row of `expiry_plan`.
 
     Attributes:
-        snapshot_id: Snapshot to edit or remove. For `delete_ref`, the head of the ref. For
-            `remove_schema` and `remove_spec`, the id of the schema or partition spec.
+        snapshot_id: Snapshot to edit or remove. For `delete_ref` and `delete_idle_branch`, the head
+            of the ref. For `remove_schema` and `remove_spec`, the id of the schema or partition spec.
         old_parent_id: Parent replaced by `edit_parent`. It is compared before the edit, and
             restored by `undo`. In Icechunk, also the parent of a removed snapshot.
-        details: JSON that `undo` needs. For Icechunk 2, the snapshot's entry in `repo`.
+        details: JSON that `undo` needs. For Icechunk 2, the snapshot's entry in `repo`. For
+            `delete_idle_branch`, the properties of the branch.
     """
 
     action: Action
@@ -227,6 +233,28 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class RepositoryIdentity:
+    """What identifies a repository on its server.
+
+    Attributes:
+        name: Name of the repository.
+        namespace: Address of its files, as the server spells it.
+        created: Time of its creation, in seconds since 1970.
+        server_id: Id of the server's installation, if the server gives it.
+    """
+
+    name: str
+    namespace: str
+    created: int
+    server_id: str | None = None
+
+    @property
+    def uuid(self) -> str:
+        """A uuid that changes if the repository is made again or moved."""
+        return str(uuid5(NAMESPACE_URL, f"{self.namespace}#{self.name}@{self.created}"))
+
+
+@dataclass(frozen=True, slots=True)
 class FrozenRefs:
     """Mutable state of a lake, frozen for one run.
 
@@ -249,6 +277,8 @@ class FrozenRefs:
         views: Views whose metadata is pinned.
         named_prefixes: Address prefixes that containers refer to by name, or None if this kind has
             none.
+        repository: Identity of the repository, if the lake is one repository of a server.
+        read_at: Time of the last run that read a deleted repository. None if it exists.
     """
 
     lake: str
@@ -265,6 +295,8 @@ class FrozenRefs:
     unreadable: tuple[UnreadableTable, ...] = ()
     views: tuple[View, ...] = ()
     named_prefixes: NamedPrefixes | None = None
+    repository: RepositoryIdentity | None = None
+    read_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +488,32 @@ class ReversibleLake(ExpiringLake, Protocol):
         ...
 
 
+@runtime_checkable
+class BranchLake(Lake, Protocol):
+    """Lake whose idle branches can be deleted and created again.
+
+    `freeze` sets the property `PROTECTED` of branches that must stay.
+    """
+
+    def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Delete branches that still have the planned head and are not protected.
+
+        Commits are kept, so that `recreate_branches` is possible.
+
+        Yields:
+            One outcome per action, as `expire` does.
+        """
+        ...
+
+    def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Create deleted branches at their old heads, unless the name is in use.
+
+        Yields:
+            One outcome per action, as `undo` does.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryPublication:
     """Result of a publication of the history.
@@ -592,6 +650,23 @@ class ListingLake(Lake, Protocol):
 
 
 @runtime_checkable
+class RepositoryLake(Lake, Protocol):
+    """Lake that is one repository of a server, which can delete it."""
+
+    def find_repository(self, repository_uuid: str, namespace: str, server_id: str | None) -> str | None:
+        """Return why a repository that an earlier run read may still exist or be needed.
+
+        None if the server confirms that it was deleted, and no other repository has its files.
+
+        Args:
+            repository_uuid: `RepositoryIdentity.uuid`.
+            namespace: Address of its files.
+            server_id: Id of the server's installation, if it is known.
+        """
+        ...
+
+
+@runtime_checkable
 class RemoteLake(Lake, Protocol):
     """Lake behind a catalog or server."""
 
@@ -629,6 +704,11 @@ def as_reversible(lake: Lake) -> ReversibleLake | None:
     return lake if isinstance(lake, ReversibleLake) else None
 
 
+def as_branch_lake(lake: Lake) -> BranchLake | None:
+    """Return the lake if its idle branches can be deleted."""
+    return lake if isinstance(lake, BranchLake) else None
+
+
 def as_history_publisher(lake: Lake) -> HistoryPublisher | None:
     """Return the lake if it is configured to publish the history of its snapshots."""
     return lake if isinstance(lake, HistoryPublisher) and lake.publishes_history else None
@@ -647,6 +727,11 @@ def as_filtered(lake: Lake) -> FilteredLake | None:
 def as_listing(lake: Lake) -> ListingLake | None:
     """Return the lake if its catalog can be asked for single tables."""
     return lake if isinstance(lake, ListingLake) else None
+
+
+def as_repository(lake: Lake) -> RepositoryLake | None:
+    """Return the lake if it is one repository of a server."""
+    return lake if isinstance(lake, RepositoryLake) else None
 
 
 def with_prefixes(lake: Lake, named_prefixes: NamedPrefixes | None) -> Lake:

@@ -12,6 +12,7 @@ from gc_assets.config.models import LakeConfig
 from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.rules import RefRetention, check_has_no_count
 from gc_assets.config.values import CutoffValue, Model, TagPolicy
+from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.units import Cutoff, parse_cutoff
 
 # Snapshots that no ref reaches can be recovered for a week. A longer grace period also keeps them.
@@ -73,6 +74,10 @@ class IcechunkLakeConfig(LakeConfig):
     def describe_retention(self, properties: Mapping[str, str]) -> str:
         del properties
         return self.retention.describe()
+
+    @property
+    def idle_rules(self) -> tuple[IdleRule, ...]:
+        return self.retention.idle_rules()
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)

@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr
 from gc_assets.config.models import LakeConfig
 from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.rules import DroppedTableRetention, RefRetention
+from gc_assets.core.idle_branches import IdleRule
 
 
 class NessieRetention(DroppedTableRetention, RefRetention):
@@ -74,6 +75,10 @@ class NessieLakeConfig(LakeConfig):
     def describe_retention(self, properties: Mapping[str, str]) -> str:
         del properties
         return self.retention.describe()
+
+    @property
+    def idle_rules(self) -> tuple[IdleRule, ...]:
+        return self.retention.idle_rules()
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -28,7 +28,18 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import KINDS, reversible_titles
-from gc_assets.lakes.protocol import PRUNING, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, ReversibleLake, as_reversible
+from gc_assets.lakes.protocol import (
+    DELETE_IDLE_BRANCH,
+    REMOVE_SNAPSHOT,
+    WITHOUT_FILES,
+    BranchLake,
+    ExpiryAction,
+    ExpiryOutcome,
+    ExpiryVerdict,
+    Lake,
+    as_branch_lake,
+    as_reversible,
+)
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
 from gc_assets.stages.delete.planned_edits import planned_actions
 from gc_assets.stages.mark.snapshot_history import record_removals
@@ -227,7 +238,7 @@ def expire_lakes(
         for item in record.outcomes().values():
             if item.verdict == DONE:
                 made.add((lake_name, item.action.table_uuid))
-            if item.verdict in {FAILED, CHANGED, DENIED} and item.action.action not in PRUNING:
+            if item.verdict in {FAILED, CHANGED, DENIED} and item.action.action not in WITHOUT_FILES:
                 (failed if item.verdict == FAILED else not_made).add((lake_name, item.action.table_uuid))
     return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made), done_by_lake, frozenset(made))
 
@@ -319,7 +330,7 @@ def _defer_unreadable(
 def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, *, resumed: bool) -> None:
     context, clock = record.context, record.context.clock
     log_activity(f"expire: {count_of(len(actions), 'edit')} of the history of lake {record.lake}")
-    outcomes = context.expiring_lake(record.lake).expire(actions, record.header.as_of, clock.now() - context.longest_grace())
+    outcomes = _edit(context, record, actions)
     found: list[EditOutcome] = []
     try:
         for outcome in track(outcomes, "edits", len(actions)):
@@ -337,6 +348,35 @@ def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease
     record.record_outcomes([*found, *silent], lease.token)
 
 
+def _edit(context: RunContext, record: ExpiryRecord, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+    """Edit the history, and then delete idle branches."""
+    history = [action for action in actions if action.action != DELETE_IDLE_BRANCH]
+    branches = [action for action in actions if action.action == DELETE_IDLE_BRANCH]
+    if history:
+        grace_cutoff = context.clock.now() - context.longest_grace()
+        yield from context.expiring_lake(record.lake).expire(history, record.header.as_of, grace_cutoff)
+    if branches:
+        yield from _require_branch_lake(context.lake(record.lake)).delete_branches(branches)
+
+
+def _require_branch_lake(lake: Lake) -> BranchLake:
+    found = as_branch_lake(lake)
+    if found is None:
+        raise UsageError(f"lake {lake.name} is of kind {lake.kind}, whose branches cannot be deleted; remove retention.delete_idle")
+    return found
+
+
+def _undo(lake: Lake, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+    """Undo edits of the history, and then create deleted branches again."""
+    history = [action for action in actions if action.action != DELETE_IDLE_BRANCH]
+    branches = [action for action in actions if action.action == DELETE_IDLE_BRANCH]
+    reversible = as_reversible(lake)
+    if history and reversible is not None:
+        yield from reversible.undo(history)
+    if branches:
+        yield from _require_branch_lake(lake).recreate_branches(branches)
+
+
 def _cancel(action: ExpiryAction, previous: EditOutcome | None, at: datetime, found: str = "") -> EditOutcome:
     damage = f"; {previous.error}" if previous is not None and previous.damaged else ""
     return EditOutcome(action, CHANGED, OUT_OF_DATE + found + damage, at)
@@ -348,17 +388,22 @@ def refuse_irreversible(context: RunContext, plan: StoredPlan) -> None:
         raise UsageError(f"{_describe_irreversible(plan)} No file was restored. To restore the files only, leave out `--history`.")
 
 
-def _read_reversible(context: RunContext, plan: StoredPlan) -> list[tuple[ReversibleLake, list[EditOutcome]]]:
+def _read_reversible(context: RunContext, plan: StoredPlan) -> list[tuple[Lake, list[EditOutcome]]]:
     """Return each lake with the edits of the plan that can be undone or were undone."""
-    opened = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
-    lakes = [lake for lake in map(as_reversible, opened) if lake is not None]
-    recorded = [(lake, ExpiryRecord(context, plan.header, lake.name).outcomes().values()) for lake in lakes]
-    return [(lake, [item for item in items if item.verdict in {DONE, UNDONE}]) for lake, items in recorded]
+    lakes = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
+    return [(lake, list(_select_reversible(lake, ExpiryRecord(context, plan.header, lake.name).outcomes().values()))) for lake in lakes]
+
+
+def _select_reversible(lake: Lake, items: Iterable[EditOutcome]) -> Iterator[EditOutcome]:
+    for item in items:
+        is_possible = as_reversible(lake) is not None or item.action.action == DELETE_IDLE_BRANCH
+        if is_possible and item.verdict in {DONE, UNDONE}:
+            yield item
 
 
 def _describe_irreversible(plan: StoredPlan) -> str:
     lost = [kind.edits.loss for kind in KINDS.values() if kind.edits is not None and kind.edits.loss is not None]
-    rules = "; ".join([f"Only edits of {reversible_titles()} histories can be undone", *lost])
+    rules = "; ".join([f"Only edits of {reversible_titles()} histories and deletions of idle branches can be undone", *lost])
     return f"plan {plan.header.plan_id} made no history edit that can be undone. {rules}."
 
 
@@ -387,7 +432,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
         for lake, items in done:
             log_activity(f"undo: {count_of(len(items), 'edit')} of the history of lake {lake.name}")
             outcomes: list[EditOutcome] = []
-            for found in track(lake.undo([item.action for item in items]), "edits", len(items)):
+            for found in track(_undo(lake, [item.action for item in items]), "edits", len(items)):
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
                 outcomes.append(EditOutcome(found.action, verdict, found.error, context.clock.now()))
                 lease.check()

@@ -34,15 +34,27 @@ _EDITED: Final = ["table_uuid", "table_name"]
 
 
 def expiry_sources(inputs: PlanInputs) -> list[tuple[str, PublishedTable, list[str]]]:
-    """Return each lake with its `expiry_plan` and the files of its claims."""
-    owners = [(table.receipt.owner, table.paths(CLAIMS_SIDE)) for table in inputs.refs]
-    return [(owner, inputs.context.table(EXPIRY_PLAN, owner), claims) for owner, claims in owners]
+    """Return each lake with its `expiry_plan` and the files of its claims.
+
+    Edits of other lakes than those with an edited history are deletions of branches. Such a lake may
+    have claims in the metadata of its tables only.
+    """
+    owners = {table.receipt.owner: table.paths(CLAIMS_SIDE) for table in inputs.refs}
+    for table in inputs.live:
+        if not inputs.context.kind(table.receipt.owner).edits_history:
+            owners[table.receipt.owner] += table.paths(CLAIMS_SIDE)
+    return [(owner, inputs.context.table(EXPIRY_PLAN, owner), claims) for owner, claims in owners.items()]
 
 
 def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, unreadable: Sequence[Unreadable]) -> pa.Table:
-    """Return the rows of `expiry_plan` whose table has a claim in the storage and is readable."""
+    """Return the rows of `expiry_plan` whose table has a claim in the storage and is readable.
+
+    A row without a table requires any claim of the lake.
+    """
     claimed = claims.filter(pc.equal(claims.column("storage"), storage))
-    mine = rows.filter(pc.is_in(pc.fill_null(rows.column("table_uuid"), ""), pc.fill_null(claimed.column("table_uuid"), "").unique()))
+    is_claimed = pc.is_in(rows.column("table_uuid"), claimed.column("table_uuid").drop_null().unique())
+    is_of_lake = pc.and_(pc.is_null(rows.column("table_uuid")), bool(claimed.num_rows))
+    mine = rows.filter(pc.or_(is_claimed, is_of_lake))
     uuids = mine.column("table_uuid").to_pylist()
     return mine.filter(pa.array([not any(item.covers(lake, uuid) for item in unreadable) for uuid in uuids], pa.bool_()))
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core import gates
@@ -31,6 +32,7 @@ from gc_assets.engine.tables import (
     write_routed,
 )
 from gc_assets.engine.tasks import run_single_task
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH
 from gc_assets.stages.delete.close import close_outdated_plans
 from gc_assets.stages.delete.expired_since import ExpiredSince, count_expired_since
 from gc_assets.stages.delete.foreign_rows import ForeignRows
@@ -182,7 +184,7 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, exclude
 class _CopyExpiry:
     """Copy rows of `expiry_plan` to the plan, which makes them immutable.
 
-    `summary` counts them by lake and by action. One task for `run_single_task`.
+    `summary` counts them by lake and by action, and idle branches by lake. One task for `run_single_task`.
     """
 
     storage: str
@@ -196,7 +198,9 @@ class _CopyExpiry:
         for _ in batches:
             tables = [self._actions(*source) for source in self.sources]
             rows = pa.concat_tables([EXPIRY_ACTIONS.empty_table(), *tables])
-            counts = {name: dict(sorted(Counter(rows.column(name).to_pylist()).items())) for name in ("lake", "action")}
+            idle = rows.filter(pc.equal(rows.column("action"), DELETE_IDLE_BRANCH))
+            columns = {"lake": rows.column("lake"), "action": rows.column("action"), "idle_branches": idle.column("lake")}
+            counts = {name: dict(sorted(Counter(column.to_pylist()).items())) for name, column in columns.items()}
             yield report_parts(
                 write_parts(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), summary=counts
             )

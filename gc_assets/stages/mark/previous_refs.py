@@ -38,13 +38,13 @@ def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Free
         LakeUnreadable: If such a ref exists.
     """
     filtered = as_filtered(lake)
-    if filtered is not None and (previous := _previous_freezes(context, lake_name, current.at)):
+    if filtered is not None and (previous := list_previous_freezes(context, lake_name, current.at)):
         filtered.verify_deleted(_read_freeze(context, previous[-1]).refs.keys() - current.refs.keys())
 
 
 def find_previous_refs(context: RunContext, lake_name: str, current: Freeze, since: datetime) -> tuple[PreviousRef, ...]:
     """Find the refs deleted or moved between freezes, from `since` up to `current`."""
-    previous = _previous_freezes(context, lake_name, current.at)
+    previous = list_previous_freezes(context, lake_name, current.at)
     recent = [index for index, run in enumerate(previous) if _frozen_at(run) >= since]
     # The last freeze before the period is needed to detect deletions up to its first freeze.
     first = max(0, (recent[0] if recent else len(previous)) - 1)
@@ -60,7 +60,7 @@ def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
                 yield PreviousRef(ref, later.at, None if found is None else found.head_commit_id)
 
 
-def _previous_freezes(context: RunContext, lake_name: str, before: datetime) -> list[PastRun]:
+def list_previous_freezes(context: RunContext, lake_name: str, before: datetime) -> list[PastRun]:
     """Return all freezes before a time, oldest first.
 
     Rehearsals use only rehearsals and real runs only real runs, because their clocks differ.

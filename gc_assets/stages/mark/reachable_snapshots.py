@@ -19,6 +19,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import WrittenParts, merge_written, publish, report_parts, write_rows
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, as_filtered
+from gc_assets.stages.mark.idle_branches import IdleBranchSearch, search_idle_branches
 from gc_assets.stages.mark.lake_refs import read_frozen_refs
 from gc_assets.stages.mark.previous_refs import build_freeze, find_previous_refs
 from gc_assets.state.files import Files
@@ -72,6 +73,7 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
         summary.frozen_at - context.longest_grace(),
         runs,
         find_unused_rules(context.config.lake(lake_name), frozen, summary.as_of),
+        search_idle_branches(context, lake_name, frozen, summary.frozen_at, summary.as_of),
     )
     log_activity(f"applying the retention policy to {graph.receipt.rows:,} commits")
     rows = run_single_task(spark, task, graph.rows, len(task.graph_paths) + len(task.logs))
@@ -172,6 +174,7 @@ class _ApplyRetention:
         unread: Reason why the whole lake is unreadable, if so.
         logs: Parts of `expiry_log`, oldest first.
         unused_rules: Notes on rules without any effect.
+        idle: Search for idle branches.
     """
 
     lake: Lake
@@ -185,6 +188,7 @@ class _ApplyRetention:
     grace_cutoff: datetime
     runs: _Runs
     unused_rules: tuple[str, ...]
+    idle: IdleBranchSearch
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -193,7 +197,10 @@ class _ApplyRetention:
             retention, unread = self._retain(refs, commits)
             self._check(commits, retention.reachable)
             reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.runs.reachable, self.files)
-            expiry = write_rows(retention.expiry, EXPIRY_PLAN, self.runs.expiry, self.files)
+            edits = retention.expiry
+            if unread is None:
+                edits = pa.concat_tables([edits, self.idle.plan(commits, edits)])
+            expiry = write_rows(edits, EXPIRY_PLAN, self.runs.expiry, self.files)
             states = {
                 state: pc.sum(pc.equal(retention.reachable.column("state"), state)).as_py() or 0 for state in (RETAINED, EXPIRED, DANGLING)
             }

@@ -74,8 +74,9 @@ def describe_reversibility(header: PlanHeader, config: Config, *, restored: bool
     `restored` means that the plan's quarantined files were restored.
     """
     quarantined, purged = header.totals.get(QUARANTINE, Amount()), header.totals.get(PURGE, Amount())
-    edits = [(lake, count, _kind(config, lake)) for lake, count in header.expiry_actions.items()]
+    edits = [(lake, count, _kind(config, lake)) for lake, count in _history_edits(header).items()]
     reversible_edits = [_edits(lake, count, kind) for lake, count, kind in edits if kind is not None and kind.undoes_edits]
+    reversible_edits += [_branches(lake, count) for lake, count in header.idle_branches.items() if _kind(config, lake) is not None]
     days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
     return Reversibility(
         _join(_reversible_effects(header, quarantined, reversible_edits, days, restored=restored)),
@@ -172,8 +173,10 @@ def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, record
     count, unknown = by_outcome.get(DONE, 0), by_outcome.get(UNKNOWN, 0)
     if not count and not unknown:
         return
-    undoes = kind is not None and kind.undoes_edits
-    undo = f" `{command('restore', plan=header.plan_id[:12], history=True)}` undoes them." if undoes else " They are final."
+    branches = header.idle_branches.get(lake, 0)
+    undoes = kind is not None and (kind.undoes_edits or branches == planned)
+    undone = "undoes them" if undoes or not branches else "creates deleted branches again, the others are final"
+    undo = f" `{command('restore', plan=header.plan_id[:12], history=True)}` {undone}." if undoes or branches else " They are final."
     names = recorded.tables.get(lake, ())
     more = f" and {len(names) - _MAX_TABLES:,} more" if len(names) > _MAX_TABLES else ""
     tables = f" ({', '.join(names[:_MAX_TABLES])}{more})" if names else ""
@@ -194,14 +197,15 @@ def summarize_reversibility(header: PlanHeader, config: Config, *, restored: boo
     immediate, delayed = purged.bytes + header.uploads.bytes, quarantined.bytes
     free = f"{format_bytes(immediate) if immediate else 'nothing'} becomes free immediately"
     free += f" and {format_bytes(delayed)} {wait}" if delayed else ""
-    kinds = {lake: _kind(config, lake) for lake in header.expiry_actions}
+    history, kinds = _history_edits(header), {lake: _kind(config, lake) for lake in _history_edits(header)}
     final = [f"the purge of {count_of(purged.files, 'file')}"] if purged.files else []
     final += [f"the abort of {count_of(header.uploads.count, 'unfinished upload')}"] if header.uploads.count else []
     final_lakes = [lake for lake, kind in kinds.items() if kind is None or not kind.undoes_edits]
-    final += [_edits(lake, header.expiry_actions[lake], None) for lake in final_lakes]
+    final += [_edits(lake, history[lake], None) for lake in final_lakes]
     reversible = [f"{count_of(quarantined.files, 'file')} before that purge"] if quarantined.files else []
     undoable = [lake for lake in kinds if lake not in final_lakes]
-    reversible += [f"{_edits(lake, header.expiry_actions[lake], None)} before it" for lake in undoable]
+    reversible += [f"{_edits(lake, history[lake], None)} before it" for lake in undoable]
+    reversible += [_branches(lake, count) for lake, count in header.idle_branches.items()]
     reversible += [f"{count_of(restored_files.files, 'file')} only restored"] if restored_files.files else []
     return f"{free}; final: {_join_by_comma(final)}; can be undone: {_join_by_comma(reversible)}"
 
@@ -272,6 +276,16 @@ def _freed_bytes(quarantined: Amount, purged: Amount, uploads: Uploads, days: in
 
 def _kind(config: Config, lake_name: str) -> LakeKind | None:
     return next((kind_of(lake) for lake in config.lakes if lake.name == lake_name), None)
+
+
+def _history_edits(header: PlanHeader) -> dict[str, int]:
+    """Return the number of history edits by lake, without deletions of idle branches."""
+    counts = {lake: count - header.idle_branches.get(lake, 0) for lake, count in header.expiry_actions.items()}
+    return {lake: count for lake, count in counts.items() if count > 0}
+
+
+def _branches(lake: str, count: int) -> str:
+    return f"the deletion of {count_of(count, 'idle branch')} of lake {lake}"
 
 
 def _edits(lake: str, count: int, kind: LakeKind | None) -> str:
