@@ -118,7 +118,7 @@ def _quiet_children() -> Generator[None]:
     """Redirect the standard error of this process and new processes to a file.
 
     If the block fails with an error of Spark, the error of this process contains the reason from
-    the file. Otherwise the file is printed.
+    the file. Otherwise the file is printed, unless the user has interrupted the command.
     """
     sys.stderr.flush()
     ours = os.dup(2)
@@ -133,7 +133,8 @@ def _quiet_children() -> Generator[None]:
             output = chatter.read().decode(errors="replace")
             if isinstance(error, Exception) and not isinstance(error, GcError):
                 raise GcError(f"Spark cannot start: {_find_reason(output, error)}. `gc-assets doctor -v` shows its output.") from error
-            click.echo(output, err=True)
+            if not isinstance(error, KeyboardInterrupt):
+                click.echo(output, err=True)
             raise
         finally:
             sys.stderr.flush()

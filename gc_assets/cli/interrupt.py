@@ -1,25 +1,29 @@
-"""Handle Ctrl-C: raise an interrupt between steps, never while a process starts, with a defined
-exit code.
+"""Handle Ctrl-C and SIGTERM: raise an interrupt between steps, never while a process starts, with a
+defined exit code.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 
-_pressed: list[int] = []
+_SIGNALS: Final[dict[int, object]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 # Signals whose handlers are those of this module.
 _installed: list[int] = []
+# Python writes the number of every signal to it, whichever library has replaced the handler.
+_numbers: list[socket.socket] = []
 
 
 class CommandInterrupt(KeyboardInterrupt):
-    """Ctrl-C.
+    """Ctrl-C or SIGTERM.
 
     After a plain `KeyboardInterrupt` inside `exec`, `python -m` ends by the signal even if the
     exception is caught (CPython 3.11, `run_eval_code_obj`). Dataclasses use `exec`, so an import
@@ -28,10 +32,39 @@ class CommandInterrupt(KeyboardInterrupt):
 
 
 def install_handler() -> None:
-    """Turn Ctrl-C into `CommandInterrupt`, unless the parent process ignores Ctrl-C."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _raise)
-        _installed.append(signal.SIGINT)
+    """Turn Ctrl-C and SIGTERM into `CommandInterrupt`, unless the parent process ignores them."""
+    for number, default in _SIGNALS.items():
+        if signal.getsignal(number) is default:
+            signal.signal(number, _raise)
+            _installed.append(number)
+    if _installed and not _numbers:
+        reader, writer = socket.socketpair()
+        for end in (reader, writer):
+            end.setblocking(False)
+            _numbers.append(end)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+
+def was_interrupted() -> bool:
+    """Return True if this process received Ctrl-C or SIGTERM."""
+    return bool(_list_signals())
+
+
+def interrupt_code() -> int:
+    """Return the exit code of an interrupted command, as shells report it: 130, or 143 for SIGTERM."""
+    return 128 + [signal.SIGINT, *_list_signals()][-1]
+
+
+def _list_signals() -> list[int]:
+    """Return the numbers of all signals so far, including those that Dagster's handlers received."""
+    with suppress(OSError, IndexError):
+        return [number for number in _numbers[0].recv(4096, socket.MSG_PEEK) if number in _SIGNALS]
+    return []
+
+
+def exit_at_next_interrupt() -> None:
+    """End the process at the next Ctrl-C, because the command only stops Spark and ends."""
+    _replace_handlers(lambda number, _: os._exit(128 + number))
 
 
 def ignore_interrupts() -> None:
@@ -40,12 +73,16 @@ def ignore_interrupts() -> None:
     The rest is to print the result, and to stop Spark. Has no effect without `install_handler`, so
     a program that calls the command keeps its own handler.
     """
-    if _installed and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _replace_handlers(signal.SIG_IGN)
 
 
-def _raise(number: int, _: object) -> NoReturn:
-    _pressed.append(number)
+def _replace_handlers(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number in _installed:
+            signal.signal(number, handler)
+
+
+def _raise(_: int, __: object) -> NoReturn:
     raise CommandInterrupt
 
 
@@ -55,21 +92,21 @@ def restore_interrupts() -> Generator[None]:
 
     Spark's handler cancels its jobs, so that the interrupted thread may receive the error of a job.
     """
-    before = len(_pressed)
+    before = len(_list_signals())
     try:
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except Exception:
-        if len(_pressed) > before:
+        if len(_list_signals()) > before:
             raise CommandInterrupt from None
         raise
 
 
 @contextmanager
 def defer_interrupts() -> Generator[None]:
-    """Delay Ctrl-C until the end of the block, which starts Spark. An interrupted start would leave
-    a Java process.
+    """Delay Ctrl-C and SIGTERM until the end of the block, which starts Spark. An interrupted start
+    would leave a Java process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -79,12 +116,13 @@ def defer_interrupts() -> Generator[None]:
     def note(number: int, _: FrameType | None) -> None:
         pressed.append(number)
 
-    previous = signal.signal(signal.SIGINT, note)
+    previous = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
         yield
     finally:
-        spark_handler = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGINT, previous if spark_handler is note else _wrap_handler(spark_handler))
+        for number, handler in previous.items():
+            spark_handler = signal.getsignal(number)
+            signal.signal(number, handler if spark_handler is note else _wrap_handler(spark_handler))
     if pressed:
         raise CommandInterrupt
 
@@ -95,7 +133,6 @@ def _wrap_handler(spark_handler: signal._HANDLER) -> signal._HANDLER:  # pyright
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
-        _pressed.append(number)
         try:
             if callable(spark_handler):
                 spark_handler(number, frame)

@@ -16,7 +16,7 @@ import click
 
 from gc_assets._version import __version__
 from gc_assets.cli.context import Settings
-from gc_assets.cli.interrupt import install_handler, restore_interrupts
+from gc_assets.cli.interrupt import exit_at_next_interrupt, install_handler, interrupt_code, restore_interrupts, was_interrupted
 from gc_assets.cli.output import print_message, with_commands
 from gc_assets.core.errors import GcError
 
@@ -52,7 +52,13 @@ COMMANDS: Final = {
 }
 
 
-INTERRUPT_MESSAGE: Final = "interrupted. All steps so far are complete and recorded. Run the same command again to continue."
+# The effects of interrupted commands.
+_UNCHANGED: Final = "Nothing was changed in the lakes, the storages and the state."
+_RECORDED: Final = "All steps so far are complete and recorded. Run the same command again to continue."
+_LEFT: Final = dict.fromkeys(("run", "demo", "apply", "restore", "prune", "rename"), _RECORDED) | dict.fromkeys(
+    ("init", "approve", "reject", "adopt", "forget", "accept", "accept-prefix", "set-aside", "retry"),
+    "Run the same command again: it is recorded completely or not at all.",
+)
 
 
 class Commands(click.Group):
@@ -91,8 +97,9 @@ class Commands(click.Group):
                 traceback.print_exc()
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            print_message(f"gc-assets: {INTERRUPT_MESSAGE}")
-            ctx.exit(1)
+            exit_at_next_interrupt()
+            print_message(f"gc-assets: interrupted. {_LEFT.get(ctx.invoked_subcommand or '', _UNCHANGED)}")
+            ctx.exit(interrupt_code())
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001  (every error becomes a message and an exit code)
@@ -121,7 +128,7 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
       gc-assets restore --plan PLAN_ID       move them back
 
     Data goes to standard output, messages to standard error. Exit codes: 0 done, 1 failed, 2 wrong
-    usage or configuration, 3 refused by a gate.
+    usage or configuration, 3 refused by a gate, 130 interrupted by Ctrl-C (143 by SIGTERM).
     """
     settings = ctx.ensure_object(Settings)
     settings.config = config
@@ -130,7 +137,9 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
 
 
 def _is_not_interrupt(record: logging.LogRecord) -> bool:
-    """Return False for py4j's log records about calls that Ctrl-C interrupted."""
+    """Return False for py4j's log records about calls that Ctrl-C interrupted or that ended Java."""
+    if was_interrupted():
+        return False
     error = record.exc_info[1] if record.exc_info else None
     while error is not None:
         if isinstance(error, KeyboardInterrupt) or "reentrant call" in str(error):

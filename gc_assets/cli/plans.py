@@ -10,7 +10,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, fast_imports, format_option, open_spark, wide_option, with_mode
 from gc_assets.cli.dagster_events import report_apply, report_history_undo, report_restore
-from gc_assets.cli.interrupt import ignore_interrupts, restore_interrupts
+from gc_assets.cli.interrupt import ignore_interrupts, interrupt_code, restore_interrupts
 from gc_assets.cli.output import print_command, print_message, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
@@ -183,7 +183,7 @@ def _explain_interruption(context: RunContext, plan: StoredPlan, phases: Sequenc
         print_command("To continue", again)
         if has_begun(context.state, plan.header):
             print_command("To give up the rest", command("apply", plan.header.plan_id[:12], end=True))
-        raise click.exceptions.Exit(1) from None
+        raise click.exceptions.Exit(interrupt_code()) from None
     except (GcError, OSError):
         _print_recorded(context, plan, phases, is_empty_shown=False)
         raise
@@ -288,7 +288,7 @@ def _explain_interrupted_restore() -> Generator[None]:
     except KeyboardInterrupt:
         print_message("gc-assets: interrupted. Files that were moved back, and edits that were undone, are not changed again.")
         print_message("Run the same command again: it restores the rest, and records all.")
-        raise click.exceptions.Exit(1) from None
+        raise click.exceptions.Exit(interrupt_code()) from None
 
 
 def _print_restore(platform: Platform, result: RestoreResult) -> None:
@@ -323,7 +323,8 @@ def _can_undo_history(platform: Platform, header: PlanHeader) -> bool:
     """Check if the plan edited the history of a lake whose kind can undo it."""
     from gc_assets.lakes.kinds import kind_of
 
-    return any(lake.name in header.expiry_actions and kind_of(lake).undoes_edits for lake in platform.config.lakes)
+    lakes = [lake for lake in platform.config.lakes if lake.name in header.expiry_actions]
+    return any(kind_of(lake).undoes_edits or lake.name in header.idle_branches for lake in lakes)
 
 
 def _explain_purging_plan(platform: Platform, plan: StoredPlan) -> None:

@@ -59,7 +59,7 @@ def test_interrupted_apply_names_what_is_final_and_the_rest_is_skipped_after_its
     with monkeypatch.context() as patch:
         patch.setattr(execution, "execute_in_process", interrupt)
         interrupted = shell("apply", name)
-    assert interrupted.exit_code == 1
+    assert interrupted.exit_code == 130
     made = f"- Expire: {edits} of {edits} edits of the history of lake sales made (shop.orders, shop.visits). They are final."
     assert made in interrupted.stderr
     assert "Quarantine:" not in interrupted.stderr

@@ -11,35 +11,66 @@ from pathlib import Path
 
 import click
 import pytest
+from pyspark.sql import SparkSession
 
+from gc_assets.cli.context import open_session
 from gc_assets.cli.interrupt import CommandInterrupt, install_handler, restore_interrupts
-from tests.cli.lakes import small_lake
+from gc_assets.resources.collector import Collector
+from gc_assets.resources.platform import load_platform
+from tests.cli.lakes import small_lake, write_config
 from tests.depth import select_cases
 
 # A command that is interrupted inside exec, as in the import of a dataclass.
 BUSY = """
-import signal, sys, types
+import atexit, os, signal, sys, time, types
 import click
 from gc_assets.cli import main
 from gc_assets.cli.output import print_message
 
-@click.command("busy")
-def busy_command():
-    print_message("begins")  # imports everything before the interrupt, because a later exec would hide the effect
-    exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+_, name, number, at_exit = sys.argv
+if at_exit == "again":
+    atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(60)))
 
-sys.modules["gc_assets.cli.busy"] = types.SimpleNamespace(busy_command=busy_command)
-main.COMMANDS["busy"] = ("busy", "")
+def busy():
+    print_message("begins")  # imports everything before the interrupt, because a later exec would hide the effect
+    exec(f"import os, signal, time; os.kill(os.getpid(), {number}); time.sleep(60)")
+
+sys.modules["gc_assets.cli.busy"] = types.SimpleNamespace(**{f"{name}_command": click.command(name)(busy)})
+main.COMMANDS[name] = ("busy", "")
+sys.argv[1:] = [name]
 main.main()
 """
+DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+RECORDED = "All steps so far are complete and recorded. Run the same command again to continue."
+UNCHANGED = "Nothing was changed in the lakes, the storages and the state."
 
 
-def test_interrupt_inside_exec_keeps_the_exit_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name, number, at_exit, code, left",
+    [
+        ("run", signal.SIGINT, "", 130, RECORDED),
+        ("scan", signal.SIGINT, "", 130, UNCHANGED),
+        ("run", signal.SIGTERM, "", 143, RECORDED),
+        ("scan", signal.SIGINT, "again", 130, UNCHANGED),
+    ],
+)
+def test_interrupted_command_says_what_is_left(name: str, number: int, at_exit: str, code: int, left: str, tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
     module = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    command = [sys.executable, "-m", "busy", "busy"]
+    command = [sys.executable, "-m", "busy", name, str(int(number)), at_exit]
     done = subprocess.run(command, env=os.environ | module, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, "gc-assets: interrupted." in done.stderr) == (1, True)
+    assert (done.returncode, done.stderr) == (code, f"begins\ngc-assets: interrupted. {left}\n")
+
+
+def test_output_of_spark_is_not_printed_after_ctrl_c(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class CtrlC(Collector):
+        def spark(self) -> SparkSession:
+            os.write(2, b"WARN Utils: Your hostname resolves to a loopback address")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_session(CtrlC.of(load_platform({}, str(write_config(tmp_path, {"type": "sql", "uri": "sqlite:///catalog.db"})))))
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.spark
@@ -61,9 +92,9 @@ def test_interrupted_run_prints_a_message_without_traceback(tmp_path: Path, has_
                 os.killpg(process.pid, signal.SIGINT)
                 break
         _, output = process.communicate(timeout=180)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert "gc-assets: interrupted. All steps so far are complete and recorded" in output
-    assert not [word for word in ("Traceback", "py4j", "DagsterExecution") if word in output]
+    assert not [word for word in ("Traceback", "py4j", "DagsterExecution", "WARN", "ERROR") if word in output]
 
 
 def fail_after_ctrl_c(error: Exception) -> None:
@@ -75,7 +106,7 @@ def fail_after_ctrl_c(error: Exception) -> None:
 
 def test_error_of_a_job_after_ctrl_c_is_an_interruption() -> None:
     """Spark cancels its jobs on Ctrl-C, and their error may arrive instead of the interrupt."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous = {number: signal.signal(number, default) for number, default in DEFAULTS.items()}
     try:
         install_handler()
         with pytest.raises(CommandInterrupt), restore_interrupts():
@@ -85,7 +116,9 @@ def test_error_of_a_job_after_ctrl_c_is_an_interruption() -> None:
         with pytest.raises(RuntimeError, match="another"), restore_interrupts():  # without Ctrl-C in the block
             raise RuntimeError("another error")
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.set_wakeup_fd(-1)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def test_interrupt_after_the_work_changes_nothing() -> None:
