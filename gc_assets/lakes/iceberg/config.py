@@ -84,7 +84,11 @@ class IcebergRetention(DroppedTableRetention):
     settings of the refs that it matches, including their own.
     """
 
-    source: Literal["table"] = "table"
+    source: Literal["table", "catalog"] = Field(
+        default="table",
+        description="`catalog`: limits come from the policies of Polaris, or the task queues of Lakekeeper. `min_snapshots_to_keep` is "
+        "then a minimum, and the other limits are for tables without a policy.",
+    )
     max_snapshot_age: Age | None = None
     min_snapshots_to_keep: Count | None = None
     max_ref_age: Age | None = None
@@ -214,11 +218,11 @@ class IcebergLakeConfig(LakeConfig):
         if not cutoff.max_age and cutoff.keep_last is None:
             raise UsageError(f"lake {self.name}: Iceberg retains by age or number of snapshots; write for example 14d or 5, not {keep}")
         changed = {"max_snapshot_age": cutoff.max_age} if cutoff.max_age else {"min_snapshots_to_keep": cutoff.keep_last}
-        return self.model_copy(update={"retention": self.retention.model_copy(update=changed)})
+        return self.model_copy(update={"retention": self.retention.model_copy(update={"source": "table", **changed})})
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         table = Cutoff(max_age=self.retention.max_snapshot_age, keep_last=self.retention.min_snapshots_to_keep)
-        return [policy_row("retention.source=table", None, table, as_of), *ref_rows(self.retention.refs, as_of)]
+        return [policy_row(f"retention.source={self.retention.source}", None, table, as_of), *ref_rows(self.retention.refs, as_of)]
 
     @property
     def record_max_age(self) -> timedelta:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,8 +22,10 @@ import pyarrow as pa
 from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import FormatError, GcError, LakeUnreadable, StoreError, UsageError
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.core.moments import seconds
 from gc_assets.core.objects import Objects
 from gc_assets.core.suggest import join_names
+from gc_assets.core.units import format_duration
 from gc_assets.core.untrusted_input import is_text
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
@@ -96,7 +98,7 @@ class IcebergLake:
 
         catalog = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
-            found = list(pool.map(self._read_table, catalog.list_pointers()))
+            found = list(pool.map(self._build_reader(catalog), catalog.list_pointers()))
             views = list(pool.map(self._read_view, catalog.list_views()))
         registrations = [item for item in found if isinstance(item, Registration)]
         unreadable = [self._locate(catalog, item, registrations) for item in found if isinstance(item, UnreadableTable)]
@@ -112,11 +114,32 @@ class IcebergLake:
                 *self._list_config_notes(),
                 *(() if found else _describe_empty(self.name, self._config.catalog_name, catalog.find_other_names())),
                 *(() if unreadable and not registrations else _build_notes(self.name, registrations)),
+                *_list_policy_notes(self.name, registrations),
                 *(view.note for view in views if view.note is not None),
             ),
+            min_age_seconds=max(map(_orphan_age, registrations), default=0),
             unreadable=tuple(unreadable),
             views=tuple(view.view for view in views if view.view is not None),
         )
+
+    def _build_reader(self, catalog: CatalogClient) -> Callable[[TablePointer | UnreadableTable], Registration | UnreadableTable]:
+        """Return a function that reads a table, with the catalog's policy if the retention needs it."""
+        add_policy = self._build_policy_reader(catalog)
+
+        def read(pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
+            item = self._read_table(pointer)
+            return add_policy(item) if isinstance(item, Registration) else item
+
+        return read
+
+    def _build_policy_reader(self, catalog: CatalogClient) -> Callable[[Registration], Registration]:
+        retention = self._config.retention
+        if retention.source == "table":
+            return lambda item: item
+        from gc_assets.lakes.iceberg.policy_reader import PolicyReader
+
+        policies = PolicyReader(catalog, has_default=retention.max_snapshot_age is not None)
+        return lambda item: replace(item, policy=policies.read(item.name, item.table.properties)) if item.collect else item
 
     def _read_table(self, pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
         """Read a table without its snapshots, because all tables are in memory at the same time.
@@ -235,19 +258,28 @@ class IcebergLake:
         from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.expire import CatalogExpiry
 
-        def policy(registrations: Sequence[Registration]) -> Retention:
+        tables = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
+        add_policy = self._build_policy_reader(tables)
+
+        def policy(found: Sequence[Registration]) -> Retention:
+            registrations = [add_policy(item) for item in found]
             refs = tuple(ref for item in registrations for ref in list_refs(item))
             frozen = FrozenRefs(self.name, self.kind, refs, tuple(map(build_source, registrations)), (), ())
             return retain(frozen, build_graph(registrations), as_of, grace_cutoff, self._config.retention)
 
-        tables = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         yield from CatalogExpiry(tables, self._objects, self.read_registration, policy).run(actions)
 
     def find_listed(self, tables: Mapping[str, str]) -> Mapping[str, str]:
         """Return why tables (uuid to name) may still be in the catalog, by uuid."""
         from gc_assets.lakes.iceberg.unlisted_tables import find_listed
 
-        return find_listed(self._open_catalog(), tables)
+        catalog = self._open_catalog()
+        found = find_listed(catalog, tables)
+        if self._config.retention.source == "table":
+            return found
+        from gc_assets.lakes.iceberg.policy_reader import PolicyReader
+
+        return {**PolicyReader(catalog, has_default=False).find_recoverable(tables), **found}
 
     def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
         """Return why pyiceberg cannot load tables (uuid to name), by uuid."""
@@ -406,6 +438,25 @@ def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, .
         hint = item.table.address.rpartition("/")[0] + "/version-hint.text"
         pinned.setdefault(hint, ContentRoot(hint, Kind.VERSION_HINT, is_container=False, must_exist=False))
     return tuple(pinned.values())
+
+
+def _list_policy_notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
+    """Yield a note for each reason of the catalog's policies to protect tables or young files."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for item in registrations:
+        if item.policy is not None and item.policy.protect is not None:
+            names[item.policy.protect].append(item.name)
+    for reason, tables in names.items():
+        which = f"table {tables[0]}" if len(tables) == 1 else f"{len(tables):,} tables, for example {tables[0]}"
+        yield f"lake {lake}: all files of {which} are kept: {reason}"
+    oldest = max((item for item in registrations if item.policy is not None), key=_orphan_age, default=None)
+    if oldest is not None and (age := _orphan_age(oldest)):
+        text = f"no file younger than {format_duration(seconds(age))} is a candidate"
+        yield f"lake {lake}: {text}, because the catalog's policy for table {oldest.name} requires it"
+
+
+def _orphan_age(item: Registration) -> int:
+    return 0 if item.policy is None else item.policy.min_file_age_seconds
 
 
 def _describe_empty(lake: str, catalog_name: str, others: Sequence[str]) -> Iterator[str]:

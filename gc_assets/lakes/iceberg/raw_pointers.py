@@ -7,6 +7,7 @@ and attributes of pyiceberg in this module are private.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from pyiceberg.catalog.rest import Endpoints, IdentifierKind, RestCatalog
 from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.typedef import Identifier
 
+from gc_assets.core.errors import GcError
 from gc_assets.core.untrusted_input import parse_json
 
 _LOCATION, _REST_LOCATION = "metadata_location", "metadata-location"
@@ -51,7 +53,22 @@ def read_view_location(client: Catalog, identifier: Identifier) -> str:
 
 def _get(client: RestCatalog, endpoint: str, identifier: Identifier, kind: IdentifierKind) -> dict[str, Any]:
     path = client._split_identifier_for_path(identifier, kind)  # pyright: ignore[reportPrivateUsage]
-    response = client._session.get(client.url(endpoint, prefixed=True, **path))  # pyright: ignore[reportPrivateUsage]
+    return get_json(client, client.url(endpoint, prefixed=True, **path), {})
+
+
+def require_rest(client: Catalog) -> RestCatalog:
+    """Return the client if its catalog is a REST server. Otherwise raise `GcError`."""
+    if isinstance(client, RestCatalog):
+        return client
+    raise GcError(f"a {type(client).__name__} has no policies; set retention.source to table")
+
+
+def get_json(client: RestCatalog, url: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """Send a GET request with the client's credentials, and return the JSON object of the answer.
+
+    Raises any error of the catalog.
+    """
+    response = client._session.get(url, params=query)  # pyright: ignore[reportPrivateUsage]
     response.raise_for_status()
     answer = parse_json(response.content)
     if not isinstance(answer, dict):

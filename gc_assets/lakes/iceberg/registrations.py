@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from gc_assets.lakes.iceberg.catalog_policy import CatalogPolicy
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, TABLE_SETTINGS, TableMetadata
 from gc_assets.lakes.iceberg.retention import COLLECT, WRITABLE
 from gc_assets.lakes.iceberg.unused_metadata import write_evolution
@@ -29,6 +30,7 @@ class Registration:
         writable: False if pyiceberg cannot commit to the table. Its history is then retained,
             because every plan would fail otherwise.
         digest: SHA-256 of the metadata file.
+        policy: Policy of the catalog, if `retention.source` is `catalog`.
     """
 
     name: str
@@ -37,10 +39,11 @@ class Registration:
     matched: bool
     writable: bool = True
     digest: str | None = None
+    policy: CatalogPolicy | None = None
 
     @property
     def collect(self) -> bool:
-        return self.matched and self.table.gc_enabled
+        return self.matched and self.table.gc_enabled and (self.policy is None or self.policy.protect is None)
 
 
 def list_refs(item: Registration) -> Iterator[Ref]:
@@ -55,6 +58,7 @@ def build_source(item: Registration) -> CommitSource:
     """Return the commit source of the table, with the properties that retention needs."""
     properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
     own = {COLLECT: "true" if item.collect else "false"} | ({} if item.writable else {WRITABLE: "false"})
+    own |= {} if item.policy is None else item.policy.as_property()
     evolution = write_evolution(item.table.evolution)
     return CommitSource(
         item.table.address, item.table.table_uuid, item.name, properties={**properties, **own, **evolution}, digest=item.digest

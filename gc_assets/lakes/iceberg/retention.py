@@ -18,9 +18,18 @@ import pyarrow as pa
 
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.core.forest import NO_PARENT, Forest, Reach, build_forest, refs_reaching
+from gc_assets.lakes.iceberg.catalog_policy import read_policy
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED
-from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, describe_limits, find_invalid_settings, to_micros
+from gc_assets.lakes.iceberg.settings import (
+    NEVER,
+    RefLimits,
+    TableLimits,
+    describe_limits,
+    find_invalid_settings,
+    find_keeping_policy,
+    to_micros,
+)
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, CommitState, FrozenRefs, Ref, RefType, Retention
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
@@ -288,6 +297,8 @@ def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int
                 "expire it with an engine that can, such as Spark's expire_snapshots; gc-assets then collects its files"
             )
             _keep_all(table, verdicts, reason)
+        elif (kept_by := find_keeping_policy(source.properties, policy)) is not None:
+            _keep_all(table, verdicts, kept_by)
         elif invalid := next(find_invalid_settings(source.properties, refs, policy), None):
             _keep_all(table, verdicts, f"{invalid}, which is invalid")
             notes.append(
@@ -303,6 +314,9 @@ def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int
 
 
 def _not_collected_reason(properties: Mapping[str, str]) -> str:
+    of_catalog = read_policy(properties)
+    if of_catalog is not None and of_catalog.protect is not None:
+        return of_catalog.protect
     matched = properties.get(GC_ENABLED, "true").strip().lower() == "true"
     return "no pattern of `tables` matches it" if matched else f"its {GC_ENABLED} is {properties[GC_ENABLED]}"
 
@@ -318,6 +332,8 @@ def describe_retention(properties: Mapping[str, str], policy: IcebergRetention) 
         return f"everything ({_not_collected_reason(properties)})"
     if properties.get(WRITABLE) == "false":
         return "everything (pyiceberg cannot commit to it)"
+    if (kept_by := find_keeping_policy(properties, policy)) is not None:
+        return f"everything ({kept_by})"
     invalid = next(find_invalid_settings(properties, (), policy), None)
     return describe_limits(properties, policy) if invalid is None else f"everything ({invalid}, which is invalid)"
 

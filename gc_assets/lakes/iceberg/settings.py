@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from gc_assets.core.units import Cutoff, count_of, format_duration
+from gc_assets.lakes.iceberg.catalog_policy import CatalogPolicy, read_policy
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import MAIN, MAX_REF_AGE_MS, MAX_SNAPSHOT_AGE_MS, MIN_SNAPSHOTS_TO_KEEP, TABLE_SETTINGS
 from gc_assets.lakes.protocol import Ref
@@ -57,21 +58,40 @@ def find_invalid_settings(properties: Mapping[str, str], refs: Iterable[Ref], ov
         yield from (f"{key} of {ref.ref_type} {ref.ref_name} is {ref.properties[key]}" for key in invalid)
 
 
+def find_keeping_policy(properties: Mapping[str, str], overrides: IcebergRetention) -> str | None:
+    """Return why the catalog's policy keeps the whole history of a table, or None."""
+    return _policy_of(properties, overrides).keep_history
+
+
 def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention) -> str:
     """Return the limits of a table in words, and where they come from."""
-    limits = TableLimits.of(properties, overrides, _EPOCH)
+    if overrides.source == "catalog" and not properties:
+        return "what the policies of its catalog require"
+    limits, policy = TableLimits.of(properties, overrides, _EPOCH), _policy_of(properties, overrides)
     keep_last_key, age_key, _ = TABLE_SETTINGS
     sources: list[tuple[object, str]] = [(overrides.max_snapshot_age, age_key)]
     kept = "everything"
     if limits.age.cutoff != ALWAYS:
-        sources.append((overrides.min_snapshots_to_keep, keep_last_key))
-        kept = f"the last {limits.age.label.rpartition(' ')[2]} and at least {count_of(limits.keep_last, 'snapshot')}"
-    origins = {
-        "lakes.yaml" if override is not None else "table properties" if key in properties else "Iceberg's defaults"
-        for override, key in sources
-    }
+        is_minimum = overrides.min_snapshots_to_keep == limits.keep_last != policy.limits.get(keep_last_key)
+        sources.append((overrides.min_snapshots_to_keep if is_minimum else None, keep_last_key))
+        kept = f"the last {_duration(limits.max_snapshot_age_ms)} and at least {count_of(limits.keep_last, 'snapshot')}"
+    origins = {_find_origin(properties, policy, override, key) for override, key in sources}
     rules = f"; {count_of(len(overrides.refs), 'rule')} for refs" if overrides.refs else ""
     return f"{kept} ({', '.join(sorted(origins))}){rules}"
+
+
+def _policy_of(properties: Mapping[str, str], overrides: IcebergRetention) -> CatalogPolicy:
+    if overrides.source == "table":
+        return CatalogPolicy()
+    return read_policy(properties) or CatalogPolicy(keep_history="the policies of its catalog were not read when the refs were frozen")
+
+
+def _find_origin(properties: Mapping[str, str], policy: CatalogPolicy, override: object, key: str) -> str:
+    if key in policy.limits and (override is None or key != TABLE_SETTINGS[0]):
+        return policy.origin_of(key) or "table properties"
+    if override is not None:
+        return "lakes.yaml"
+    return "table properties" if key in properties else "Iceberg's defaults"
 
 
 def to_micros(moment: datetime) -> int:
@@ -120,7 +140,9 @@ class TableLimits:
     age: AgeLimit
     unreferenced: AgeLimit
     keep_last: int
+    max_snapshot_age_ms: int
     max_ref_age_ms: int
+    max_ref_age_origin: str | None
     as_of: datetime
     overrides: IcebergRetention
 
@@ -129,19 +151,28 @@ class TableLimits:
         """Read the table's `history.expire.*` properties and apply the overrides.
 
         Invalid properties are ignored. The history of their table is kept (`find_invalid_settings`).
+        A policy of the catalog replaces the ages of both, and `min_snapshots_to_keep` limits it.
         """
         keep_last, max_age, max_ref_age = (parse_setting(properties[key]) if key in properties else None for key in TABLE_SETTINGS)
         if overrides.max_snapshot_age is not None:
             max_age = _milliseconds(overrides.max_snapshot_age)
         if overrides.max_ref_age is not None:
             max_ref_age = _milliseconds(overrides.max_ref_age)
-        age = _limit_by_age(DEFAULT_MAX_SNAPSHOT_AGE_MS if max_age is None else max_age, as_of, "max-snapshot-age")
+        keep_last_key, age_key, ref_age_key = TABLE_SETTINGS
+        policy = _policy_of(properties, overrides)
+        max_age, max_ref_age = policy.limits.get(age_key, max_age), policy.limits.get(ref_age_key, max_ref_age)
+        keep_last, minimum = policy.limits.get(keep_last_key, keep_last), overrides.min_snapshots_to_keep
+        keep_last = max(keep_last or 0, minimum or 0) if overrides.source == "catalog" else minimum or keep_last
+        max_age = DEFAULT_MAX_SNAPSHOT_AGE_MS if max_age is None else max_age
+        age = _limit_by_age(max_age, as_of, "max-snapshot-age", policy.origin_of(age_key))
         dangling = overrides.dangling_cutoff()
         return cls(
             age=age,
             unreferenced=age if dangling is None else _limit_by_cutoff(dangling, "retention.dangling", as_of),
-            keep_last=overrides.min_snapshots_to_keep or keep_last or DEFAULT_MIN_SNAPSHOTS_TO_KEEP,
+            keep_last=keep_last or DEFAULT_MIN_SNAPSHOTS_TO_KEEP,
+            max_snapshot_age_ms=max_age,
             max_ref_age_ms=FOREVER_MS if max_ref_age is None else max_ref_age,
+            max_ref_age_origin=policy.origin_of(ref_age_key),
             as_of=as_of,
             overrides=overrides,
         )
@@ -166,7 +197,11 @@ class TableLimits:
     def _limits_by_settings(self, ref: Ref) -> RefLimits:
         own = {key: number for key, value in ref.properties.items() if (number := parse_setting(value)) is not None}
         age = _limit_by_age(own[MAX_SNAPSHOT_AGE_MS], self.as_of, "max-snapshot-age") if MAX_SNAPSHOT_AGE_MS in own else self.age
-        ref_age = _limit_by_age(own.get(MAX_REF_AGE_MS, self.max_ref_age_ms), self.as_of, "max-ref-age")
+        ref_age = (
+            _limit_by_age(own[MAX_REF_AGE_MS], self.as_of, "max-ref-age")
+            if MAX_REF_AGE_MS in own
+            else _limit_by_age(self.max_ref_age_ms, self.as_of, "max-ref-age", self.max_ref_age_origin)
+        )
         return RefLimits(ref_age, age, own.get(MIN_SNAPSHOTS_TO_KEEP, self.keep_last))
 
 
@@ -194,10 +229,11 @@ def _limit_by_cutoff(cutoff: Cutoff, rule: str, as_of: datetime) -> AgeLimit:
     return AgeLimit(to_micros(moment), NEVER if cutoff.max_age is None else cutoff.max_age // timedelta(microseconds=1), label)
 
 
-def _limit_by_age(milliseconds: int, as_of: datetime, name: str) -> AgeLimit:
+def _limit_by_age(milliseconds: int, as_of: datetime, name: str, origin: str | None = None) -> AgeLimit:
+    suffix = "" if origin is None else f" ({origin})"
     if milliseconds >= FOREVER_MS:
-        return AgeLimit(ALWAYS, NEVER, f"{name} without limit")
-    return AgeLimit(to_micros(as_of) - milliseconds * 1000, milliseconds * 1000, f"{name} {_duration(milliseconds)}")
+        return AgeLimit(ALWAYS, NEVER, f"{name} without limit{suffix}")
+    return AgeLimit(to_micros(as_of) - milliseconds * 1000, milliseconds * 1000, f"{name} {_duration(milliseconds)}{suffix}")
 
 
 def _duration(milliseconds: int) -> str:

@@ -14,11 +14,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import CommitTableRequest
 from pyiceberg.table.metadata import TableMetadata
 
 from tests.lakes.iceberg.builder import LakeBuilder
+
+
+class Refusal(Exception):
+    """The status of an answer to a GET request, instead of a document."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class RestServer:
@@ -77,8 +85,8 @@ class RestServer:
 
 
 @contextmanager
-def serve_catalog(builder: LakeBuilder) -> Iterator[RestServer]:
-    server = RestServer(builder)
+def serve_catalog(builder: LakeBuilder, server: RestServer | None = None) -> Iterator[RestServer]:
+    server = server or RestServer(builder)
 
     class Handler(BaseHTTPRequestHandler):
         wbufsize = -1  # one packet for header and body, so that no answer waits for an acknowledgement
@@ -89,7 +97,14 @@ def serve_catalog(builder: LakeBuilder) -> Iterator[RestServer]:
             if (injected := server.on_get(path)) is not None:
                 self._answer(*injected)
                 return
-            answer = server.get(path, parse_qs(url.query))
+            try:
+                answer = server.get(path, parse_qs(url.query))
+            except Refusal as refusal:
+                self._answer(refusal.status, _error(refusal.status, "Refused", "refused with password=hunter2"))
+                return
+            except NoSuchTableError as error:
+                self._answer(404, _error(404, "NoSuchTableException", str(error)))
+                return
             self._answer(200, answer) if answer is not None else self._answer(404, _error(404, "NotFound", self.path))
 
         def do_POST(self) -> None:

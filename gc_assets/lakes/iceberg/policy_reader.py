@@ -1,0 +1,144 @@
+"""Read the policies of a catalog for its tables, by the REST APIs of Polaris and Lakekeeper.
+
+A policy that cannot be read protects its table.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pyiceberg.catalog import Catalog
+
+from gc_assets.core.errors import FormatError, GcError
+from gc_assets.lakes.iceberg.catalog import CatalogClient
+from gc_assets.lakes.iceberg.catalog_policy import CatalogPolicy
+from gc_assets.lakes.iceberg.policy_answers import LAKEKEEPER_EXPIRY, LAKEKEEPER_ORPHANS, parse_lakekeeper, parse_polaris
+from gc_assets.lakes.iceberg.raw_pointers import get_json, require_rest
+
+_POLARIS_ENDPOINT: Final = "polaris/v1/{prefix}/applicable-policies"
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_SEPARATOR: Final = "\x1f"
+_MAX_PAGES: Final = 1000
+
+_Read = Callable[[str, Mapping[str, str]], CatalogPolicy]
+
+
+class PolicyReader:
+    """Policies of one catalog. Threads may share an instance.
+
+    Args:
+        catalog: The client of the catalog.
+        has_default: True if lakes.yaml has a limit for tables without a policy. Otherwise their
+            history is kept.
+    """
+
+    def __init__(self, catalog: CatalogClient, *, has_default: bool) -> None:
+        self._catalog = catalog
+        self._has_default = has_default
+        self._lock = threading.Lock()
+        self._read: _Read | None = None
+        self._failure: str | None = None
+        self._lakekeeper: str | None = None
+
+    def read(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
+        """Return the policy for a table of this name. Never raises an error of the catalog."""
+        try:
+            with self._lock:
+                read = self._read = self._read or self._connect()
+            return read(name, properties).with_default(has_default=self._has_default)
+        except FormatError as error:
+            return CatalogPolicy(protect=f"{error}; correct it in the catalog, or set retention.source to table")
+        except (GcError, TimeoutError) as error:
+            if isinstance(error, TimeoutError):  # each further request may take as long
+                self._failure, self._read = str(error), None
+            return CatalogPolicy(protect=f"its policy in the catalog cannot be read: {error}")
+
+    def find_recoverable(self, tables: Mapping[str, str]) -> dict[str, str]:
+        """Return why dropped tables (uuid to name) can be restored by Lakekeeper, by uuid."""
+        try:
+            with self._lock:
+                self._read = self._read or self._connect()
+            url = f"{self._lakekeeper}/deleted-tabulars"
+            found = [] if self._lakekeeper is None else self._catalog.request("deleted tables", partial(_list_deleted, url=url))
+        except (GcError, TimeoutError) as error:
+            return dict.fromkeys(tables, f"its catalog does not show whether it can be restored: {error}")
+        until = {str(item.get("id")): item.get("expiration-date") for item in found}
+        return {uuid: f"Lakekeeper can restore it until {until[uuid]}" for uuid in tables if uuid in until}
+
+    def _connect(self) -> _Read:
+        """Find out which API the server has. An error is the answer for all further tables."""
+        if self._failure is not None:
+            raise GcError(self._failure)
+        try:
+            return self._catalog.request("policies", self._find_api)
+        except (GcError, TimeoutError) as error:
+            self._failure = str(error)
+            raise
+
+    def _find_api(self, client: Catalog) -> _Read:
+        rest = require_rest(client)
+        properties = rest.properties
+        place = {"warehouse": properties["warehouse"]} if properties.get("warehouse") else {}
+        endpoints = get_json(rest, rest.url("config", prefixed=False), place).get("endpoints")
+        if isinstance(endpoints, list) and any(str(item).replace(" /", " ") == f"GET {_POLARIS_ENDPOINT}" for item in endpoints):
+            return self._read_polaris
+        warehouse = find_warehouse(properties)
+        root = str(rest.uri).rstrip("/")
+        if warehouse is None or not urlsplit(root).path.endswith("/catalog"):
+            raise GcError(
+                "the server has neither the policy API of Polaris (its ENABLE_POLICY_STORE) nor the management API of Lakekeeper; "
+                "set retention.source to table"
+            )
+        base = f"{root.removesuffix('/catalog')}/management/v1/warehouse/{warehouse}"
+        self._lakekeeper = base
+        queues = [
+            get_json(rest, f"{base}/task-queue/{queue}/config", {}).get("queue-config") for queue in (LAKEKEEPER_EXPIRY, LAKEKEEPER_ORPHANS)
+        ]
+        if not all(isinstance(queue, dict) for queue in queues):
+            raise GcError("the answer of Lakekeeper has no queue-config")
+        return lambda name, properties: parse_lakekeeper(queues[0], queues[1], properties)  # noqa: ARG005 - the same queues for all tables
+
+    def _read_polaris(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
+        *namespace, table = name.split(".")
+        query = {"namespace": _SEPARATOR.join(namespace), "target-name": table}
+        return parse_polaris(list(self._catalog.request(f"policies of {name}", partial(_list_polaris, query=query))), properties)
+
+
+def _list_polaris(client: Catalog, query: Mapping[str, str]) -> list[Any]:
+    rest = require_rest(client)
+    prefix = rest.properties.get("prefix", "")
+    url = f"{str(rest.uri).rstrip('/')}/{_POLARIS_ENDPOINT.format(prefix=prefix)}"
+    return list(_list_pages(lambda page: get_json(rest, url, {**query, **page}), "applicable-policies"))
+
+
+def _list_deleted(client: Catalog, url: str) -> list[dict[str, Any]]:
+    found = list(_list_pages(lambda page: get_json(require_rest(client), url, page), "tabulars"))
+    if not all(isinstance(item, dict) for item in found):
+        raise FormatError("the list tabulars has an item that is no JSON object")
+    return found
+
+
+def _list_pages(read: Callable[[dict[str, str]], dict[str, Any]], key: str) -> Iterator[Any]:
+    page: dict[str, str] = {}
+    for _ in range(_MAX_PAGES):
+        answer = read(page)
+        items = answer.get(key)
+        if not isinstance(items, list):
+            raise FormatError(f"the answer has no list {key}")
+        yield from items
+        token = answer.get("next-page-token")
+        if not token:
+            return
+        page = {"pageToken": str(token)}
+    raise FormatError(f"the list {key} has more than {_MAX_PAGES:,} pages")
+
+
+def find_warehouse(properties: Mapping[str, Any]) -> str | None:
+    """Return the id of Lakekeeper's warehouse, which is the prefix of its paths."""
+    found = _UUID.search(str(properties.get("prefix", "")))
+    return found[0] if found else None

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from gc_assets.lakes.iceberg.kind import KIND
+from gc_assets.lakes.iceberg.lake import IcebergLake
+from gc_assets.stores.local.objects import LocalObjects
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, START, plan_expiry, run_expiry, verdicts
+from tests.lakes.iceberg.policy_server import LakekeeperServer, PolarisServer, polaris_policy
+from tests.lakes.iceberg.rest_server import RestServer, serve_catalog
+
+TWO_DAYS = [polaris_policy({"max_snapshot_age_days": 2})]
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> LakeBuilder:
+    """Tables db.t and db.u with four snapshots each, all older than 100 days."""
+    found = LakeBuilder(tmp_path)
+    for name in ("db.t", "db.u"):
+        table = found.table(name, START)
+        for day in range(4):
+            table.append(START + (day + 1) * DAY)
+    return found
+
+
+@pytest.fixture
+def polaris(builder: LakeBuilder) -> Iterator[PolarisServer]:
+    with serve_catalog(builder, PolarisServer(builder, {"db.t": TWO_DAYS, "db.u": TWO_DAYS})) as server:
+        assert isinstance(server, PolarisServer)
+        yield server
+
+
+def configure(server: RestServer, **retention: Any) -> IcebergLakeConfig:
+    path = "/catalog" if isinstance(server, LakekeeperServer) else ""
+    catalog = {"type": "rest", "uri": server.uri + path, "token": "hunter2"}
+    settings = {"catalog": catalog, "catalog_name": "default", "retention": {"source": "catalog", **retention}}
+    return IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", **settings})
+
+
+def lake(server: RestServer, **retention: Any) -> IcebergLake:
+    return IcebergLake(configure(server, **retention), LocalObjects())
+
+
+def removed(reader: IcebergLake) -> dict[str, int]:
+    """Return the number of snapshots that a plan removes, by table."""
+    names = [str(action.table_name) for action in plan_expiry(reader)]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def words(server: RestServer, name: str, **retention: Any) -> str:
+    """Return the retention of a table as `gc-assets run` shows it."""
+    config, reader = configure(server, **retention), lake(server, **retention)
+    source = next(source for source in reader.freeze(AS_OF).sources if source.table_name == name)
+    return KIND.describe_retention(config, source.properties)
+
+
+# Polaris
+
+
+def test_polaris_policy_expires_snapshots_and_is_named(polaris: PolarisServer) -> None:
+    assert removed(lake(polaris)) == {"db.t": 3, "db.u": 3}
+    assert plan_expiry(lake(polaris))[0].reason == (
+        "expired: older than max-snapshot-age 2d (inherited Polaris policy db.expire v3) on branch main and not among its newest 1"
+    )
+    assert words(polaris, "db.t") == "the last 2d and at least 1 snapshot (Iceberg's defaults, inherited Polaris policy db.expire v3)"
+
+
+def test_unreadable_policy_protects_its_table_only(polaris: PolarisServer) -> None:
+    polaris.policies["db.t"] = 403
+    refs = lake(polaris).freeze(AS_OF)
+    assert removed(lake(polaris)) == {"db.u": 3}
+    assert {claim.table_name: claim.collect for claim in refs.claims} == {"db.t": False, "db.u": True}
+    note = next(note for note in refs.notes if "db.t" in note)
+    assert note.startswith("lake sales: all files of table db.t are kept: its policy in the catalog cannot be read: HTTPError: 403")
+    assert "hunter2" not in note
+    assert words(polaris, "db.t").startswith("everything (its policy in the catalog cannot be read")
+
+
+def test_unknown_content_protects_its_table_and_names_the_key(polaris: PolarisServer) -> None:
+    polaris.policies["db.t"] = [polaris_policy({"max_snapshot_age_days": 2, "until": "2030"})]
+    assert removed(lake(polaris)) == {"db.u": 3}
+    assert next(note for note in lake(polaris).freeze(AS_OF).notes if "db.t" in note) == (
+        "lake sales: all files of table db.t are kept: inherited Polaris policy db.expire v3 has the key 'config.until', which gc-assets "
+        "does not know; correct it in the catalog, or set retention.source to table"
+    )
+
+
+def test_table_without_policy_keeps_history_without_limit_in_lakes_yaml(polaris: PolarisServer) -> None:
+    polaris.policies["db.t"] = []
+    assert removed(lake(polaris)) == {"db.u": 3}
+    assert words(polaris, "db.t") == "everything (its catalog has no policy for snapshots)"
+    assert removed(lake(polaris, max_snapshot_age="30d")) == {"db.t": 3, "db.u": 3}
+    assert words(polaris, "db.t", max_snapshot_age="30d") == "the last 30d and at least 1 snapshot (Iceberg's defaults, lakes.yaml)"
+    assert words(polaris, "db.u", max_snapshot_age="30d").startswith("the last 2d")
+
+
+def test_min_snapshots_of_lakes_yaml_limits_policy(polaris: PolarisServer) -> None:
+    polaris.policies["db.u"] = [polaris_policy({"max_snapshot_age_days": 0, "min_snapshots_to_keep": 3})]
+    assert removed(lake(polaris, min_snapshots_to_keep=2)) == {"db.t": 2, "db.u": 1}
+    assert words(polaris, "db.t", min_snapshots_to_keep=2) == (
+        "the last 2d and at least 2 snapshots (inherited Polaris policy db.expire v3, lakes.yaml)"
+    )
+
+
+def test_rule_for_refs_in_lakes_yaml_replaces_policy(polaris: PolarisServer) -> None:
+    assert removed(lake(polaris, refs=[{"match": "main", "keep": "forever"}])) == {}
+
+
+def test_what_if_replaces_policy(polaris: PolarisServer) -> None:
+    changed = configure(polaris).with_retention("3650d")
+    assert removed(IcebergLake(changed, LocalObjects())) == {}
+
+
+def test_edit_is_not_made_if_policy_changed_since_plan(polaris: PolarisServer) -> None:
+    actions = plan_expiry(lake(polaris))
+    polaris.policies |= {"db.t": [polaris_policy({"max_snapshot_age_days": 3650})], "db.u": 500}
+    assert verdicts(run_expiry(lake(polaris), actions)) == {"changed": 6}
+    polaris.policies |= {"db.t": TWO_DAYS, "db.u": TWO_DAYS}
+    assert verdicts(run_expiry(lake(polaris), actions)) == {"done": 6}
+
+
+def test_orphan_policy_sets_minimum_age_and_protects(polaris: PolarisServer) -> None:
+    polaris.policies["db.t"] = [polaris_policy(kind="orphan-file-removal", max_orphan_file_age_in_days=30)]
+    polaris.policies["db.u"] = [polaris_policy(kind="orphan-file-removal", enable=False)]
+    refs = lake(polaris).freeze(AS_OF)
+    assert refs.min_age_seconds == 30 * 86_400
+    assert {claim.table_name: claim.collect for claim in refs.claims} == {"db.t": True, "db.u": False}
+    assert "lake sales: no file younger than 30d is a candidate, because the catalog's policy for table db.t requires it" in refs.notes
+
+
+def test_server_without_policies_protects_all_tables_with_one_note(builder: LakeBuilder) -> None:
+    with serve_catalog(builder) as server:
+        refs = lake(server, max_snapshot_age="1d").freeze(AS_OF)
+    assert not any(claim.collect for claim in refs.claims)
+    assert [note for note in refs.notes if "set retention.source to table" in note] == [
+        "lake sales: all files of 2 tables, for example db.t are kept: its policy in the catalog cannot be read: the server has neither "
+        "the policy API of Polaris (its ENABLE_POLICY_STORE) nor the management API of Lakekeeper; set retention.source to table"
+    ]
+
+
+def test_policy_of_uncollected_table_is_not_requested(polaris: PolarisServer) -> None:
+    config = configure(polaris).model_copy(update={"tables": ("db.u",)})
+    IcebergLake(config, LocalObjects()).freeze(AS_OF)
+    assert polaris.requests == ["db.u"]
+
+
+# Lakekeeper
+
+
+def test_lakekeeper_queue_expires_snapshots_and_is_named(builder: LakeBuilder) -> None:
+    queues = {"expire_snapshots": {"enable-expire-snapshots": True, "max-snapshot-age-ms": 86_400_000, "min-snapshots-to-keep": 2}}
+    with serve_catalog(builder, LakekeeperServer(builder, queues)) as server:
+        assert removed(lake(server)) == {"db.t": 2, "db.u": 2}
+        assert words(server, "db.t") == "the last 1d and at least 2 snapshots (Lakekeeper's queue expire_snapshots)"
+        queues["expire_snapshots"]["enable-expire-snapshots"] = False
+        assert removed(lake(server, max_snapshot_age="1d")) == {}
+        del queues["expire_snapshots"]
+        assert words(server, "db.t") == "everything (its catalog has no policy for snapshots)"
+
+
+def test_table_that_lakekeeper_can_restore_is_not_dropped(builder: LakeBuilder) -> None:
+    server = LakekeeperServer(builder, {})
+    server.deleted = [{"id": uuid, "expiration-date": "2026-07-01T00:00:00Z"} for uuid in ("x", "y")]
+    with serve_catalog(builder, server):
+        found = lake(server).find_listed({"y": "db.gone", "z": "db.purged"})
+    assert found == {"y": "Lakekeeper can restore it until 2026-07-01T00:00:00Z"}
+
+
+def test_dropped_tables_wait_if_lakekeeper_does_not_list_them(builder: LakeBuilder) -> None:
+    server = LakekeeperServer(builder, {})
+    server.deleted = ["no object"]  # type: ignore[list-item]
+    with serve_catalog(builder, server):
+        assert "does not show whether it can be restored" in lake(server).find_listed({"y": "db.gone"})["y"]
+
+
+def test_refs_that_were_frozen_without_policies_keep_history(polaris: PolarisServer) -> None:
+    """The source was changed after the first run of the date."""
+    config = configure(polaris)
+    by_tables = config.model_copy(update={"retention": config.retention.model_copy(update={"source": "table"})})
+    frozen = IcebergLake(by_tables, LocalObjects()).freeze(AS_OF)
+    assert {KIND.describe_retention(config, source.properties) for source in frozen.sources} == {
+        "everything (the policies of its catalog were not read when the refs were frozen)"
+    }
