@@ -266,6 +266,7 @@ class FrozenRefs:
             metadata.json with its log, version hints, `ref.json` files, tag tombstones and
             `config.yaml`. They are live regardless of the commits.
         notes: Messages for the report, e.g. about a table with `gc.enabled=false`.
+        wrong_names: Those of `notes` that show a wrong name in the configuration.
         edits: History edits planned by earlier runs. Rules for keeping rolled-back history do not
             apply to snapshots cut off by these edits.
         previous: Refs from earlier runs that were first missing within the grace period.
@@ -295,6 +296,7 @@ class FrozenRefs:
     unreadable: tuple[UnreadableTable, ...] = ()
     views: tuple[View, ...] = ()
     named_prefixes: NamedPrefixes | None = None
+    wrong_names: tuple[str, ...] = ()
     repository: RepositoryIdentity | None = None
     read_at: datetime | None = None
 

@@ -235,6 +235,10 @@ def damaged_history(setup: Setup) -> None:
     record_damage(setup.platform().run_context(NOW.date()).state, "sales", setup.plan.plan_id, ["tag audit is gone"])
 
 
+def mistype_catalog_name(setup: Setup) -> None:
+    setup.document["lakes"][0]["catalog_name"] = "prod"
+
+
 def open_quarantine(setup: Setup) -> None:
     (setup.warehouse / ".gc-assets").mkdir()
     (setup.warehouse / ".gc-assets").chmod(0o755)
@@ -264,6 +268,13 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
         "lakes",
         "sales (no live files now, 7 live files before)",
         "are not protected",
+    ),
+    "a wrong catalog name": (
+        mistype_catalog_name,
+        "sales",
+        "names",
+        "catalog 'prod' has no tables, but its database has tables of 'default'",
+        "Correct the name",
     ),
     "a table at the root": (
         table_at_root,

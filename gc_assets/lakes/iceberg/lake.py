@@ -103,6 +103,7 @@ class IcebergLake:
         registrations = [item for item in found if isinstance(item, Registration)]
         unreadable = [self._locate(catalog, item, registrations) for item in found if isinstance(item, UnreadableTable)]
         protected = {item.table.table_uuid for item in registrations if not item.collect}
+        wrong_names = () if found else tuple(_describe_empty(self.name, self._config.catalog_name, catalog.find_other_names()))
         return FrozenRefs(
             lake=self.name,
             kind=self.kind,
@@ -112,7 +113,7 @@ class IcebergLake:
             pinned=_merge_pinned(_build_pinned(registrations), [file for view in views for file in view.pinned]),
             notes=(
                 *self._list_config_notes(),
-                *(() if found else _describe_empty(self.name, self._config.catalog_name, catalog.find_other_names())),
+                *wrong_names,
                 *(() if unreadable and not registrations else _build_notes(self.name, registrations)),
                 *_list_policy_notes(self.name, registrations),
                 *(view.note for view in views if view.note is not None),
@@ -120,6 +121,7 @@ class IcebergLake:
             min_age_seconds=max(map(_orphan_age, registrations), default=0),
             unreadable=tuple(unreadable),
             views=tuple(view.view for view in views if view.view is not None),
+            wrong_names=wrong_names,
         )
 
     def _build_reader(self, catalog: CatalogClient) -> Callable[[TablePointer | UnreadableTable], Registration | UnreadableTable]:

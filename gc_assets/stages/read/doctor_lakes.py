@@ -43,7 +43,10 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
     last = find_last_released_files(context, name)
     of_objects = () if last is None else (f"{note} (run of {last.published.receipt.run_date})" for note in last.unused_rules)
     for note in (*unused, *refs.notes, *of_objects):
-        yield Finding(name, "note", WARN, note)
+        if note not in refs.wrong_names:
+            yield Finding(name, "note", WARN, note)
+    for note in refs.wrong_names:
+        yield Finding(name, "names", FAIL, note, "Correct the name in lakes.yaml. Without it, runs read no table of this lake.")
     resolver = context.resolver()
     outside = [claim.address for claim in refs.claims if not claim.is_unread and resolver.resolve_one(claim.address) is None]
     if outside:
