@@ -10,11 +10,11 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
 from gc_assets.buckets.identity import build_identity
 from gc_assets.buckets.protocol import Change, ChangeVerdict, Deletion, ObjectInfo, Page, Role, Version, Versioning
-from gc_assets.buckets.requests import map_concurrently
+from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError, is_permanent
@@ -26,6 +26,8 @@ from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, PRECONDITION, er
 # smaller concurrent requests finish sooner.
 KEYS_PER_DELETE: Final = 125
 _BLOCK_BYTES: Final = 4 * 2**20
+# Attempts of a read whose answer is truncated.
+_READ_ATTEMPTS: Final = 5
 # Characters that the XML of DeleteObjects or its answer cannot represent.
 _UNSAFE_IN_XML: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 # Error codes of servers without a function.
@@ -80,12 +82,20 @@ class S3Bucket(BucketStorage[S3Config]):
                 raise
 
     def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
+        """Read as the protocol specifies. A request whose answer is truncated is repeated."""
         with translate_errors(self.address(key)):
-            answer = self.client(role).get_object(**self.target(key, version_id))
-            if answer["ContentLength"] > MAX_OBJECT_BYTES:
-                found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {answer['ContentLength']:,}"
-                raise OSError(errno.EFBIG, found, self.address(key))
-            return answer["Body"].read(), describe(answer)
+            for attempt in range(_READ_ATTEMPTS):
+                answer = self.client(role).get_object(**self.target(key, version_id))
+                if answer["ContentLength"] > MAX_OBJECT_BYTES:
+                    found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {answer['ContentLength']:,}"
+                    raise OSError(errno.EFBIG, found, self.address(key))
+                try:
+                    return answer["Body"].read(), describe(answer)
+                except (HTTPClientError, IncompleteReadError):
+                    if attempt + 1 == _READ_ATTEMPTS:
+                        raise
+                pause_before_retry(attempt)
+        raise AssertionError("a loop of attempts ends by returning or raising")
 
     def read_blocks(self, key: str, role: Role = "read") -> Iterator[bytes]:
         with translate_errors(self.address(key)):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from gc_assets.buckets.identity import token_of
-from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion, ObjectInfo, Page
+from gc_assets.buckets.protocol import ConditionalBucket, Deletion, ObjectInfo, Page
 from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.core.errors import StateError, StoreError
 from gc_assets.state import conditions
@@ -22,9 +22,12 @@ from gc_assets.state.backend import FileStat
 
 # Each parallel read holds one part in memory.
 _PARALLEL_READS: Final = 4
-# Maximum attempts of a change that failed temporarily.
+# Maximum attempts of a delete that failed temporarily.
 _ATTEMPTS: Final = 5
 _TEMPORARY: Final = frozenset({"failed", "unknown"})
+# Outcomes of a delete after which the file is compared again.
+_REPEATED: Final = _TEMPORARY | {"changed"}
+_DELETED: Final = frozenset({"done", "absent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,31 +64,21 @@ class BucketFiles:
         return self.read_version(path)[0]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        for attempt in range(_ATTEMPTS):
-            try:
-                content, found = self.bucket.read(path)
-            except (FileNotFoundError, PermissionError):
-                raise
-            except OSError:
-                if attempt + 1 == _ATTEMPTS:
-                    raise
-                pause_before_retry(attempt)
-            else:
-                return content, token_of(found.identity)
-        raise AssertionError("a loop of attempts ends by returning or raising")
+        content, found = self.bucket.read(path)
+        return content, token_of(found.identity)
 
     def replace(self, path: str, content: bytes) -> None:
         self.bucket.put(path, bytes(content)).require()
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        conditions.etag_quoting(self)
-        return self.put_if(path, content, version, {})
+        conditions.require_conditions(self)
+        return self.put_if(path, content, version)
 
-    def put_if(self, path: str, content: bytes, version: str | None, condition: Mapping[str, str]) -> str | None:
+    def put_if(self, path: str, content: bytes, version: str | None) -> str | None:
         """Put an object if it is absent, or has this version.
 
-        A put whose response is lost may be retried and then finds its own object. After every
-        failure, the outcome is read from the stored object.
+        A put whose response is lost may be retried and then finds its own object. Ceph responds to a
+        lost race with status 500. After every failure, the outcome is read from the stored object.
 
         Returns:
             The new version if the stored object is the new one, otherwise None.
@@ -93,7 +86,6 @@ class BucketFiles:
         Raises:
             OSError: If the stored object is still the old one, so the outcome is unknown.
         """
-        del condition  # `version` contains it
         content = bytes(content)
         change = self.bucket.put_if_absent(path, content) if version is None else self.bucket.put_if_match(path, content, version)
         if change.verdict == "unsupported":
@@ -141,31 +133,60 @@ class BucketFiles:
         )
 
     def delete(self, path: str) -> None:
-        self._delete([path])
+        """Delete the file that exists now, and none that is written later."""
+        found = self.bucket.head(path)
+        if found is not None:
+            self._delete_compared(path, token_of(found.identity), is_current=True)
 
     def delete_directory(self, path: str) -> None:
         if not path.strip("/"):
             raise ValueError("refusing to delete the root of the state")
         for page in self._pages(path, ""):
-            self._delete([self._decode_key(key).removeprefix(self.bucket.prefix) for key in page.keys])
+            names = [self._decode_key(key).removeprefix(self.bucket.prefix) for key in page.keys]
+            self._delete_many(list(zip(names, page.etags, strict=True)))
 
-    def _delete(self, keys: Sequence[str]) -> None:
-        """Delete keys. Raises `OSError` for permanent failures, and for those that remain."""
-        remaining, changes = list(keys), list[Change]()
+    def _delete_many(self, files: Sequence[tuple[str, str]]) -> None:
+        """Delete listed files, which are paths with tokens. Those that remain are deleted one by one."""
+        is_compared = self.bucket.compares_in_batches
+        changes = self.bucket.delete([Deletion(path, token=token if is_compared else None) for path, token in files])
+        remaining = list[tuple[str, str]]()
+        for file, change in zip(files, changes, strict=True):
+            if change.verdict == "denied":
+                change.require()
+            if change.verdict not in _DELETED:
+                remaining.append(file)
+        if remaining:
+            pause_before_retry(0)
+            map_concurrently(remaining, lambda file: self._delete_compared(*file, is_current=False))
+
+    def _delete_compared(self, path: str, token: str, *, is_current: bool) -> None:
+        """Delete the file with a token. Each repetition compares it first.
+
+        Args:
+            path: The file.
+            token: Its token.
+            is_current: Whether the file has just been found with this token.
+
+        Raises:
+            OSError: If another process has replaced the file, or it cannot be deleted.
+        """
+        condition: str | None = token
         for attempt in range(_ATTEMPTS):
-            changes = (
-                self.bucket.delete([Deletion(key) for key in remaining])
-                if len(remaining) > 1
-                else map_concurrently(remaining, lambda key: self.bucket.delete_if_match(key, None))
-            )
-            failed = [(key, change) for key, change in zip(remaining, changes, strict=True) if change.verdict not in {"done", "absent"}]
-            for _, change in failed:
-                if change.verdict not in _TEMPORARY or attempt + 1 == _ATTEMPTS:
-                    change.require()
-            remaining = [key for key, _ in failed]
-            if not remaining:
+            found = None if is_current else self.bucket.head(path)
+            if not is_current and found is None:
                 return
-            pause_before_retry(attempt)
+            if found is not None and token_of(found.identity) != token:
+                text = "another process replaced the file while it was being deleted; left alone"
+                raise OSError(errno.EAGAIN, text, self.uri(path))
+            is_current, change = False, self.bucket.delete_if_match(path, condition)
+            if change.verdict in _DELETED:
+                return
+            if change.verdict == "unsupported" and condition is not None:
+                condition = None  # nothing was deleted; the next attempt compares the file immediately before
+            elif change.verdict not in _REPEATED or attempt + 1 == _ATTEMPTS:
+                change.require()
+            else:
+                pause_before_retry(attempt)
 
     def _read_or_none(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         try:

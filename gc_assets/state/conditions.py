@@ -17,14 +17,10 @@ import uuid
 from collections.abc import Generator, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from threading import Barrier
 from typing import Final, Protocol
 
-from botocore.exceptions import ClientError
-
 from gc_assets.core.errors import StateError
-from gc_assets.s3.client import error_code
 
 # Writers per race. A process runs one race, and `doctor` a few. The time between check and write
 # grows with the content: with this size, 7 of 10 first rounds detected versitygw, and 21 of 22 runs
@@ -51,45 +47,28 @@ class ConditionalStore(Protocol):
 
     def read_version(self, path: str) -> tuple[bytes, str]: ...
 
-    def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> str | None: ...
+    def put_if(self, path: str, content: bytes, version: str | None) -> str | None: ...
 
     def delete(self, path: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class EtagQuoting:
-    """Etag format expected in `If-Match`. Most servers accept it with or without quotes."""
-
-    quote: str
-
-    def absent(self) -> dict[str, str]:
-        return {"IfNoneMatch": "*"}
-
-    def at(self, version: str) -> dict[str, str]:
-        return {"IfMatch": f"{self.quote}{version}{self.quote}"}
+# Servers that this process has tested.
+_TESTED: Final[set[tuple[Hashable, int]]] = set()
 
 
-# Ceph 16 does not recognise a quoted etag.
-_QUOTINGS: Final = (EtagQuoting(""), EtagQuoting('"'))
-
-
-# Results cached in this process.
-_KNOWN_QUOTINGS: Final[dict[tuple[Hashable, int], EtagQuoting]] = {}
-
-
-def etag_quoting(store: ConditionalStore) -> EtagQuoting:
-    """Return the etag format that the server expects in conditions.
+def require_conditions(store: ConditionalStore) -> None:
+    """Test the server, once per process.
 
     Raises:
         StateError: If the server ignores or rejects conditions.
-        OSError: If the process has no write access.
+        OSError: If the process has no write access, or a request has no answer. The next call tests
+            the server again.
     """
     key = (store.server, os.getpid())
-    if key not in _KNOWN_QUOTINGS:
-        spelling = _find_quoting(store)
-        _race(store, spelling)
-        _KNOWN_QUOTINGS[key] = spelling
-    return _KNOWN_QUOTINGS[key]
+    if key not in _TESTED:
+        _test_conditions(store)
+        _race(store)
+        _TESTED.add(key)
 
 
 def check_races(store: ConditionalStore) -> None:
@@ -98,55 +77,47 @@ def check_races(store: ConditionalStore) -> None:
     Raises:
         StateError: If a race has more than one winner.
     """
-    spelling = etag_quoting(store)
+    require_conditions(store)
     for _ in range(_ROUNDS):
-        _race(store, spelling)
+        _race(store)
 
 
-def _find_quoting(store: ConditionalStore) -> EtagQuoting:
+def _test_conditions(store: ConditionalStore) -> None:
     with _canary(store) as name:
         first, other = name.encode(), b"other"
-        if not _put(store, name, first, None, EtagQuoting("").absent()):
+        if not _put(store, name, first, None):
             raise _condition_error(store, "an object that does not exist was treated as existing")
-        if _put(store, name, other, None, EtagQuoting("").absent()) or store.read_version(name)[0] != first:
+        if _put(store, name, other, None) or store.read_version(name)[0] != first:
             raise _condition_error(store, "a put with `If-None-Match: *` replaced an existing object")
-        for spelling in _QUOTINGS:
-            if _compares(store, name, spelling):
-                return spelling
-    raise _condition_error(store, "a put with `If-Match` replaced an object with another etag, or did not replace one with the right etag")
+        is_rejected = not _put(store, name, b"wrong", store.unknown_version)
+        content, version = store.read_version(name)
+        is_replaced = is_rejected and _put(store, name, content + b"+", version)
+        if not is_replaced or store.read_version(name)[0] != content + b"+":
+            found = "a put with `If-Match` replaced an object with another etag, or did not replace one with the right etag"
+            raise _condition_error(store, found)
 
 
-def _compares(store: ConditionalStore, name: str, spelling: EtagQuoting) -> bool:
-    """Check that the server rejects a wrong etag and accepts the right one."""
-    if _put(store, name, b"wrong", store.unknown_version, spelling.at(store.unknown_version)):
-        return False
-    content, version = store.read_version(name)
-    return _put(store, name, content + b"+", version, spelling.at(version)) and store.read_version(name)[0] == content + b"+"
-
-
-def _put(store: ConditionalStore, name: str, content: bytes, version: str | None, condition: dict[str, str]) -> bool:
+def _put(store: ConditionalStore, name: str, content: bytes, version: str | None) -> bool:
     try:
-        return store.put_if(name, content, version, condition) is not None
+        return store.put_if(name, content, version) is not None
     except OSError as error:
-        code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
-        if error.errno == errno.ENOSYS or code in {"NotImplemented", "501"}:
+        if error.errno == errno.ENOSYS:
             raise _condition_error(store, f"it answers {error.strerror}") from error
         raise
 
 
-def _race(store: ConditionalStore, spelling: EtagQuoting) -> None:
+def _race(store: ConditionalStore) -> None:
     with _canary(store) as name:
-        _refuse_two_winners(store, name, None, spelling.absent())
-        version = store.read_version(name)[1]
-        _refuse_two_winners(store, name, version, spelling.at(version))
+        _refuse_two_winners(store, name, None)
+        _refuse_two_winners(store, name, store.read_version(name)[1])
 
 
-def _refuse_two_winners(store: ConditionalStore, name: str, version: str | None, condition: dict[str, str]) -> None:
+def _refuse_two_winners(store: ConditionalStore, name: str, version: str | None) -> None:
     start = Barrier(_RACERS)
 
     def race(number: int) -> bool:
         start.wait()
-        return store.put_if(name, f"{name} {number} {version}".encode().ljust(_RACE_BYTES), version, condition) is not None
+        return store.put_if(name, f"{name} {number} {version}".encode().ljust(_RACE_BYTES), version) is not None
 
     with ThreadPoolExecutor(_RACERS) as pool:
         winners = sum(pool.map(race, range(_RACERS)))

@@ -32,9 +32,13 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 def _open_s3(root: str, settings: StoreSettings | None) -> Backend:
     from gc_assets.config.s3 import S3Config
-    from gc_assets.state.s3_files import s3_files  # imports slow modules that a local state does not need
+    from gc_assets.s3.bucket import S3Bucket  # imports slow modules that a local state does not need
+    from gc_assets.state.bucket_files import BucketFiles
 
-    return s3_files(root, settings if isinstance(settings, S3Config) else S3Config())
+    found = settings if isinstance(settings, S3Config) else S3Config()
+    # Every run writes the state, and a scheduled job may not have the role that deletes.
+    own = found.model_copy(update={"apply_profile": None, "apply_role_arn": None})
+    return BucketFiles(S3Bucket.of(root, own), "s3a")
 
 
 def _open_azure(root: str, settings: StoreSettings | None) -> Backend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import subprocess
@@ -9,7 +10,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError, ResponseStreamingError
 
+from gc_assets.buckets.protocol import Change, Deletion
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.s3 import pages
-from gc_assets.state import s3_files
+from gc_assets.s3 import bucket, pages
+from gc_assets.s3.bucket import S3Bucket
+from gc_assets.s3.client import get_client
 from gc_assets.state.files import Files, is_read_only
 from gc_assets.state.journal import State
 from tests.depth import example_count
@@ -72,10 +76,20 @@ class Server:
         if self.broken_reads:
             self.broken_reads -= 1
             body = BrokenBody()
-        return {"Body": body, "ETag": f'"{self.etag(Key).strip(chr(34))}"'}
+        return {"Body": body, **self.describe(Key)}
 
-    def delete_object(self, Key: str, **_: Any) -> None:  # noqa: N803
+    def head_object(self, Key: str, **_: Any) -> dict[str, Any]:  # noqa: N803
+        if Key not in self.objects:
+            raise refusal("404")
+        return self.describe(Key)
+
+    def describe(self, key: str) -> dict[str, Any]:
+        size = len(self.objects[key])
+        return {"ETag": f'"{self.etag(key).strip(chr(34))}"', "ContentLength": size, "LastModified": datetime.now(UTC)}
+
+    def delete_object(self, Key: str, **_: Any) -> dict[str, Any]:  # noqa: N803
         self.objects.pop(Key, None)
+        return {}
 
     def etag(self, key: str) -> str:
         plain = f"{hash(self.objects.get(key)):x}"
@@ -92,7 +106,7 @@ def refusal(code: str) -> ClientError:
 
 
 def files_on(monkeypatch: pytest.MonkeyPatch, server: Server) -> Files:
-    monkeypatch.setattr(s3_files, "get_client", lambda *_: server)
+    monkeypatch.setattr(bucket, "get_client", lambda *_, **__: server)
     return Files(f"s3://bucket-{uuid.uuid4().hex}/state", S3Config(endpoint="http://stub"))
 
 
@@ -175,6 +189,55 @@ def test_error_of_lost_race_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not files.replace_if("a", b"ours", None)
     with pytest.raises(OSError, match="UnknownError"):
         files.replace_if("a", b"ours", version)
+
+
+def lose_answer(server: Server, then: Callable[[], None]) -> Any:
+    """Return a `delete_object` whose first request is executed, and its answer lost. `then` is called after it."""
+    delete, lost = server.delete_object, list[str]()
+
+    def delete_object(**arguments: Any) -> dict[str, Any]:
+        answer = delete(**arguments)
+        if lost:
+            return answer
+        lost.append(arguments["Key"])
+        then()
+        raise ReadTimeoutError(endpoint_url="http://stub")
+
+    return delete_object
+
+
+def test_delete_with_lost_response_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("absent", "match")
+    files = files_on(monkeypatch, server)
+    files.replace("a", b"old")
+    monkeypatch.setattr(server, "delete_object", lose_answer(server, lambda: None))
+    files.delete("a")
+    assert server.objects == {}
+
+
+def test_file_written_after_a_lost_response_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("absent", "match")
+    files = files_on(monkeypatch, server)
+    files.replace("a", b"old")
+    monkeypatch.setattr(server, "delete_object", lose_answer(server, lambda: files.replace("a", b"new")))
+    with pytest.raises(OSError, match="another process replaced the file while it was being deleted"):
+        files.delete("a")
+    assert files.read("a") == b"new"
+
+
+def test_file_of_a_directory_that_is_written_after_a_failure_is_not_deleted(monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
+    files.replace("t/a", b"old")
+    delete = S3Bucket.delete
+
+    def lose(self: S3Bucket, objects: Sequence[Deletion]) -> list[Change]:
+        delete(self, objects)
+        files.replace("t/a", b"new")
+        return [Change("unknown", OSError(errno.EIO, "lost"))] * len(objects)
+
+    monkeypatch.setattr(S3Bucket, "delete", lose)
+    with pytest.raises(OSError, match="another process replaced the file"):
+        files.delete_directory("t")
+    assert files.read("t/a") == b"new"
 
 
 def test_truncated_response_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +328,8 @@ def test_unknown_credentials_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_read_only_error_is_recognised(files: Files) -> None:
-    client = s3_files.get_client(files.settings, "change")
+    assert isinstance(files.settings, S3Config)
+    client = get_client(files.settings, "change")
     statement = {"Effect": "Deny", "Principal": "*", "Action": ["s3:PutObject"], "Resource": [f"arn:aws:s3:::{BUCKET}/denied/*"]}
     client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
     denied = Files(f"s3://{BUCKET}/denied", files.settings)
@@ -278,10 +342,16 @@ def test_read_only_error_is_recognised(files: Files) -> None:
         client.delete_bucket_policy(Bucket=BUCKET)
 
 
-def test_state_is_written_without_apply_role() -> None:
-    settings = S3Config(profile="night", apply_profile="apply", apply_role_arn="arn:aws:iam::1:role/apply")
-    used = s3_files.s3_files("s3://bucket/state", settings).settings
-    assert (used.profile, used.apply_profile, used.apply_role_arn) == ("night", None, None)
+def test_state_is_written_without_apply_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, used = S3Config(profile="night", apply_profile="apply", apply_role_arn="arn:aws:iam::1:role/apply"), list[S3Config]()
+
+    def record(settings: S3Config, *_: Any, **__: Any) -> Server:
+        used.append(settings)
+        return Server()
+
+    monkeypatch.setattr(bucket, "get_client", record)
+    Files("s3://bucket/state", settings).replace("a", b"")
+    assert {(found.profile, found.apply_profile, found.apply_role_arn) for found in used} == {("night", None, None)}
 
 
 def test_missing_credentials_raise() -> None:
