@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from types import TracebackType
@@ -61,6 +62,21 @@ class _TransientError(Exception):
 
 class _NotFoundError(LakeUnreadable):
     """Server reports that a ref or commit does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Answer of the server to a change that it did not make.
+
+    Attributes:
+        status: HTTP status.
+        code: The server's error code, or None.
+        text: Both as text, with the server's message.
+    """
+
+    status: int
+    code: str | None
+    text: str
 
 
 class NessieClient:
@@ -127,7 +143,39 @@ class NessieClient:
         For a ref that the principal may not read the server returns 403, which raises
         `LakeUnreadable`.
         """
-        return self._exists(f"trees/{quote(name, safe='')}", {}, NamedReference)
+        return self.read_ref(name) is not None
+
+    def read_ref(self, name: str) -> Reference | None:
+        """Return a ref, or None if the server reports that it does not exist.
+
+        For a ref that the principal may not read the server returns 403, which raises
+        `LakeUnreadable`.
+        """
+        try:
+            return self._get(f"trees/{quote(name, safe='')}", {}, NamedReference).reference
+        except _NotFoundError:
+            return None
+
+    def change(self, method: str, path: str, parameters: Mapping[str, str], body: Mapping[str, str] | None = None) -> Refusal | None:
+        """Send one request that changes a ref, without retries, and return why the server refused it.
+
+        Raises:
+            LakeUnreadable: If there is no answer, so that the change may have been made.
+        """
+        try:
+            answer = run_with_deadline(
+                self._read_seconds,
+                path,
+                lambda: self._http.request(method, f"{self._uri}/{path}", params=dict(parameters), json=body),
+            )
+        except TimeoutError as error:
+            raise LakeUnreadable(f"lake {self._lake}: {method} {self._uri}/{path}: {error.strerror}; apply again") from error
+        except httpx.HTTPError as error:
+            found = f"no answer ({type(error).__name__}: {error}); apply again"
+            raise LakeUnreadable(f"lake {self._lake}: {method} {self._uri}/{path}: {found}") from error
+        if answer.is_success:
+            return None
+        return Refusal(answer.status_code, _error_code(answer), f"status {answer.status_code}{_error_text(answer)}")
 
     def list_entries(self, head: str) -> Iterator[Entry]:
         """Yield every key of the state at a hash with its content, in the server's order."""

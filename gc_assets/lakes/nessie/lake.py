@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -18,13 +19,27 @@ from gc_assets.core.errors import FormatError, LakeUnreadable, UndecodedTable
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.iceberg.unread_locations import absolute_locations, read_locations
+from gc_assets.lakes.nessie import branches
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.commits import CONCURRENT_REQUESTS, read_commits
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.metadata_rows import table_rows, view_rows
 from gc_assets.lakes.nessie.models import Reference
 from gc_assets.lakes.nessie.retention import TOTAL_COMMITS, retain
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, FrozenRefs, Ref, RefType, Retention, decode_or_error
+from gc_assets.lakes.protocol import (
+    PROTECTED,
+    Claim,
+    Commit,
+    CommitSource,
+    Container,
+    ExpiryAction,
+    ExpiryOutcome,
+    FrozenRefs,
+    Ref,
+    RefType,
+    Retention,
+    decode_or_error,
+)
 
 # Keys of the one source's properties.
 _HEADS = "heads"
@@ -67,6 +82,8 @@ class NessieLake:
             server = client.get_config()
             references = sorted(client.list_references(), key=lambda reference: (reference.name != server.default_branch, reference.name))
         refs = tuple(_ref(reference, server.no_ancestor) for reference in references)
+        if self._config.idle_rules:
+            refs = tuple(_protect(ref) if ref.ref_name == server.default_branch else ref for ref in refs)
         heads = list(dict.fromkeys(ref.head_commit_id for ref in refs if ref.head_commit_id is not None))
         source = CommitSource(self._config.uri, properties={_HEADS: json.dumps(heads), _NO_ANCESTOR: server.no_ancestor})
         return FrozenRefs(
@@ -140,8 +157,22 @@ class NessieLake:
         """Apply the configured cut-offs at `as_of`, and find the live contents."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
+    def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Delete idle branches. The server compares their heads."""
+        with self._client() as client:
+            yield from branches.delete_branches(client, actions)
+
+    def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Create deleted branches at their old heads."""
+        with self._client() as client:
+            yield from branches.create_branches(client, actions)
+
     def _client(self) -> NessieClient:
         return NessieClient(self.name, self._config.uri, self._config.token, read_seconds=self._config.read_seconds)
+
+
+def _protect(ref: Ref) -> Ref:
+    return replace(ref, properties={**ref.properties, PROTECTED: branches.DEFAULT_BRANCH})
 
 
 def _ref(reference: Reference, no_ancestor: str) -> Ref:
