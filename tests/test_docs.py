@@ -243,6 +243,10 @@ TESTED_BY = {
     ("deployment.md", "python -m gc_assets.resources.connect_server --stop"): "test_stop_ends_the_server_of_another_name_of_python",
     ("gcs.md", "$ MEMBER=serviceAccount:gc-read@PROJECT.iam.gserviceaccount.com"): "no: it needs a Google Cloud account",
     ("gcs.md", "$ gc-assets doctor --all"): "no: it needs a Google Cloud account; tests/stages/test_gcs_protocol.py makes such plans",
+    (
+        "catalog_policies.md",
+        "gc-assets run",
+    ): "no: it needs a lake of the user; tests/lakes/iceberg/test_catalog_policies.py reads such policies",
     ("iceberg-expiry.md", "gc-assets run"): "no: it needs a lake of the user; tests/lakes/iceberg/test_expire.py tests the edits",
     ("managed_spark.md", "pip freeze --exclude pyspark --exclude gc-assets >requirements.txt"): (
         "no: it needs a Databricks workspace; tests/job/test_databricks.py runs such a job with a fake"

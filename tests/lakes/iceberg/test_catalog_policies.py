@@ -47,13 +47,13 @@ def lake(server: RestServer, **retention: Any) -> IcebergLake:
     return IcebergLake(configure(server, **retention), LocalObjects())
 
 
-def removed(reader: IcebergLake) -> dict[str, int]:
+def count_removals(reader: IcebergLake) -> dict[str, int]:
     """Return the number of snapshots that a plan removes, by table."""
     names = [str(action.table_name) for action in plan_expiry(reader)]
     return {name: names.count(name) for name in sorted(set(names))}
 
 
-def words(server: RestServer, name: str, **retention: Any) -> str:
+def describe(server: RestServer, name: str, **retention: Any) -> str:
     """Return the retention of a table as `gc-assets run` shows it."""
     config, reader = configure(server, **retention), lake(server, **retention)
     source = next(source for source in reader.freeze(AS_OF).sources if source.table_name == name)
@@ -64,27 +64,27 @@ def words(server: RestServer, name: str, **retention: Any) -> str:
 
 
 def test_polaris_policy_expires_snapshots_and_is_named(polaris: PolarisServer) -> None:
-    assert removed(lake(polaris)) == {"db.t": 3, "db.u": 3}
+    assert count_removals(lake(polaris)) == {"db.t": 3, "db.u": 3}
     assert plan_expiry(lake(polaris))[0].reason == (
         "expired: older than max-snapshot-age 2d (inherited Polaris policy db.expire v3) on branch main and not among its newest 1"
     )
-    assert words(polaris, "db.t") == "the last 2d and at least 1 snapshot (Iceberg's defaults, inherited Polaris policy db.expire v3)"
+    assert describe(polaris, "db.t") == "the last 2d and at least 1 snapshot (Iceberg's defaults, inherited Polaris policy db.expire v3)"
 
 
 def test_unreadable_policy_protects_its_table_only(polaris: PolarisServer) -> None:
     polaris.policies["db.t"] = 403
     refs = lake(polaris).freeze(AS_OF)
-    assert removed(lake(polaris)) == {"db.u": 3}
+    assert count_removals(lake(polaris)) == {"db.u": 3}
     assert {claim.table_name: claim.collect for claim in refs.claims} == {"db.t": False, "db.u": True}
     note = next(note for note in refs.notes if "db.t" in note)
     assert note.startswith("lake sales: all files of table db.t are kept: its policy in the catalog cannot be read: HTTPError: 403")
     assert "hunter2" not in note
-    assert words(polaris, "db.t").startswith("everything (its policy in the catalog cannot be read")
+    assert describe(polaris, "db.t").startswith("everything (its policy in the catalog cannot be read")
 
 
 def test_unknown_content_protects_its_table_and_names_the_key(polaris: PolarisServer) -> None:
     polaris.policies["db.t"] = [polaris_policy({"max_snapshot_age_days": 2, "until": "2030"})]
-    assert removed(lake(polaris)) == {"db.u": 3}
+    assert count_removals(lake(polaris)) == {"db.u": 3}
     assert next(note for note in lake(polaris).freeze(AS_OF).notes if "db.t" in note) == (
         "lake sales: all files of table db.t are kept: inherited Polaris policy db.expire v3 has the key 'config.until', which gc-assets "
         "does not know; correct it in the catalog, or set retention.source to table"
@@ -93,28 +93,28 @@ def test_unknown_content_protects_its_table_and_names_the_key(polaris: PolarisSe
 
 def test_table_without_policy_keeps_history_without_limit_in_lakes_yaml(polaris: PolarisServer) -> None:
     polaris.policies["db.t"] = []
-    assert removed(lake(polaris)) == {"db.u": 3}
-    assert words(polaris, "db.t") == "everything (its catalog has no policy for snapshots)"
-    assert removed(lake(polaris, max_snapshot_age="30d")) == {"db.t": 3, "db.u": 3}
-    assert words(polaris, "db.t", max_snapshot_age="30d") == "the last 30d and at least 1 snapshot (Iceberg's defaults, lakes.yaml)"
-    assert words(polaris, "db.u", max_snapshot_age="30d").startswith("the last 2d")
+    assert count_removals(lake(polaris)) == {"db.u": 3}
+    assert describe(polaris, "db.t") == "everything (its catalog has no policy for snapshots)"
+    assert count_removals(lake(polaris, max_snapshot_age="30d")) == {"db.t": 3, "db.u": 3}
+    assert describe(polaris, "db.t", max_snapshot_age="30d") == "the last 30d and at least 1 snapshot (Iceberg's defaults, lakes.yaml)"
+    assert describe(polaris, "db.u", max_snapshot_age="30d").startswith("the last 2d")
 
 
 def test_min_snapshots_of_lakes_yaml_limits_policy(polaris: PolarisServer) -> None:
     polaris.policies["db.u"] = [polaris_policy({"max_snapshot_age_days": 0, "min_snapshots_to_keep": 3})]
-    assert removed(lake(polaris, min_snapshots_to_keep=2)) == {"db.t": 2, "db.u": 1}
-    assert words(polaris, "db.t", min_snapshots_to_keep=2) == (
+    assert count_removals(lake(polaris, min_snapshots_to_keep=2)) == {"db.t": 2, "db.u": 1}
+    assert describe(polaris, "db.t", min_snapshots_to_keep=2) == (
         "the last 2d and at least 2 snapshots (inherited Polaris policy db.expire v3, lakes.yaml)"
     )
 
 
 def test_rule_for_refs_in_lakes_yaml_replaces_policy(polaris: PolarisServer) -> None:
-    assert removed(lake(polaris, refs=[{"match": "main", "keep": "forever"}])) == {}
+    assert count_removals(lake(polaris, refs=[{"match": "main", "keep": "forever"}])) == {}
 
 
 def test_what_if_replaces_policy(polaris: PolarisServer) -> None:
     changed = configure(polaris).with_retention("3650d")
-    assert removed(IcebergLake(changed, LocalObjects())) == {}
+    assert count_removals(IcebergLake(changed, LocalObjects())) == {}
 
 
 def test_edit_is_not_made_if_policy_changed_since_plan(polaris: PolarisServer) -> None:
@@ -156,12 +156,12 @@ def test_policy_of_uncollected_table_is_not_requested(polaris: PolarisServer) ->
 def test_lakekeeper_queue_expires_snapshots_and_is_named(builder: LakeBuilder) -> None:
     queues = {"expire_snapshots": {"enable-expire-snapshots": True, "max-snapshot-age-ms": 86_400_000, "min-snapshots-to-keep": 2}}
     with serve_catalog(builder, LakekeeperServer(builder, queues)) as server:
-        assert removed(lake(server)) == {"db.t": 2, "db.u": 2}
-        assert words(server, "db.t") == "the last 1d and at least 2 snapshots (Lakekeeper's queue expire_snapshots)"
+        assert count_removals(lake(server)) == {"db.t": 2, "db.u": 2}
+        assert describe(server, "db.t") == "the last 1d and at least 2 snapshots (Lakekeeper's queue expire_snapshots)"
         queues["expire_snapshots"]["enable-expire-snapshots"] = False
-        assert removed(lake(server, max_snapshot_age="1d")) == {}
+        assert count_removals(lake(server, max_snapshot_age="1d")) == {}
         del queues["expire_snapshots"]
-        assert words(server, "db.t") == "everything (its catalog has no policy for snapshots)"
+        assert describe(server, "db.t") == "everything (its catalog has no policy for snapshots)"
 
 
 def test_table_that_lakekeeper_can_restore_is_not_dropped(builder: LakeBuilder) -> None:
