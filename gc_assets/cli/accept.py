@@ -5,40 +5,49 @@ from __future__ import annotations
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option
-from gc_assets.cli.output import print_message, with_old_keys, write_json
+from gc_assets.cli.output import print_command, print_message, with_old_keys, write_json
 
 
 @click.command("accept", short_help="Accept that a table in no catalog is dead.")
-@click.argument("table_uuid")
-@click.argument("location")
+@click.argument("table")
+@click.argument("location", required=False)
 @click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
 @click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 @click.option("--withdraw", is_flag=True, help="Withdraw an earlier acceptance.")
 @format_option()
 @common_options
-def accept_command(settings: Settings, table_uuid: str, location: str, by: str, comment: str, withdraw: bool, format_: str) -> None:
-    """Accept that the table TABLE_UUID under LOCATION (file:///data/warehouse/db/orders/) is dead.
+def accept_command(settings: Settings, table: str, location: str | None, by: str, comment: str, withdraw: bool, format_: str) -> None:
+    """Accept that the table TABLE under LOCATION is dead. Deletes nothing.
 
-    Use it for a table that was dropped and created again at the same location: its old metadata
-    refuses every plan (gate foreign_metadata). Its files under LOCATION then become garbage of the
-    table or lake that claims the location, after the grace period. Deletes nothing.
+    \b
+    TABLE      the uuid of the table. For a table in `gc-assets show dropped_tables`, also its name.
+    LOCATION   its directory, as an address or a path. A dropped table in that list needs none.
+
+    Use it for a dropped table that waits, or for one whose old metadata refuses every plan (gate
+    foreign_metadata). Its files under LOCATION then become garbage of the table or lake that claims
+    the location, after the grace period.
 
     Warning: accepting a table that is still used through an unconfigured catalog deletes its files.
     Add that catalog to lakes.yaml instead. The acceptance ends if the table is written to later.
 
     \b
-    Example:
-      gc-assets accept 9c12d441-03fe-4693-9a96-a0705ddf69c1 file:///data/warehouse/db/orders/ --by ada
+    Examples:
+      gc-assets accept shop.orders --by ada
+      gc-assets accept 9c12d441-03fe-4693-9a96-a0705ddf69c1 /data/warehouse/db/orders --by ada
     """
     from gc_assets.stages.read.acceptances import describe_dead_table
+    from gc_assets.stages.read.dropped_tables import find_dropped_locations
     from gc_assets.stages.records.dead_tables import accept_dead_table
 
     platform = settings.platform()
-    storage, record = accept_dead_table(platform.config, platform.clock, table_uuid, location, by, comment, withdraw=withdraw)
+    config = platform.config
+    uuid, locations = find_dropped_locations(config, table) if location is None else (table, [location])
+    found = [accept_dead_table(config, platform.clock, uuid, at, by, comment, withdraw=withdraw) for at in locations]
     if format_ == "json":
-        write_json([{"storage": storage, **with_old_keys(record.model_dump(mode="json"), said="decision")}])
-    else:
-        click.echo(f"storage {storage}: {record}")
-    if not withdraw and (effect := describe_dead_table(platform.config, storage, record)) is not None:
-        print_message(effect)
-    print_message("Next: gc-assets run   (earlier plans do not change)")
+        write_json({"storage": storage, **with_old_keys(record.model_dump(mode="json"), said="decision")} for storage, record in found)
+    for storage, record in found:
+        if format_ != "json":
+            click.echo(f"storage {config.label_of(storage)}: {record}")
+        if not withdraw and (effect := describe_dead_table(config, storage, record)) is not None:
+            print_message(effect)
+    print_command("Next, because earlier plans do not change", "gc-assets run")

@@ -17,7 +17,7 @@ from gc_assets.core.rehearsals import mark_rehearsal
 if TYPE_CHECKING:
     from gc_assets.config.models import Config
     from gc_assets.core.approvals import ApprovalEvent
-    from gc_assets.core.plan import Amount
+    from gc_assets.core.plan import Amount, PlanHeader
     from gc_assets.resources.platform import Platform
     from gc_assets.stages.records.plans import StoredPlan
 
@@ -92,6 +92,31 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
     plan = find_plan(platform.config, event.plan_id)
     report_decision(platform.run_context(platform.clock.today()), plan)
     _print_decision(platform.config, plan, event, format_)
+
+
+def print_next_step(config: Config, header: PlanHeader) -> None:
+    """Print what a user can do with a plan next, by the decisions on it so far."""
+    from gc_assets.core.approvals import Verdict
+    from gc_assets.stages.read.reversibility import apply_command
+    from gc_assets.stages.records.plans import list_plans, override_command
+
+    known = (plan.verdict for plan in list_plans(config, header.storage) if plan.header.plan_id == header.plan_id)
+    verdict = next(known, Verdict())
+    until = f"{header.approve_before:%Y-%m-%d %H:%M}Z"
+    for event in verdict.rejections:
+        print_message(f"This plan was {event}.", "rejected")
+    if verdict.rejections:
+        print_message("The next run makes the same plan, which stays rejected, unless its content or the policy in lakes.yaml changes.")
+        if (way_out := override_command(header, by=verdict.rejections[0].by)) is not None:
+            print_command(f"To approve it after all, before {until}", way_out)
+    elif verdict.is_approved:
+        print_command(
+            f"Approved by {verdict.approved_by}. Apply before {header.apply_before:%Y-%m-%d %H:%M}Z", apply_command(header, config)
+        )
+    elif (way_out := override_command(header, by="ANOTHER_NAME" if verdict.approvals else "YOUR_NAME")) is not None:
+        if verdict.approvals:
+            print_message(f"The plan is {verdict.missing}.")
+        print_command("To approve it in spite of its gates" if header.failed_gates else f"Approve before {until}", way_out)
 
 
 def show_plan(platform: Platform, plan: StoredPlan) -> None:

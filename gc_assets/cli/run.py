@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gc_assets.cli.context import TIMESTAMP, Settings, common_options, fast_imports, format_option, run_date_option, with_listing
+from gc_assets.cli.decision import print_next_step
 from gc_assets.cli.interrupt import ignore_interrupts
-from gc_assets.cli.output import print_command, print_data, print_message, with_commands, with_old_keys, write_json
-from gc_assets.core.commands import command
+from gc_assets.cli.output import print_data, print_message, with_commands, with_old_keys, write_json
 from gc_assets.core.deprecation import REMOVED_IN
 from gc_assets.core.errors import GcError
 from gc_assets.core.rehearsals import mark_rehearsal
@@ -187,7 +187,6 @@ def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
     """Print a plan: its gates, its effects, one line that counts its work, and the next command."""
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
-    from gc_assets.stages.records.plans import override_command
 
     is_text = format_ != "json"
     if is_text:
@@ -202,11 +201,7 @@ def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
         print_message(line)
     if is_text:
         print_data(f"{summarize_plans([header])}.")
-    if (way_out := override_command(header)) is not None and header.failed_gates:
-        print_command("To approve it in spite of its gates", way_out)
-    if not header.failed_gates:
-        next_command = command("approve", header.plan_id[:12], by="YOUR_NAME")
-        print_command(f"Approve before {header.approve_before:%Y-%m-%d %H:%M}Z", next_command)
+    print_next_step(config, header)
 
 
 def plan_line(header: PlanHeader, label: str | None = None) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from gc_assets.cli.output import print_message, write_table
+from gc_assets.cli.output import print_command, print_message, write_table
+from gc_assets.core.commands import command
 from gc_assets.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
         context: The run context.
         storages: The storages with a plan.
     """
-    from gc_assets.stages.read.run_tables import find_dropped_tables, summarize_tables, unowned_files
+    from gc_assets.stages.read.run_tables import summarize_tables, unowned_files
 
     lakes = [lake.name for lake in context.config.lakes]
     tables = summarize_tables(context, lakes, storages)
@@ -35,16 +36,28 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
     if len(tables) > MAX_TABLES:
         print_message(f"{count_of(len(tables) - MAX_TABLES, 'more table')} with less garbage: gc-assets blame")
     print_message("kept and expiring count snapshots or commits. files now includes the files of expiring ones.")
-    for lake in lakes:
-        if dropped := find_dropped_tables(context, lake):
-            names = ", ".join(dropped[:_MAX_NAMES]) + (f" and {len(dropped) - _MAX_NAMES:,} more" if len(dropped) > _MAX_NAMES else "")
-            print_message(
-                f"Dropped from lake {context.config.label_of(lake)} since the last run date: {names}. See `gc-assets show dropped_tables`."
-            )
     for storage in storages:
+        _print_dropped(context, storage, set(lakes))
         if (amount := unowned_files(context, storage)).files:
-            label = context.config.label_of(storage)
-            print_message(f"Unowned in storage {label}: {_amount(amount)}. No lake claims them, so they are not planned.")
+            label, found = context.config.label_of(storage), f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)})"
+            print_message(f"Unowned in storage {label}: {found}. No lake claims them, so they are not planned.")
+
+
+def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) -> None:
+    """Print the dropped tables with files in a storage, and what they wait for."""
+    from gc_assets.stages.read.dropped_tables import accept_command, describe_dropped
+    from gc_assets.state.schemas import ORPHAN_FILES
+    from gc_assets.state.summaries import OrphanFilesSummary
+
+    summary = context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary)
+    shown = [item for item in summary.dropped if item.lake in lakes][:_MAX_NAMES]
+    for item in shown:
+        print_message(describe_dropped(context, item))
+        if (accept := accept_command(item.table_uuid, item.waits_for)) is not None:
+            print_command("  If the table is not in use, accept it", accept)
+    if summary.dropped_tables > len(shown):
+        show = command("show", "dropped_tables", storage=context.config.label_of(storage))
+        print_command(f"{count_of(summary.dropped_tables, 'dropped table')} in all", show)
 
 
 def _row(context: RunContext, item: RunTable) -> dict[str, Any]:

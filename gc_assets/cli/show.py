@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from gc_assets.cli.context import Settings, common_options, run_date_option, wide_option
-from gc_assets.cli.output import json_default, print_message, write_json, write_table
+from gc_assets.cli.output import json_default, print_command, print_message, write_json, write_table
 from gc_assets.core.errors import UsageError
 from gc_assets.core.suggest import did_you_mean, join_names
 from gc_assets.core.units import count_of
@@ -32,6 +32,8 @@ SHORT_COLUMNS: Final = {
 }
 # The default number of rows in format `table`. Other formats are for programs and are complete.
 TABLE_ROWS = 100
+# Rows of `dropped_tables` with a command.
+MAX_COMMANDS: Final = 5
 
 
 @click.command("show", short_help="Print a table of a run date.")
@@ -158,12 +160,16 @@ def _write_text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, targ
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
     """Write rows of files with the columns of `SHORT_COLUMNS`, and their tables."""
     from gc_assets.core.units import format_bytes
-    from gc_assets.stages.read.dropped_tables import short_row
+    from gc_assets.stages.read.dropped_tables import accept_command, short_row
     from gc_assets.stages.read.file_tables import FileTables
     from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
 
     if table.name == SHOWN_DROPPED_TABLES.name:
-        write_table([short_row(row, context.config.label_of(row["lake"])) for row in _read_rows(rows)], SHORT_COLUMNS[table.name])
+        found = list(_read_rows(rows))
+        write_table([short_row(row, context.config.label_of(row["lake"])) for row in found], SHORT_COLUMNS[table.name])
+        for row in found[:MAX_COMMANDS]:
+            if (accept := accept_command(row["table_uuid"], row["waits_for"])) is not None:
+                print_command(f"If {row['table_name'] or row['table_uuid']} is not in use, accept it", accept)
         return
     tables = FileTables.of(context, storage)
     shown = [

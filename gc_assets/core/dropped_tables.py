@@ -23,6 +23,9 @@ from gc_assets.core.printable import show
 # A dropped table without files is forgotten after this time. Until then its copies in quarantine
 # have a claim, so that they can be purged.
 FORGET_AFTER = timedelta(days=365)
+# End of the reason to wait if a file is newer than the last run that read the table.
+READ_BEFORE_WRITE = "was written after a run last read the table"
+TABLE, REPOSITORY = "table", "repository"
 _MICROSECONDS = pa.timestamp("us", "UTC")
 _NEVER = 2**63 - 1
 _LAST_PART = re.compile(r"\.(`(?:[^`]|``)*`|[^.]*)$")
@@ -251,7 +254,7 @@ def _find_reason(
     if accepted is None and due_at is None:
         return "`retention.dropped` is keep"
     if former.newest is not None and former.newest >= dropped.before and former.newest_key is not None:
-        return f"{show(former.newest_key)} was written after {_describe_last_use(dropped)}"
+        return f"{show(former.newest_key)} {_describe_last_use(dropped)}"
     if accepted is None and due_at is not None and now < due_at:
         return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC"
     return None
@@ -310,12 +313,12 @@ def find_later_use(dropped: DroppedTable, records: Iterable[DroppedTable]) -> st
             return f"the run of {other.table.last_seen:%Y-%m-%d %H:%M} UTC read it again"
         newest, key = other.former_files.newest, other.former_files.newest_key
         if newest is not None and key is not None and newest >= max(dropped.before, other.before):
-            return f"{show(key)} was written after {_describe_last_use(dropped)}"
+            return f"{show(key)} {_describe_last_use(dropped)}"
     return None
 
 
 def _describe_last_use(dropped: DroppedTable) -> str:
-    return "it was accepted as dead" if dropped.accepted_at is not None else "a run last read the table"
+    return "was written after it was accepted as dead" if dropped.accepted_at is not None else READ_BEFORE_WRITE
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from gc_assets.report.run_report import (
     TableRequests,
 )
 from gc_assets.report.shares import breakdown_steps
+from gc_assets.report.storage_breakdown import Step
 from gc_assets.report.trend import Point
 from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.read.browse import batches
@@ -255,6 +256,6 @@ def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[
 def _changes(previous: PublishedTable, now: PublishedTable) -> Iterator[Change]:
     earlier = {step.label: step for step in breakdown_steps(previous.summary(OrphanFilesSummary))}
     for step in breakdown_steps(now.summary(OrphanFilesSummary)):
-        old = earlier[step.label]
+        old = earlier.get(step.label, Step(step.label, 0, 0, step.tone))  # a run may lack shares that are usually empty
         yield Change(f"{step.label}, bytes", old.size_bytes, step.size_bytes, is_bytes=True)
         yield Change(f"{step.label}, files", old.files, step.files, is_bytes=False)

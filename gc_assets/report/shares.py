@@ -14,13 +14,15 @@ Amounts = Mapping[str, Amount]
 def breakdown_steps(orphans: OrphanFilesSummary) -> list[Step]:
     """Return the storage breakdown from the summary of `orphan_files`.
 
-    Shares that are usually empty are included only if there are such files: foreign and protected
-    files, and in a run without a listing those that wait for one or were removed since the last.
+    Shares that are usually empty are included only if there are such files: those of dropped tables,
+    foreign and protected files, and in a run without a listing those that wait for one or were
+    removed since the last.
     """
     shares: Amounts = orphans.storage_breakdown
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))
     garbage = Amount.total(amount for name, amount in orphans.by_reason.items() if not name.startswith(("expired/", "foreign/")))
     kept = {
+        "dropped tables, waiting": shares.get("dropped", Amount()),
         "foreign": orphans.foreign_amount,
         "protected": shares.get("protected", Amount()),
         "waiting for a listing": shares.get("unnamed", Amount()),

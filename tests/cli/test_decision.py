@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gc_assets.cli import output
+from gc_assets.cli.decision import print_next_step
 from gc_assets.cli.main import cli
 from gc_assets.core.plan import Amount
 from gc_assets.resources.platform import load_platform
@@ -72,6 +73,15 @@ def test_script_needs_no_terminal(plans: Plans) -> None:
     assert json.loads(result.stdout)[0]["decision"] == "approved"
 
 
+def test_apply_in_mode_plan_names_the_mode_and_the_missing_approval(plans: Plans) -> None:
+    plan = plans.add()
+    refused = " ".join(plans.call("apply", plan).stderr.split())
+    assert "storage warehouse is in mode plan" in refused
+    assert refused.endswith("The plan also lacks its approval: it is not approved.")
+    plans.call("approve", plan, "--by", "ada")
+    assert "lacks its approval" not in plans.call("apply", plan).stderr
+
+
 @pytest.mark.usefixtures("terminal")
 def test_refusal_ends_with_one_command(plans: Plans) -> None:
     plan = plans.add(max_delete_bytes=100)
@@ -79,6 +89,41 @@ def test_refusal_ends_with_one_command(plans: Plans) -> None:
     assert (result.exit_code, plans.status()) == (3, "refused")
     assert "Approve this plan" not in result.output
     assert result.stderr.splitlines()[-1] == f"  gc-assets approve {plan} --by WHO --override delete_bytes"
+
+
+def test_next_step_of_a_run_follows_the_decisions(
+    plans: Plans, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    platform = load_platform(CLOCK, str(plans.path))
+    header = header_of(stored_plan(platform))
+    plan = header.plan_id[:12]
+
+    def read_next() -> list[str]:
+        print_next_step(platform.config, header)
+        return capsys.readouterr().err.splitlines()
+
+    assert read_next() == ["Approve before 2026-03-15 09:30Z:", f"  gc-assets approve {plan} --by YOUR_NAME"]
+    plans.call("reject", plan, "--by", "ada", "--comment", "orders is being migrated")
+    assert read_next() == [
+        "This plan was rejected by ada at 2026-03-14 09:30:00Z: orders is being migrated.",
+        "The next run makes the same plan, which stays rejected, unless its content or the policy in",
+        "lakes.yaml changes.",
+        "To approve it after all, before 2026-03-15 09:30Z:",
+        f"  gc-assets approve {plan} --by ada",
+    ]
+    plans.call("approve", plan, "--by", "ada")
+    assert read_next() == ["Approved by ada. Apply before 2026-03-17 09:30Z:", f"  gc-assets apply {plan} --mode apply"]
+
+
+def test_next_step_of_a_refused_plan_names_its_gates(plans: Plans, capsys: pytest.CaptureFixture[str]) -> None:
+    platform = load_platform(CLOCK, str(plans.path))
+    header = header_of(stored_plan(platform, max_delete_bytes=100))
+    print_next_step(platform.config, header)
+    assert capsys.readouterr().err.splitlines() == [
+        "To approve it in spite of its gates:",
+        f"  gc-assets approve {header.plan_id[:12]} --by YOUR_NAME --override delete_bytes",
+    ]
 
 
 def test_plans_show_decisions_and_deadlines(plans: Plans) -> None:

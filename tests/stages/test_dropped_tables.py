@@ -19,11 +19,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.assets.markdown import dropped_tables_markdown
+from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.iceberg.catalog import CatalogClient
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
-from gc_assets.stages.read.dropped_tables import read_dropped_tables, short_row
+from gc_assets.stages.read.acceptances import describe_dead_table
+from gc_assets.stages.read.dropped_tables import accept_command, find_dropped_locations, read_dropped_tables, short_row
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.accepted_runs import forget_lake
 from gc_assets.stages.records.dead_tables import accept_dead_table
@@ -33,7 +35,7 @@ from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
+from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago, outcomes
 from tests.stages.two_storages import DISKS, TwoStorages
 
 pytestmark = pytest.mark.spark
@@ -209,34 +211,26 @@ def test_files_of_a_dropped_table_are_collected_after_seven_days(shop: Shop) -> 
     assert {key[:5] for key in shop.house.files()} == {"db/b/"}
 
 
-def expire_and_drop(shop: Shop) -> Path:
-    """Expire a snapshot of db.a by an apply, drop the table, and return the metadata file of the expiry."""
-    shop.tables["a"].append(days_ago(20))
+def test_table_dropped_after_an_expiry_waits_for_a_user_only_if_it_was_written_to_since(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "abcde")
+    for name in "ab":
+        shop.tables[name].append(days_ago(20))
     header = shop.run(1)
     shop.house.now += timedelta(hours=1)
     assert outcomes(shop.house.approve_and_apply(header)) == {"done"}
-    metadata = path_of(shop.tables["a"].metadata_location)
+    written = {name: path_of(shop.tables[name].metadata_location) for name in "ab"}
     shop.lake.date_files(shop.house.now - timedelta(seconds=1))
-    shop.drop("a")
-    return metadata
-
-
-def test_table_dropped_after_an_expiry_needs_no_acceptance(shop: Shop) -> None:
-    metadata = expire_and_drop(shop)
+    for name in "ab":
+        shop.drop(name)
+    touch(written["b"].with_name("00009-x.metadata.json"), NOW + timedelta(days=1.5), written["b"].read_text())
     shop.run(2)
     assert shop.waits_for("a") == "its waiting time ends at 2026-11-29 03:00 UTC"
     shop.run(9.1)
     assert shop.list_planned() == {"db/a"}
-    assert shop.house.key(metadata) in shop.house.keys("deletion_plan")
-
-
-def test_table_written_to_after_an_expiry_waits(shop: Shop) -> None:
-    metadata = expire_and_drop(shop)
-    touch(metadata.with_name("00009-x.metadata.json"), NOW + timedelta(days=1.5), metadata.read_text())
-    shop.run(2)
-    shop.run(9.1)
-    assert "00009-x.metadata.json was written after a run last read the table" in (shop.waits_for("a") or "")
-    assert shop.list_planned() == set()
+    assert shop.house.key(written["a"]) in shop.house.keys("deletion_plan")
+    row = shop.read_dropped()["db.b"]
+    assert "00009-x.metadata.json was written after a run last read the table" in row["waits_for"]
+    assert accept_command(row["table_uuid"], row["waits_for"]) == f"gc-assets accept {row['table_uuid']} --by YOUR_NAME"
 
 
 def test_catalog_that_lost_most_tables_at_once_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -440,6 +434,40 @@ def test_accepted_table_does_not_wait(shop: Shop) -> None:
     shop.run(5)
     assert shop.list_planned() == {"db/a"}
     assert len(shop.house.keys("deletion_plan")) == 6
+
+
+def test_acceptance_takes_every_spelling_of_the_table_and_its_location(shop: Shop) -> None:
+    config, clock, uuid, place = shop.house.config, shop.house.clock, shop.tables["a"].uuid, f"{shop.house.warehouse}/db/a"
+    for spelling in (place, f"{place}/", f"file://{place}", f"file:{place}/"):
+        _, record = accept_dead_table(config, clock, f"urn:uuid:{uuid.upper()}", spelling, "ada")
+        assert (record.table_uuid, record.prefix) == (uuid, "db/a/")
+    with pytest.raises(UsageError, match="no run found a dropped table"):
+        find_dropped_locations(config, "db.a")
+    shop.drop("a")
+    shop.run(1)
+    for name in (uuid, "db.a", "sales: db.a", "sales/db.a"):
+        assert find_dropped_locations(config, name) == (uuid, [f"file://{place}/"])
+    assert "The next run plans the files of the dropped table db.a, 5 files" in (describe_dead_table(config, STORAGE, record) or "")
+
+
+def test_table_with_two_claims_needs_both_accepted(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "b")
+    data = f"file://{shop.house.warehouse}/elsewhere/a"
+    table = shop.lake.table("db.a", days_ago(40), properties={"write.data.path": data})
+    table.append(days_ago(30))
+    uuid = table.uuid
+    shop.run(1)
+    shop.lake.catalog.drop_table("db.a")
+    shop.run(2)
+    _, locations = find_dropped_locations(shop.house.config, uuid)
+    assert locations == [f"file://{shop.house.warehouse}/db/a/", f"{data}/"]
+    for location, planned in zip(locations, (set(), {"db/a", "elsewhere/a"}), strict=True):
+        shop.house.now += timedelta(hours=1)
+        _, record = accept_dead_table(shop.house.config, shop.house.clock, uuid, location, "ada")
+        is_part = "also has files under elsewhere/a/" in (describe_dead_table(shop.house.config, STORAGE, record) or "")
+        assert is_part == (not planned)
+        shop.run(4 if planned else 3)
+        assert shop.list_planned() == planned
 
 
 @full_suite_only

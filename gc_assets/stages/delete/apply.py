@@ -114,9 +114,10 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     storage = context.storage(header.storage)
     refuse_historical(header)
     if storage.mode != "apply":
+        unapproved = "" if plan.verdict.missing is None else f" The plan also lacks its approval: it is {plan.verdict.missing}."
         raise GateRefused(
-            f"storage {storage.name} is in mode plan, so its files are not changed. "
-            "Set `mode: apply` for it in lakes.yaml, or pass --mode apply for this command."
+            f"storage {storage.label} is in mode plan, so its files are not changed. "
+            f"Set `mode: apply` for it in lakes.yaml, or pass --mode apply for this command.{unapproved}"
         )
     refuse_other_clock(header, context.clock)
     refuse_rehearsal(context, header.storage)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pyarrow.compute as pc
 
 from gc_assets.config.models import Config
 from gc_assets.core.foreign import HIDDEN_PATH, OTHER_FORMAT, has_hidden_directory
-from gc_assets.stages.records.dead_tables import DeadTable
+from gc_assets.core.units import count_of, format_bytes
+from gc_assets.stages.records.dead_tables import DeadTable, accepted_prefixes_of
 from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
+from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
 
@@ -39,10 +44,18 @@ def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
 
 
 def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str | None:
-    """Return a message if the last run found no metadata of this table under the prefix, or None."""
-    swept = State.of(config).latest(storage, ORPHAN_FILES.name)
+    """Describe the effect on a table that the last run found dropped.
+
+    For any other table, return a message if that run found no metadata of it under the prefix,
+    otherwise None.
+    """
+    state = State.of(config)
+    swept = state.latest(storage, ORPHAN_FILES.name)
     if swept is None:
         return None
+    rows = read_parts(state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES).to_pylist()
+    if row := next((row for row in rows if row["gone_since"] is not None and row["table_uuid"].lower() == record.table_uuid), None):
+        return _describe_dropped(row, accepted_prefixes_of(state, storage, record.table_uuid))
     summary = swept.summary(OrphanFilesSummary)
     found = [item for item in summary.foreign_metadata if item.startswith(record.prefix) and record.table_uuid in item.lower()]
     if found or summary.foreign_metadata_count > len(summary.foreign_metadata):
@@ -50,4 +63,18 @@ def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str 
     return (
         f"The record changes nothing now: the run of {swept.receipt.run_date} found no metadata of table {record.table_uuid} under "
         f"{record.prefix} that refuses a plan. Copy the uuid and the location from the message of the gate foreign_metadata."
+    )
+
+
+def _describe_dropped(row: dict[str, Any], accepted: Sequence[str]) -> str:
+    """Describe the effect of the accepted prefixes on a dropped table (columns `DROPPED_TABLES`)."""
+    if other := [prefix for prefix in row["prefixes"] if not prefix.startswith(tuple(accepted))]:
+        return (
+            f"The dropped table {row['table_name']} also has files under {other[0]}. Accept that location too, or leave out LOCATION to "
+            "accept all of them."
+        )
+    found = f"{count_of(row['files'] or 0, 'file')} ({format_bytes(row['bytes'] or 0)})"
+    return (
+        f"The next run plans the files of the dropped table {row['table_name']}, {found} in the last run, unless a table uses them or "
+        "another reason to wait remains."
     )

@@ -7,14 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.core.dropped_tables import DroppedTable
-from gc_assets.core.units import format_bytes
+from gc_assets.config.models import Config
+from gc_assets.core.commands import command
+from gc_assets.core.dropped_tables import READ_BEFORE_WRITE, REPOSITORY, DroppedTable
+from gc_assets.core.errors import UsageError
+from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.arrow_types import TIMESTAMP
-from gc_assets.state.journal import PublishedTable
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
+from gc_assets.state.summaries import DroppedTableSummary
 
 
 def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
@@ -56,6 +61,49 @@ def describe_state(row: dict[str, Any]) -> str:
     return f"waits: {row['waits_for']}" if row["waits_for"] is not None else "planned"
 
 
+def accept_command(table_uuid: str, waits_for: str | None) -> str | None:
+    """Return the command that accepts a dropped table as dead, if the table waits for a user."""
+    if waits_for is None or not waits_for.endswith(READ_BEFORE_WRITE):
+        return None
+    return command("accept", table_uuid, by="YOUR_NAME")
+
+
+def describe_dropped(context: RunContext, item: DroppedTableSummary) -> str:
+    """Return a sentence on a dropped table: its files, and what they wait for."""
+    name = f"{context.config.label_of(item.lake)}: {item.table_name or item.table_uuid}"
+    state = "they are planned" if item.waits_for is None else f"they wait: {item.waits_for}"
+    return f"Dropped {item.noun} {name}, {count_of(item.files, 'file')} ({format_bytes(item.bytes)}); {state}."
+
+
+def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
+    """Return the uuid and the locations of a table that the last runs found dropped.
+
+    Args:
+        config: The configuration.
+        table: Its uuid, or its name, also with the lake: `sales: db.orders`.
+
+    Raises:
+        UsageError: If there is no such table, or several have this name.
+    """
+    state = State.of(config)
+    resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages], config.address_aliases())
+    found: dict[str, list[str]] = {}
+    for storage in config.storages:
+        swept = state.latest(storage.name, ORPHAN_FILES.name)
+        paths = swept.paths(DROPPED_TABLES_SIDE) if swept is not None else []
+        for row in read_parts(state.files, paths, DROPPED_TABLES).to_pylist():
+            lake = config.label_of(row["lake"])
+            names = {row["table_uuid"], row["table_name"], f"{lake}: {row['table_name']}", f"{lake}/{row['table_name']}"}
+            if row["gone_since"] is not None and table in names:
+                addresses = [resolver.address(storage.name, prefix) for prefix in row["prefixes"]]
+                found[row["table_uuid"]] = [*found.get(row["table_uuid"], ()), *addresses]
+    if not found:
+        raise UsageError(f"no run found a dropped table {table!r}. List them with `gc-assets show dropped_tables`, or name its LOCATION.")
+    if len(found) > 1:
+        raise UsageError(f"several dropped tables are named {table!r}. Name one by its uuid: {', '.join(sorted(found))}")
+    return next(iter(found.items()))
+
+
 def find_dropped_table(context: RunContext, storage_name: str, key: str, modified: datetime | None) -> DroppedTable | None:
     """Return the dropped table that a listed file belonged to in the sweep of a run date, or None."""
     from gc_assets.stages.sweep.dropped_tables import find_stored  # it imports Spark
@@ -68,6 +116,7 @@ def find_dropped_table(context: RunContext, storage_name: str, key: str, modifie
 
 
 def describe(context: RunContext, item: DroppedTable) -> str:
-    """Return a sentence fragment that names a dropped table."""
+    """Return a sentence fragment that names a dropped table, and how it was dropped."""
     lake = context.config.label_of(item.table.lake)
-    return f"table {item.table.table_name or item.table.table_uuid} of lake {lake}"
+    how = "server no longer has" if item.table.noun == REPOSITORY else "catalog no longer lists"
+    return f"{item.table.noun} {item.table.table_name or item.table.table_uuid} of lake {lake}, which its {how}"

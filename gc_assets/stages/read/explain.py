@@ -27,7 +27,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.read.browse import read_matching_rows
 from gc_assets.stages.read.chain import Link, chain, last_chain, read_key_rows
-from gc_assets.stages.read.dropped_tables import describe, find_dropped_table
+from gc_assets.stages.read.dropped_tables import accept_command, describe, find_dropped_table
 from gc_assets.stages.read.key_search import MAX_MATCHES, find_keys
 from gc_assets.stages.read.live_rows import LiveRows
 from gc_assets.stages.records.ledger import newest_entries
@@ -173,7 +173,7 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
         refused = summary["plan_refused_by"]
         reason = plan["reason"]
         if (dropped := summary.get("dropped")) is not None and reason == DROPPED:
-            reason += f": {dropped['name']}, which its catalog no longer lists since {dropped['gone_since']:%Y-%m-%d %H:%M} UTC"
+            reason += f": {dropped['name']} since {dropped['gone_since']:%Y-%m-%d %H:%M} UTC"
         if orphan is not None and orphan["last_commit_id"] is not None:
             reason += f", last needed by commit {orphan['last_commit_id']}"
         sentence = f"No live commit needs it ({reason}): plan {summary['plan_id'][:12]} would {plan['action']} it"
@@ -191,9 +191,11 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
             f"Lake {claim} claims its location, but it may belong to others ({RULES[orphan['foreign_rule']]}), so it is not planned.",
         )
     if orphan is None and (dropped := summary.get("dropped")) is not None and dropped["waits_for"] is not None:
+        accept = accept_command(dropped["table_uuid"], dropped["waits_for"])
+        way_out = f" If the {dropped['noun']} is not in use, accept it: `{accept}`." if accept is not None else ""
         return (
             "dropped",
-            f"It belongs to {dropped['name']}, which its catalog no longer lists, and waits: {dropped['waits_for']}.",
+            f"It belongs to {dropped['name']}, and waits: {dropped['waits_for']}.{way_out}",
         )
     if orphan is not None and orphan["held_by"] is not None:
         commit = orphan["last_commit_id"]
@@ -272,7 +274,13 @@ def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
     dropped = find_dropped_table(context, storage, key, listed["last_modified"]) if listed is not None else None
     if orphans is not None and dropped is not None:
         table = dropped.table
-        summary["dropped"] = {"name": describe(context, dropped), "gone_since": table.gone_since, "waits_for": dropped.waits_for}
+        summary["dropped"] = {
+            "name": describe(context, dropped),
+            "table_uuid": table.table_uuid,
+            "noun": table.noun,
+            "gone_since": table.gone_since,
+            "waits_for": dropped.waits_for,
+        }
     owner = _claims(context, storage).owner_of(key)
     summary["claimed_by"] = owner.lake if owner is not None else None
     protected = protected_keys(context, storage)

@@ -96,19 +96,6 @@ def _add_files(context: RunContext, item: RunTable, usages: Sequence[TableUsage]
     )
 
 
-def find_dropped_tables(context: RunContext, lake: str) -> list[str]:
-    """Return the tables of the previous run date that left their catalog, in alphabetical order."""
-    previous = context.state.latest(lake, LAKE_REFS.name, before=context.run_date)
-    if previous is None:
-        return []
-    unreadable = {item.table_name for item in context.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable}
-    columns = ["table_uuid", "table_name"]
-    now = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake), columns=columns).to_pylist()
-    uuids = {row["table_uuid"] for row in now}
-    before = read_rows(context.state, LAKE_REFS, previous, columns=columns).to_pylist()
-    return sorted({row["table_name"] for row in before if row["table_name"] and row["table_uuid"] not in uuids} - unreadable)
-
-
 def unowned_files(context: RunContext, storage: str) -> Amount:
     """Return the files of a storage that no lake claims."""
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(UNOWNED, Amount())

@@ -79,7 +79,10 @@ def accept_dead_table(
     try:
         uuid = str(UUID(table_uuid))
     except ValueError:
-        raise UsageError(f"{table_uuid!r} is no table uuid; copy it from the message of the gate foreign_metadata") from None
+        raise UsageError(
+            f"{table_uuid!r} is no table uuid. Copy it from the message of the gate foreign_metadata, or from "
+            "`gc-assets show dropped_tables --wide`. A dropped table needs no LOCATION, and can be named."
+        ) from None
     storage, prefix = resolve_directory(config, location, "name the location of the dead table")
     decision = "withdrawn" if withdraw else "dead"
     record = DeadTable(
@@ -107,5 +110,14 @@ def dead_tables(context: RunContext, storage_name: str) -> tuple[DeadTable, ...]
 
     For a real run, records of rehearsals and records from the future do not count.
     """
-    last = {(item.table_uuid, item.prefix): item for item in _RECORDS.read_valid(context, storage_name)}
+    return _select_accepted(_RECORDS.read_valid(context, storage_name))
+
+
+def accepted_prefixes_of(state: State, storage_name: str, table_uuid: str) -> list[str]:
+    """Return the prefixes under which a table is accepted as dead, by real and rehearsed records."""
+    return [item.prefix for item in _select_accepted(_RECORDS.read(state, storage_name)) if item.table_uuid == table_uuid]
+
+
+def _select_accepted(records: Sequence[DeadTable]) -> tuple[DeadTable, ...]:
+    last = {(item.table_uuid, item.prefix): item for item in records}
     return tuple(item for item in last.values() if item.decision == "dead")

@@ -482,12 +482,13 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
         raise GateRefused(f"plan {header.plan_id[:12]} of storage {header.storage} is refused by its gates:\n{lines}{advice}")
 
 
-def override_command(header: PlanHeader, overrides: tuple[str, ...] = ()) -> str | None:
+def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: str = "WHO") -> str | None:
     """Return the command that approves the plan in spite of its failed gates.
 
     Args:
         header: The plan.
         overrides: Further gates that the command overrides.
+        by: The name of the user.
 
     Returns:
         The command, or None if a failed gate cannot be overridden.
@@ -495,7 +496,7 @@ def override_command(header: PlanHeader, overrides: tuple[str, ...] = ()) -> str
     if not all(gate.overridable for gate in header.failed_gates):
         return None
     names = sorted({*overrides, *(gate_name(gate.name) for gate in header.failed_gates)})
-    return " ".join([command("approve", header.plan_id[:12], by="WHO"), *(f"--override {name}" for name in names)])
+    return " ".join([command("approve", header.plan_id[:12], by=by), *(f"--override {name}" for name in names)])
 
 
 def execution_directory(header: PlanHeader | PlanSummary) -> str:

@@ -321,13 +321,19 @@ def _present_prefixes(context: RunContext, storage_name: str, claims: Sequence[C
 
 
 def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[RememberedTable]) -> dict[int, datetime]:
-    """Return when users accepted dropped tables as dead, by index."""
+    """Return when users accepted dropped tables as dead, by index.
+
+    Every claim of a table needs a record, of itself or of a directory that contains it. The oldest
+    of these records counts.
+    """
     found: dict[int, datetime] = {}
-    for record in dead_tables(context, storage_name):
-        for index, item in enumerate(gone):
-            is_same = record.table_uuid == item.table_uuid.lower() and all(prefix.startswith(record.prefix) for prefix in item.prefixes)
-            if is_same and record.at >= item.last_seen:
-                found[index] = record.at
+    records = dead_tables(context, storage_name)
+    for index, item in enumerate(gone):
+        mine = [record for record in records if record.table_uuid == item.table_uuid.lower() and record.at >= item.last_seen]
+        times = [max((record.at for record in mine if prefix.startswith(record.prefix)), default=None) for prefix in item.prefixes]
+        known = [time for time in times if time is not None]
+        if times and len(known) == len(times):
+            found[index] = min(known)
     return found
 
 

@@ -1,5 +1,5 @@
-"""Classify every listed object as live, unowned, protected, young or candidate, in one pass over
-the inventory.
+"""Classify every listed object as live, unowned, dropped, protected, young or candidate, in one pass
+over the inventory.
 
 The live filter may take garbage for live, but never a live file for garbage.
 """
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.core.claims import Claims
+from gc_assets.core.dropped_tables import DroppedPrefixes
 from gc_assets.core.foreign import SIDE_FILE, ForeignRules
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.tables import Totals, report_parts
@@ -38,6 +39,8 @@ from gc_assets.state.side_tables import (
 )
 
 LIVE, YOUNG, UNOWNED, PROTECTED, CANDIDATE = "live", "young", "unowned", "protected", "candidate"
+# Files in the claims of dropped tables that wait.
+DROPPED_WAITING = "dropped"
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Probe:
     Attributes:
         protected: Regular expression for keys that are never candidates, or None.
         foreign: The rules by which a candidate is foreign.
+        dropped: The dropped tables and their prefixes.
     """
 
     live: ProbeFilter
@@ -64,6 +68,7 @@ class Probe:
     run: TableRun
     protected: str | None
     foreign: ForeignRules
+    dropped: DroppedPrefixes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, CANDIDATES, CANDIDATES_SIDE)
@@ -89,7 +94,12 @@ class Probe:
             rest = batch.filter(pa.array(np.logical_not(hits)))
             owned = with_owner(rest, self.claims)
             unowned = owned.filter(pc.is_null(owned.column("lake")))
-            count(UNOWNED, unowned)
+            if self.dropped.tables:
+                is_dropped = self._find_dropped(unowned)
+                count(DROPPED_WAITING, unowned.filter(is_dropped))
+                count(UNOWNED, unowned.filter(pc.invert(is_dropped)))
+            else:
+                count(UNOWNED, unowned)
             metadata = unowned.filter(pc.match_substring_regex(unowned.column("key"), self.uncollected))
             unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
             datasets.write(find_datasets(rest.column("key")))
@@ -116,6 +126,12 @@ class Probe:
                 "unneeded_bytes": unneeded.size_bytes,
             },
         )
+
+    def _find_dropped(self, unowned: pa.RecordBatch) -> pa.Array:
+        """Return a mask of the files in the claims of dropped tables."""
+        directories = pc.replace_substring_regex(unowned.column("key"), "[^/]*$", "").dictionary_encode()
+        found = [self.dropped.find_prefix(name) is not None for name in directories.dictionary.to_pylist()]
+        return pc.fill_null(pa.array(found, pa.bool_()).take(directories.indices), False)
 
     def _find_side_files(self, batch: pa.RecordBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return a mask of the side files of live files."""

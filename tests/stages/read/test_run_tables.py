@@ -8,11 +8,13 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.run_tables import print_run
 from gc_assets.core.plan import Amount
 from gc_assets.engine.tables import read_rows
+from gc_assets.report.shares import breakdown_steps
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read.file_tables import FileTables
 from gc_assets.stages.read.plan_text import summarize_plans
-from gc_assets.stages.read.run_tables import CURRENT_STATE, find_dropped_tables, summarize_tables, unowned_files
+from gc_assets.stages.read.run_tables import CURRENT_STATE, summarize_tables, unowned_files
 from gc_assets.state.schemas import ORPHAN_FILES
+from gc_assets.state.summaries import OrphanFilesSummary
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder
 from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
@@ -61,11 +63,14 @@ def test_each_table_has_its_policy_snapshots_and_files(house: Lakehouse) -> None
     assert live == len(house.live())
 
 
-def test_dropped_tables_and_unowned_files_are_named(house: Lakehouse) -> None:
-    context = house.run_context()
-    assert find_dropped_tables(context, "sales") == ["shop.old"]
-    assert find_dropped_tables(context, "weather") == []
-    assert unowned_files(context, STORAGE).files == sum(key.startswith("shop/old/") for key in house.files())
+def test_files_of_a_waiting_dropped_table_are_not_unowned(house: Lakehouse) -> None:
+    context, files = house.run_context(), house.files()
+    dropped = [key for key in files if key.startswith("shop/old/")]
+    assert unowned_files(context, STORAGE) == Amount()
+    summary = context.table(ORPHAN_FILES, STORAGE).summary(OrphanFilesSummary)
+    steps = {step.label: (step.files, step.size_bytes) for step in breakdown_steps(summary)}
+    assert steps["dropped tables, waiting"] == (len(dropped), sum((house.warehouse / key).stat().st_size for key in dropped))
+    assert steps["stored"][0] == len(files)
 
 
 def test_files_have_the_table_that_claims_them(house: Lakehouse) -> None:
@@ -87,7 +92,9 @@ def test_end_of_a_run_fits_the_screen(
     assert max(map(len, (printed.out + printed.err).splitlines())) <= width
     assert " ".join(printed.out.splitlines()[0].split()) == "lake table kept expiring files now after expiry other garbage"
     assert "policy keeps: the last 10d and at least 1 snapshot" in printed.out
-    assert "Dropped from lake sales since the last run date: shop.old." in printed.err
+    message = " ".join(printed.err.split())
+    assert "Dropped table sales: shop.old, 5 files (" in message
+    assert "they wait: its waiting time ends at 2026-11-27 03:00 UTC." in message
 
 
 def test_closing_line_counts_snapshots_and_files(house: Lakehouse) -> None:
