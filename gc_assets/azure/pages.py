@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from azure.storage.blob import BlobPrefix, ContainerClient
@@ -81,6 +82,21 @@ def list_pages(
             yield listed
             if marker is None:
                 return
+
+
+def count_soft_deleted(container: ContainerClient, location: str, prefix: str, max_pages: int) -> tuple[int, int, bool]:
+    """Return number and bytes of soft-deleted blobs, and whether all pages were read.
+
+    Versions and snapshots are counted too: an account without versions keeps an overwritten blob as a
+    soft-deleted snapshot.
+    """
+    sizes = list[int]()
+    with translate_errors(location):
+        include = ["deleted", "versions", "snapshots"]
+        pages = container.list_blobs(name_starts_with=prefix or None, include=include, results_per_page=PAGE_KEYS).by_page()
+        for page in islice(pages, max_pages):
+            sizes += [blob.size or 0 for blob in page if blob.deleted]
+    return len(sizes), sum(sizes), not getattr(pages, "continuation_token", None)
 
 
 def _parse_page(items: list[Any], marker: str | None, versions: bool) -> ListedPage:

@@ -1,4 +1,6 @@
-"""Answers that Azurite does not give, put into its own ones by a proxy: versions, and other times.
+"""Answers that Azurite does not give, put into its own ones by a proxy.
+
+These are versions, soft delete, and other times.
 
 They follow Microsoft's REST API reference (List Blobs, Get Blob Properties, Put Blob), and were not
 recorded from Azure.
@@ -7,7 +9,7 @@ recorded from Azure.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from email.utils import format_datetime
@@ -79,6 +81,26 @@ def show_times(times: Mapping[str, datetime]) -> Change:
             return answer
         others = [(name, value) for name, value in answer.headers if name.lower() != "last-modified"]
         return replace(answer, headers=(*others, ("Last-Modified", _format(at))))
+
+    return change
+
+
+def show_soft_delete(days: int, deleted: Collection[str]) -> Change:
+    """Show that the account has soft delete, and blobs as deleted, named by the end of their keys."""
+
+    def mark(blob: bytes, name: str) -> bytes:
+        return blob.replace(b"</Name>", b"</Name><Deleted>true</Deleted>", 1) if name.endswith(tuple(deleted)) else blob
+
+    def leave_out(blob: bytes, name: str) -> bytes:
+        return b"" if name.endswith(tuple(deleted)) else blob
+
+    def change(request: Request, answer: Answer) -> Answer:
+        if request.query.get("comp") == "properties" and request.query.get("restype") == "service":
+            policy = f"<DeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days></DeleteRetentionPolicy>".encode()
+            return replace(answer, body=answer.body.replace(b"<StaticWebsite>", policy + b"<StaticWebsite>"))
+        if not _is_listing(request):
+            return answer
+        return _change_blobs(answer, mark if "deleted" in request.query.get("include", "") else leave_out)
 
     return change
 

@@ -12,12 +12,16 @@ from typing import Final
 
 from gc_assets.azure.bucket import AzureBucket
 from gc_assets.azure.client import get_service, translate_errors
+from gc_assets.azure.pages import count_soft_deleted
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
+from gc_assets.core.units import format_bytes
 from gc_assets.stores.azure.conditions import HIERARCHICAL, find_obstacle
 from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
+# Pages of a listing with soft-deleted blobs that are counted.
+_SOFT_DELETED_PAGES: Final = 10
 _TERMS: Final = StoreTerms(
     {
         "versioned": "each blob becomes a previous version; it incurs costs until it is purged",
@@ -76,7 +80,13 @@ def _check_soft_delete(bucket: AzureBucket, storage: StorageConfig) -> Iterator[
     found = f"account {host} keeps each deleted blob for {policy.days} days: it can be undeleted, and incurs costs until then"
     if storage.quarantine == "trash":
         found += ". This applies to the original of each copy in the trash, and again to the copy after its purge"
-    yield Finding(storage.name, "soft_delete", OK, found)
+    try:
+        count, size_bytes, is_complete = count_soft_deleted(bucket.container("read"), bucket.location, bucket.prefix, _SOFT_DELETED_PAGES)
+    except OSError as error:
+        yield Finding(storage.name, "soft_delete", OK, f"{found}. They cannot be counted: {error.strerror or error}")
+        return
+    more = "" if is_complete else "at least "
+    yield Finding(storage.name, "soft_delete", OK, f"{found}. The storage has {more}{count:,} of them, {format_bytes(size_bytes)}")
 
 
 def _check_lifecycle(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Finding]:

@@ -6,7 +6,8 @@ compare generations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -40,16 +41,24 @@ _ROLES: Final = "Grant storage.buckets.get (docs/gcs.md), or check the bucket ma
 def examine(bucket: GcsBucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
     """Yield the findings of `Store.examine`."""
     settings = {"soft_delete": _check_soft_delete, "lifecycle": _check_lifecycle, "lock": _check_retention}
-    settings_checks = [(name, partial(_check_setting, bucket, name, check)) for name, check in settings.items()]
+    read_settings = functools.cache(partial(_read_settings, bucket))
+    settings_checks = [(name, partial(_check_setting, bucket, read_settings, name, check)) for name, check in settings.items()]
     further_checks = [("generations", partial(_check_generations, bucket))] if storage.mode == "apply" else []
     yield from examine_bucket(bucket, storage, now, _TERMS, settings_checks, further_checks)
 
 
-def _check_setting(bucket: GcsBucket, name: str, check: Any, storage: StorageConfig) -> Iterator[Finding]:
+def _read_settings(bucket: GcsBucket) -> Any:
+    """Return the bucket with its settings, or why they cannot be read."""
     try:
-        resource = bucket.resource("read")
+        return bucket.resource("read")
     except OSError as error:
-        found = f"the settings of bucket {bucket.name} cannot be read: {error.strerror or error}"
+        return error
+
+
+def _check_setting(bucket: GcsBucket, read_settings: Callable[[], Any], name: str, check: Any, storage: StorageConfig) -> Iterator[Finding]:
+    resource = read_settings()
+    if isinstance(resource, OSError):
+        found = f"the settings of bucket {bucket.name} cannot be read: {resource.strerror or resource}"
         yield Finding(storage.name, name, WARN, found, _ROLES)
     else:
         yield from check(bucket, resource, storage)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from gc_assets.buckets.protocol import Role
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import Finding
+from gc_assets.gcs.bucket import GcsBucket
 from gc_assets.stores.store import open_store
 from tests.stores.builders import NOW
 from tests.stores.gcs_bench import GcsBench, open_gcs_bench
@@ -56,6 +58,20 @@ def test_retention_and_default_hold_are_reported() -> None:
         found = examine(bench)["lock"]
         assert found.verdict == "warn"
         assert "a retention policy of 1d and an event-based hold on each new object" in found.found
+
+
+def test_settings_of_the_bucket_are_read_once_for_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, roles = GcsBucket.resource, list[str]()
+
+    def record(self: GcsBucket, role: Role) -> Any:
+        roles.append(role)
+        return read(self, role)
+
+    monkeypatch.setattr(GcsBucket, "resource", record)
+    with open_gcs_bench() as bench:
+        assert {"soft_delete", "lifecycle", "lock"} <= examine(bench).keys()
+        # And once for the versioning.
+        assert roles == ["read", "read"]
 
 
 def test_mode_that_does_not_suit_the_bucket_is_found() -> None:
