@@ -20,6 +20,8 @@ from gc_assets.lakes.icechunk.current_state import CurrentState, RequestedEdits
 from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.icechunk.execution import execute
 from gc_assets.lakes.icechunk.graph import commit_table
+from gc_assets.lakes.icechunk.idle_branches import delete_in_repo, delete_ref_objects, protect_branches
+from gc_assets.lakes.icechunk.refs import read_refs
 from gc_assets.lakes.icechunk.repo_execution import execute_repo
 from gc_assets.lakes.icechunk.repo_file import RepoFile
 from gc_assets.lakes.icechunk.repo_info import RepoInfo
@@ -51,6 +53,8 @@ class IcechunkLake:
             LakeUnreadable: If a ref cannot be read, or the repository has no refs.
         """
         refs = self._open().freeze(as_of)
+        if self._config.idle_rules:
+            refs = protect_branches(refs)
         if refs.named_prefixes is None or refs.named_prefixes.error is None:
             return refs
         error = f"{refs.named_prefixes.error}; a commit with locations that name virtual chunk containers would be unreadable"
@@ -105,6 +109,22 @@ class IcechunkLake:
             return
         requested = RequestedEdits.of([ExpiryAction(**row) for row in policy.expiry.to_pylist()])
         yield from execute(actions, requested, CurrentState.of(refs, commits), self._editor)
+
+    def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Delete idle branches that still have the planned heads."""
+        try:
+            if self._is_v2():
+                yield from delete_in_repo(actions, self._repo_file)
+                return
+            refs = read_refs(self.name, self._objects, self._repository).refs
+        except (LakeUnreadable, StoreError) as error:
+            yield from _fail_all(actions, error)
+            return
+        yield from delete_ref_objects(actions, refs, self._editor)
+
+    def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Create deleted branches again if their whole history exists."""
+        yield from self.undo(actions)
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Undo actions if the repository is in the state after them and the old history exists."""

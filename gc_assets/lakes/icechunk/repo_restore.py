@@ -21,10 +21,18 @@ from gc_assets.lakes.icechunk.repo_file import Decision, RepoFile, StoredRepo, e
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, SnapshotInfo
 from gc_assets.lakes.icechunk.repo_updates import UpdateKind
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot
-from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict
+from gc_assets.lakes.protocol import (
+    DELETE_IDLE_BRANCH,
+    DELETE_REF,
+    EDIT_PARENT,
+    REMOVE_SNAPSHOT,
+    ExpiryAction,
+    ExpiryOutcome,
+    ExpiryVerdict,
+)
 
 _READERS = 16
-_ORDER = {REMOVE_SNAPSHOT: 0, EDIT_PARENT: 1, DELETE_REF: 2}
+_ORDER = {REMOVE_SNAPSHOT: 0, EDIT_PARENT: 1, DELETE_REF: 2, DELETE_IDLE_BRANCH: 2}
 
 
 def restore_repo(actions: Sequence[ExpiryAction], file: RepoFile) -> Iterator[ExpiryOutcome]:
@@ -80,7 +88,7 @@ class _Restoration:
         """Add the changes that undo an action, or return its outcome."""
         if action.action not in _ORDER:
             raise ValueError(f"Icechunk has no action {action.action!r}, so it cannot be undone")
-        if action.details is None:
+        if action.details is None and action.action != DELETE_IDLE_BRANCH:
             raise ValueError(
                 "the plan edited a repository of spec version 1, which was upgraded since, so its old history cannot be listed again; "
                 "read it from a copy of the repository from before the upgrade"

@@ -14,7 +14,7 @@ from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk.current_state import CurrentState, add_ancestors, label, parents_of, ref_of
 from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot
-from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, ExpiryAction, ExpiryOutcome
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, EDIT_PARENT, ExpiryAction, ExpiryOutcome
 
 
 def restore(actions: Sequence[ExpiryAction], state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
@@ -46,7 +46,7 @@ class _Restoration:
     def undo(self, action: ExpiryAction) -> ExpiryOutcome:
         if action.action == EDIT_PARENT:
             return self._restore_parent(action)
-        if action.action == DELETE_REF:
+        if action.action in {DELETE_REF, DELETE_IDLE_BRANCH}:
             return self._restore_branch(action)
         raise ValueError(f"Icechunk has no action {action.action!r}, so it cannot be undone")
 
