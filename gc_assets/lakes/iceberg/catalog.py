@@ -43,7 +43,14 @@ from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
 from gc_assets.lakes.iceberg.raw_pointers import RawPointer, read_raw_pointer, read_view_location
 from gc_assets.lakes.iceberg.refusals import is_refusal
-from gc_assets.lakes.iceberg.removal import Pruning, build_local_commit, build_pruning_commit, build_rest_commit
+from gc_assets.lakes.iceberg.removal import (
+    BranchCreation,
+    Pruning,
+    build_creation_commit,
+    build_local_commit,
+    build_pruning_commit,
+    build_rest_commit,
+)
 from gc_assets.lakes.iceberg.revalidate import Removal
 from gc_assets.lakes.iceberg.unread_locations import default_locations
 from gc_assets.lakes.protocol import UnreadableTable
@@ -398,8 +405,8 @@ class CatalogClient:
         except Exception:  # noqa: BLE001 - the caller reports the error of pyiceberg
             return None
 
-    def commit(self, table: CatalogTable, removal: Removal | Pruning) -> str:
-        """Commit a removal and return the address of the new metadata.json.
+    def commit(self, table: CatalogTable, removal: Removal | Pruning | BranchCreation) -> str:
+        """Commit a removal or creation and return the address of the new metadata.json.
 
         Raises:
             CommitRejected: If the table changed since it was read.
@@ -413,6 +420,8 @@ class CatalogClient:
             is_rest = isinstance(client, RestCatalog)
             if isinstance(removal, Pruning):
                 updates, requirements = build_pruning_commit(removal, is_rest=is_rest)
+            elif isinstance(removal, BranchCreation):
+                updates, requirements = build_creation_commit(removal)
             else:
                 updates, requirements = (build_rest_commit if is_rest else build_local_commit)(removal)
             return self._call(table.name, lambda: client.commit_table(handle, requirements, updates)).metadata_location

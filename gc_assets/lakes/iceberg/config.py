@@ -18,6 +18,7 @@ from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.rules import DroppedTableRetention, RefRule, policy_row, ref_rows
 from gc_assets.config.values import Age, Count, Duration, Model, check_above_zero
 from gc_assets.core.errors import UsageError
+from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.units import Cutoff, parse_cutoff
 
 # pyiceberg properties that identify the client rather than the catalog.
@@ -219,6 +220,10 @@ class IcebergLakeConfig(LakeConfig):
             raise UsageError(f"lake {self.name}: Iceberg retains by age or number of snapshots; write for example 14d or 5, not {keep}")
         changed = {"max_snapshot_age": cutoff.max_age} if cutoff.max_age else {"min_snapshots_to_keep": cutoff.keep_last}
         return self.model_copy(update={"retention": self.retention.model_copy(update={"source": "table", **changed})})
+
+    @property
+    def idle_rules(self) -> tuple[IdleRule, ...]:
+        return self.retention.idle_rules()
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         table = Cutoff(max_age=self.retention.max_snapshot_age, keep_last=self.retention.min_snapshots_to_keep)

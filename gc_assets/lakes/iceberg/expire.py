@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from pyiceberg.typedef import Identifier
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, NotLoadable, TablePointer
+from gc_assets.lakes.iceberg.idle_branches import BranchEdits
 from gc_assets.lakes.iceberg.manifests import read_spec_ids
 from gc_assets.lakes.iceberg.metadata_pruning import MetadataPruning
 from gc_assets.lakes.iceberg.readable import ReadabilityChecker
@@ -40,23 +41,7 @@ class CatalogExpiry:
 
         Closing the generator cancels the tables that are not started.
         """
-        if not actions:
-            return
-        actions_by_table: dict[str, list[ExpiryAction]] = defaultdict(list)
-        for action in actions:
-            actions_by_table[action.table_uuid or ""].append(action)
-        with ThreadPoolExecutor(CONCURRENT_READS) as readers, ThreadPoolExecutor(CONCURRENT_TABLES) as workers:
-            try:
-                index = _CatalogIndex.read(self.catalog, self.read_registration, workers)
-            except LakeUnreadable as error:
-                yield from (ExpiryOutcome(action, "failed", str(error)) for action in actions)
-                return
-            edits = [workers.submit(self._edit_table, uuid, own, index, readers) for uuid, own in actions_by_table.items()]
-            try:
-                for edit in as_completed(edits):
-                    yield from edit.result()
-            finally:
-                workers.shutdown(cancel_futures=True)
+        yield from _edit_tables(self.catalog, self.read_registration, actions, self._edit_table)
 
     def _edit_table(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> list[ExpiryOutcome]:
         """Remove snapshots and refs, and then the schemas and specs that the others do not need."""
@@ -122,3 +107,45 @@ class _CatalogIndex:
             unreadable.pop(name, None)
             found[uuid][identifier] = addresses[name]
         return cls(found, unreadable)
+
+
+# Edits one table, given its uuid, its actions, the index and the readers.
+_Edit = Callable[[str, Sequence[ExpiryAction], _CatalogIndex, Executor], list[ExpiryOutcome]]
+
+
+def edit_branches(
+    catalog: CatalogClient, read_registration: ReadRegistration, actions: Sequence[ExpiryAction], *, creates: bool
+) -> Iterator[ExpiryOutcome]:
+    """Delete idle branches, or create deleted ones again. Yield one outcome per action."""
+
+    def edit(uuid: str, own: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> list[ExpiryOutcome]:
+        del readers
+        locations = list(index.tables.get(uuid, {}))
+        if not locations and index.unreadable:
+            reason = next(iter(index.unreadable.values()))
+            return [ExpiryOutcome(action, "failed", index.unreadable.get(action.table_name or "") or reason) for action in own]
+        return BranchEdits(catalog, read_registration, uuid, locations, own, creates).run()
+
+    yield from _edit_tables(catalog, read_registration, actions, edit)
+
+
+def _edit_tables(
+    catalog: CatalogClient, read_registration: ReadRegistration, actions: Sequence[ExpiryAction], edit: _Edit
+) -> Iterator[ExpiryOutcome]:
+    if not actions:
+        return
+    actions_by_table: dict[str, list[ExpiryAction]] = defaultdict(list)
+    for action in actions:
+        actions_by_table[action.table_uuid or ""].append(action)
+    with ThreadPoolExecutor(CONCURRENT_READS) as readers, ThreadPoolExecutor(CONCURRENT_TABLES) as workers:
+        try:
+            index = _CatalogIndex.read(catalog, read_registration, workers)
+        except LakeUnreadable as error:
+            yield from (ExpiryOutcome(action, "failed", str(error)) for action in actions)
+            return
+        edits = [workers.submit(edit, uuid, own, index, readers) for uuid, own in actions_by_table.items()]
+        try:
+            for done in as_completed(edits):
+                yield from done.result()
+        finally:
+            workers.shutdown(cancel_futures=True)

@@ -31,7 +31,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_identity, parse_metadata, parse_view
-from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
+from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs, protect_branches
 from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.iceberg.unread_locations import absolute_locations, read_locations, sibling_locations
 from gc_assets.lakes.iceberg.unused_metadata import UnreadRegistration, plan_pruning
@@ -107,7 +107,7 @@ class IcebergLake:
         return FrozenRefs(
             lake=self.name,
             kind=self.kind,
-            refs=tuple(ref for item in registrations for ref in list_refs(item)),
+            refs=tuple(ref for item in registrations for ref in (protect_branches(item) if self._config.idle_rules else list_refs(item))),
             sources=tuple(build_source(item) for item in registrations),
             claims=(*_build_claims(registrations, protected), *_claim_unread(unreadable)),
             pinned=_merge_pinned(_build_pinned(registrations), [file for view in views for file in view.pinned]),
@@ -125,7 +125,7 @@ class IcebergLake:
         )
 
     def _build_reader(self, catalog: CatalogClient) -> Callable[[TablePointer | UnreadableTable], Registration | UnreadableTable]:
-        """Return a function that reads a table, with the catalog's policy if the retention needs it."""
+        """Return a function that reads a table, with its policy if the retention needs it."""
         add_policy = self._build_policy_reader(catalog)
 
         def read(pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
@@ -251,6 +251,18 @@ class IcebergLake:
     def _read_specs(self, addresses: Sequence[str]) -> list[frozenset[int]]:
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
             return list(pool.map(lambda address: manifests.read_spec_ids(address, self._objects.read(address)), addresses))
+
+    def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Delete idle branches table by table, with one commit for each table."""
+        from gc_assets.lakes.iceberg.expire import edit_branches
+
+        yield from edit_branches(self._open_catalog(), self.read_registration, actions, creates=False)
+
+    def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Create deleted branches again, with one commit for each table."""
+        from gc_assets.lakes.iceberg.expire import edit_branches
+
+        yield from edit_branches(self._open_catalog(), self.read_registration, actions, creates=True)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
         """Execute the edits table by table, with at most one commit per registration.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from gc_assets.lakes.iceberg.catalog_policy import CatalogPolicy
-from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, TABLE_SETTINGS, TableMetadata
+from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, MAX_REF_AGE_MS, TABLE_SETTINGS, TableMetadata
 from gc_assets.lakes.iceberg.retention import COLLECT, WRITABLE
 from gc_assets.lakes.iceberg.unused_metadata import write_evolution
-from gc_assets.lakes.protocol import CommitSource, Ref
+from gc_assets.lakes.protocol import PROTECTED, CommitSource, Ref
 from gc_assets.state.schemas import COMMIT_GRAPH
 
 
@@ -52,6 +52,30 @@ def list_refs(item: Registration) -> Iterator[Ref]:
         yield Ref(ref.name, ref.ref_type, ref.snapshot_id, item.table.table_uuid, item.name, ref.settings)
     if not item.table.refs:
         yield Ref(MAIN, "branch", None, item.table.table_uuid, item.name)
+
+
+def find_protection(item: Registration, branch: str, settings: Mapping[str, str]) -> str | None:
+    """Return why a branch is never deleted as idle, or None.
+
+    Args:
+        item: The table.
+        branch: Name of the branch.
+        settings: Its own settings.
+    """
+    if branch == MAIN:
+        return "it is the main branch"
+    if MAX_REF_AGE_MS in settings:
+        return f"it lapses by its own {MAX_REF_AGE_MS}"
+    if not item.collect:
+        return f"table {item.name} is not collected"
+    return None if item.writable else f"pyiceberg cannot commit to table {item.name}"
+
+
+def protect_branches(item: Registration) -> Iterator[Ref]:
+    """Yield the refs as `list_refs`, with the reason for which a branch is never deleted as idle."""
+    for ref in list_refs(item):
+        reason = find_protection(item, ref.ref_name, ref.properties) if ref.ref_type == "branch" else None
+        yield ref if reason is None else replace(ref, properties={**ref.properties, PROTECTED: reason})
 
 
 def build_source(item: Registration) -> CommitSource:

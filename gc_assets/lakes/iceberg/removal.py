@@ -35,6 +35,7 @@ from pyiceberg.table.update import (
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     RemoveStatisticsUpdate,
+    SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
     ValidatableTableRequirement,
@@ -45,6 +46,7 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, REF_SETTINGS, TABLE_SETTINGS, TableMetadata
+from gc_assets.lakes.iceberg.metadata import SnapshotRef as SnapshotRefMetadata
 from gc_assets.lakes.iceberg.revalidate import Removal
 
 
@@ -58,6 +60,14 @@ class Pruning:
     base: TableMetadata
     schemas: frozenset[int]
     specs: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCreation:
+    """Branches to create in a table that has the metadata `base`."""
+
+    base: TableMetadata
+    branches: tuple[SnapshotRefMetadata, ...]
 
 
 # Name to (type, snapshot id, min-snapshots-to-keep, max-snapshot-age-ms, max-ref-age-ms).
@@ -173,6 +183,18 @@ def build_pruning_commit(pruning: Pruning, *, is_rest: bool) -> tuple[tuple[Tabl
         updates.append(RemovePartitionSpecsUpdate.model_validate({"spec-ids": sorted(pruning.specs)}))
     if pruning.schemas:
         updates.append(RemoveSchemasUpdate.model_validate({"schema-ids": sorted(pruning.schemas)}))
+    return tuple(updates), tuple(requirements)
+
+
+def build_creation_commit(creation: BranchCreation) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """Return the updates and requirements to create branches whose names are not in use."""
+    updates: list[TableUpdate] = []
+    requirements: list[TableRequirement] = [AssertTableUUID(uuid=uuid.UUID(creation.base.table_uuid))]
+    for branch in creation.branches:
+        settings = {key: int(value) for key, value in branch.settings.items()}
+        named = {"ref-name": branch.name, "type": "branch", "snapshot-id": int(branch.snapshot_id), **settings}
+        updates.append(SetSnapshotRefUpdate.model_validate(named))
+        requirements.append(AssertRefSnapshotId.model_validate({"ref": branch.name, "snapshot-id": None}))
     return tuple(updates), tuple(requirements)
 
 
