@@ -26,6 +26,7 @@ from tests import cluster
 from tests.azure import credentials as azure_credentials
 from tests.cluster import Cluster
 from tests.depth import DEPTH, ONLY_IN_FULL, SHARES, commit_count, in_full
+from tests.disk import skip_syncs
 from tests.gcs import servers as gcs_servers
 from tests.lakes.icechunk.v2 import library
 from tests.lakes.icechunk.v2.library import Library
@@ -36,6 +37,8 @@ ROOT = Path(__file__).parents[1]
 
 # All objects of the collection are kept, and a garbage collector would need a fifth of its time.
 gc.disable()
+
+skip_syncs()
 
 # The credentials of the S3 servers must be set before a JVM or library reads the environment.
 _USERS = tempfile.TemporaryDirectory(prefix="gc-assets-users-")

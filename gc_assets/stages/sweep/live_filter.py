@@ -45,7 +45,8 @@ from gc_assets.state.summaries import LiveFilesSummary, LiveFilterSummary
 # Each slice is built, merged and probed in the memory of one worker. This many keys need about 100
 # MiB.
 SLICE_KEYS: Final = 20_000_000
-FALSE_POSITIVE_SAMPLES: Final = 1_000_000
+# Detects a rate of 1e-4 and more, a hundred times the target.
+FALSE_POSITIVE_SAMPLES: Final = 100_000
 # Each partial filter is as large as the merged one, so their number per slice is limited.
 MAX_PARTIAL_FILTERS: Final = 8
 SLICED_DDL: Final = "key_hash long, slice int"
