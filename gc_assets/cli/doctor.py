@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import platform as machine
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -20,6 +23,7 @@ from gc_assets.core.units import count_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from gc_assets.cli.progress import CommandProgress
     from gc_assets.config.models import SparkConfig
     from gc_assets.resources.platform import Platform
     from gc_assets.stages.read.doctor import Finding
@@ -56,14 +60,13 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
     from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.core.findings import FAIL, SKIPPED, WARN
     from gc_assets.engine.progress import measure_work
-    from gc_assets.stages.read.doctor import doctor
 
     platform = settings.platform()
     if repair:
         for path in platform.run_context(platform.clock.today()).state.repair():
             print_message(f"repaired: {platform.config.state}/{path}")
-    with show_progress(CommandProgress(), verbose=settings.verbose), measure_work("doctor"):
-        found = [*_check_spark(platform, verbose=settings.verbose), *doctor(platform.run_context(platform.clock.today()))]
+    with show_progress(CommandProgress(), verbose=settings.verbose) as progress, measure_work("doctor"):
+        found = _run_checks(platform, progress, verbose=settings.verbose)
     rows = [{**asdict(finding), "subject": platform.config.label_of(finding.subject)} for finding in found]
     if format_ == "json":
         write_json(rows)
@@ -76,6 +79,29 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
     print_message(f"{count_of(len(found), 'check')}: {failed:,} failed, {count_of(warned, 'warning')}{because}")
     if failed:
         raise click.exceptions.Exit(1)
+
+
+def _run_checks(platform: Platform, progress: CommandProgress, *, verbose: bool) -> list[Finding]:
+    """Return the results of all checks. Spark starts while another thread checks everything else."""
+    from gc_assets.engine.progress import set_activity
+    from gc_assets.resources.collector import Collector  # noqa: F401  (two threads must not import the same modules)
+    from gc_assets.stages.read.doctor import doctor
+
+    context, config = platform.run_context(platform.clock.today()), platform.config
+    others: Future[list[Finding]] = Future()
+
+    def check_others() -> None:
+        try:
+            found = list(doctor(context, lambda place: progress.announce(f"checking {config.label_of(place)}")))
+            set_activity("Spark")
+            others.set_result(found)
+        except BaseException as error:  # noqa: BLE001  (raised below, in the main thread)
+            others.set_exception(error)
+
+    progress.announce("checking Spark, which takes some seconds to start")
+    # Ctrl-C does not wait for a daemon thread, which may wait for a server.
+    threading.Thread(target=copy_context().run, args=(check_others,), name="doctor", daemon=True).start()
+    return [*_check_spark(platform, verbose=verbose), *others.result()]
 
 
 def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:

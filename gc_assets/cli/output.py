@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from types import UnionType
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 
@@ -28,9 +28,11 @@ _COLOURS: Final = {
 }
 
 
-def print_message(message: str = "", verdict: str | None = None) -> None:
-    """Write a message or a progress line to standard error, in the colour of `verdict`."""
-    _echo(message, sys.stderr, verdict)
+def print_message(message: str = "", verdict: str | None = None, stream: TextIO | None = None) -> None:
+    """Write a message or a progress line to `stream`, by default standard error, in the colour of
+    `verdict`.
+    """
+    _echo(message, stream or sys.stderr, verdict)
 
 
 def print_command(intention: str, command_line: str) -> None:

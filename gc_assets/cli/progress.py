@@ -37,6 +37,18 @@ class CommandProgress:
         self._assets: int | None = None
         self._finished = 0
         self.printed_at = time.monotonic()
+        # The standard error of a pipe or a log. None for the current one.
+        self._lines: TextIO | None = None
+        self._is_announced = False
+
+    def print_lines_to(self, stream: TextIO) -> None:
+        """Print announcements and lines to a stream, because no live display shows the progress."""
+        self._lines, self._is_announced = stream, True
+
+    def announce(self, work: str) -> None:
+        """Print a line about work that begins, unless a live display or the log shows it."""
+        if self._is_announced:
+            self.print_line(f"  {work}")
 
     def set_activity(self, text: str) -> None:
         """Set the activity that is shown while no stage runs."""
@@ -54,7 +66,7 @@ class CommandProgress:
 
     def print_line(self, line: str) -> None:
         self.printed_at = time.monotonic()
-        print_message(line)
+        print_message(line, stream=self._lines)
 
     def current(self) -> tuple[str, StageProgress | None]:
         """Return a title, and the progress of the current work or None if nothing runs."""
@@ -80,6 +92,14 @@ def show_progress(progress: CommandProgress, *, verbose: bool) -> Generator[Comm
 @contextmanager
 def _regular_lines(progress: CommandProgress) -> Generator[None]:
     """Print a line after each `SILENCE_SECONDS` without output."""
+    with _terminal() as stream:
+        progress.print_lines_to(stream)
+        with _lines_after_silence(progress):
+            yield
+
+
+@contextmanager
+def _lines_after_silence(progress: CommandProgress) -> Generator[None]:
     ended = threading.Event()
 
     def print_regularly() -> None:
@@ -114,7 +134,7 @@ def _terminal() -> Generator[TextIO]:
     except (OSError, io.UnsupportedOperation):
         yield sys.stderr
         return
-    with open(copy, "w", encoding=sys.stderr.encoding, errors="replace") as terminal:  # noqa: PTH123  (a file descriptor has no path)
+    with open(copy, "w", 1, encoding=sys.stderr.encoding, errors="replace") as terminal:  # noqa: PTH123  (a file descriptor has no path)
         yield terminal
 
 

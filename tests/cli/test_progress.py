@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import time
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from rich.cells import cell_len
 from rich.console import Console
 
 from gc_assets.cli import progress
+from gc_assets.cli.context import open_session
 from gc_assets.cli.dagster_run import PublishedAsset
 from gc_assets.cli.progress import CommandProgress, build_display, show_progress
 from gc_assets.engine.progress import count_progress, log_activity, measure_work
+from gc_assets.resources.collector import Collector
+from gc_assets.resources.platform import load_platform
+from tests.cli.lakes import write_config
 
 LONG = "level 2: 1,234,567 containers to decode in 4,096 tasks, each of which takes a different and unknown amount of time to finish"
 
@@ -68,6 +75,21 @@ def test_pipe_gets_a_line_after_silence(capsys: pytest.CaptureFixture[str], monk
             output = wait_for_output(capsys, "on record")
     pattern = r"  warehouse/deletion_log of 2026-11-21: \d+ s, quarantine: 5,000 files, 1,000 of 5,000 files on record"
     assert any(re.fullmatch(pattern, line) for line in output.splitlines())
+
+
+def test_line_is_printed_while_the_output_of_spark_is_redirected(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with show_progress(CommandProgress(), verbose=False) as shown:
+
+        class Slow(Collector):
+            def spark(self) -> SparkSession:
+                shown.announce("checking sales")
+                os.write(2, b"WARN Utils: Your hostname resolves to a loopback address")
+                raise KeyboardInterrupt
+
+        platform = load_platform({}, str(write_config(tmp_path, {"type": "sql", "uri": "sqlite:///catalog.db"})))
+        with pytest.raises(KeyboardInterrupt):
+            open_session(Slow.of(platform))
+    assert capfd.readouterr().err == "  checking sales\n"
 
 
 def test_verbose_shows_no_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,15 +35,23 @@ _STORAGE_CHECKS: Final = ("inventory",)
 Check = tuple[str, str, Callable[[], Iterator[Finding]]]
 
 
-def doctor(context: RunContext) -> Iterator[Finding]:
+def doctor(context: RunContext, begin: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
     """Yield the results of all checks.
 
     If a check raises, the error is reported as its result.
+
+    Args:
+        context: The run context.
+        begin: Called with the lake, storage or other place whose checks begin.
     """
     yield from _environment(context)
-    checks = list(_checks(context))
+    begin("the servers of lakes and storages")
+    checks, previous = list(_checks(context)), ""
     for subject, check, run in track(checks, "checks", len(checks)):
         set_activity(f"{subject}: {check}")
+        if subject != previous:
+            begin(subject)
+            previous = subject
         yield from run_check(subject, check, run)
 
 
