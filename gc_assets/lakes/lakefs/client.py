@@ -75,11 +75,19 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """Properties of a repository. `server_time` is the time of the server's clock."""
+    """Properties of a repository.
+
+    Attributes:
+        storage_namespace: Address of its files.
+        read_only: True if it has no staging areas.
+        server_time: Time of the server's clock.
+        created: Time of its creation, in seconds since 1970.
+    """
 
     storage_namespace: str
     read_only: bool
     server_time: datetime
+    created: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +127,39 @@ class RefDeleted(LakeUnreadable):
 class RepositoryClient:
     """Client for one repository."""
 
-    def __init__(self, server: Server, repository: str) -> None:
+    def __init__(self, server: Server, repository: str, *, retries: int = RETRIES) -> None:
         configuration: Any = Configuration(
             host=f"{server.base_url}/api/v1", username=server.access_key_id, password=server.secret_access_key
         )
-        # All requests can be repeated: they only read, or start tasks that write a new file.
+        # All requests of this class can be repeated: they only read, or start tasks that write a new file.
         configuration.retries = urllib3.Retry(
-            total=RETRIES, backoff_factor=server.pause_seconds, status_forcelist=_RETRIED, allowed_methods=None, raise_on_status=False
+            total=retries, backoff_factor=server.pause_seconds, status_forcelist=_RETRIED, allowed_methods=None, raise_on_status=False
         )
         self._api = ApiClient(configuration)
         self._server = server
         self._name = repository
 
     def repository(self) -> Repository:
-        response: Any = self._call("repository", lambda: RepositoriesApi(self._api).get_repository_with_http_info(self._name, **_OPTIONS))
+        """Read the repository's entry. Raises `LakeUnreadable` if it does not exist."""
+        found = self.find_repository()
+        if found is None:
+            raise self._unreadable("repository", f"HTTP 404: not found; {_HINTS[404]}")
+        return found
+
+    def find_repository(self) -> Repository | None:
+        """Return the repository's entry, or None if the server answers that it does not exist."""
+
+        def fetch() -> Any:
+            try:
+                return RepositoriesApi(self._api).get_repository_with_http_info(self._name, **OPTIONS)
+            except NotFoundException as error:
+                if not _is_of_server(error):
+                    raise
+                return None
+
+        response = self._call("repository", fetch)
+        if response is None:
+            return None
         date = (response.headers or {}).get("Date")
         if date is None:
             raise self._unreadable("repository", "the response has no Date header, so the server's time is unknown")
@@ -140,24 +167,42 @@ class RepositoryClient:
             server_time = parsedate_to_datetime(date)
         except ValueError as error:
             raise self._unreadable("repository", f"the response has an invalid Date header ({error})") from error
-        return Repository(response.data.storage_namespace, bool(response.data.read_only), server_time)
+        entry = response.data
+        return Repository(entry.storage_namespace, bool(entry.read_only), server_time, int(entry.creation_date))
+
+    def installation_id(self) -> str | None:
+        """Return the id of the lakeFS installation, or None if the server does not give it.
+
+        Servers without usage reports, and older ones, do not.
+        """
+
+        def fetch() -> str | None:
+            try:
+                response: Any = InternalApi(self._api).get_usage_report_summary_with_http_info(_preload_content=False, **OPTIONS)
+                document = parse_json(response.raw_data)
+            except (ApiException, ValueError):
+                return None
+            found = document.get("installation_id") if isinstance(document, dict) else None
+            return found if isinstance(found, str) and found else None
+
+        return self._call("usage report", fetch)
 
     def namespaces(self) -> dict[str, str]:
         """Return the storage namespace of every repository on the server."""
         api = RepositoriesApi(self._api)
-        pages = self._pages("the list of repositories", lambda after: api.list_repositories(after=after, amount=PAGE, **_OPTIONS))
+        pages = self._pages("the list of repositories", lambda after: api.list_repositories(after=after, amount=PAGE, **OPTIONS))
         return {item.id: item.storage_namespace for page in pages for item in page}
 
     def branches(self) -> dict[str, str]:
         """Return the head commit of each branch, including hidden branches."""
         api = BranchesApi(self._api)
-        fetch = lambda after: api.list_branches(self._name, after=after, amount=PAGE, show_hidden=True, **_OPTIONS)  # noqa: E731
+        fetch = lambda after: api.list_branches(self._name, after=after, amount=PAGE, show_hidden=True, **OPTIONS)  # noqa: E731
         return {item.id: item.commit_id for page in self._pages("the list of branches", fetch) for item in page}
 
     def tags(self) -> dict[str, str]:
         """Return the commit of each tag."""
         api = TagsApi(self._api)
-        pages = self._pages("the list of tags", lambda after: api.list_tags(self._name, after=after, amount=PAGE, **_OPTIONS))
+        pages = self._pages("the list of tags", lambda after: api.list_tags(self._name, after=after, amount=PAGE, **OPTIONS))
         return {item.id: item.commit_id for page in pages for item in page}
 
     def objects(self, ref: str) -> Iterator[ListedObject]:
@@ -172,10 +217,10 @@ class RepositoryClient:
             try:
                 # The SDK's models take ten times as long as the listing.
                 response: Any = api.list_objects_with_http_info(
-                    self._name, ref, after=after, amount=PAGE, presign=False, user_metadata=False, _preload_content=False, **_OPTIONS
+                    self._name, ref, after=after, amount=PAGE, presign=False, user_metadata=False, _preload_content=False, **OPTIONS
                 )
             except NotFoundException as error:
-                raise RefDeleted(f"{self._describe(what)}: not found: {_message(error)}; run again") from None
+                raise RefDeleted(f"{self._describe(what)}: not found: {describe_error(error)}; run again") from None
             return _Page.of(parse_json(response.raw_data))
 
         for page in self._pages(what, fetch, key="path"):
@@ -190,7 +235,7 @@ class RepositoryClient:
 
         def fetch() -> bool:
             try:
-                api.list_objects_with_http_info(self._name, f"{name}$", amount=1, presign=False, _preload_content=False, **_OPTIONS)
+                api.list_objects_with_http_info(self._name, f"{name}$", amount=1, presign=False, _preload_content=False, **OPTIONS)
             except (BadRequestException, NotFoundException):
                 return False
             return True
@@ -207,7 +252,7 @@ class RepositoryClient:
 
         def fetch() -> str | None:
             try:
-                response: Any = api.get_gc_rules_with_http_info(self._name, _preload_content=False, **_OPTIONS)
+                response: Any = api.get_gc_rules_with_http_info(self._name, _preload_content=False, **OPTIONS)
                 return response.raw_data.decode()
             except NotFoundException:
                 return None
@@ -229,7 +274,7 @@ class RepositoryClient:
 
     def link_expiry(self) -> timedelta:
         """Return how long a physical address can be linked after the server created it."""
-        response = self._call("garbage collection config", lambda: InternalApi(self._api).get_garbage_collection_config(**_OPTIONS))
+        response = self._call("garbage collection config", lambda: InternalApi(self._api).get_garbage_collection_config(**OPTIONS))
         if response.grace_period is None or response.grace_period < 0:
             raise self._unreadable("garbage collection config", f"expected a grace_period in seconds, found {response.grace_period!r}")
         return min(seconds(response.grace_period), LONGEST)
@@ -237,10 +282,10 @@ class RepositoryClient:
     def dump_refs(self) -> RefsDump:
         """Dump all current refs and all commits to the namespace, on the server."""
         api = RepositoriesApi(self._api)
-        task = self._call("refs dump", lambda: api.dump_submit(self._name, **_OPTIONS))
+        task = self._call("refs dump", lambda: api.dump_submit(self._name, **OPTIONS))
         until, pause = time.monotonic() + _DUMP_TIMEOUT.total_seconds(), self._server.pause_seconds / 50
         while True:
-            status = self._call(f"refs dump {task.id}", lambda: api.dump_status(self._name, task.id, **_OPTIONS))
+            status = self._call(f"refs dump {task.id}", lambda: api.dump_status(self._name, task.id, **OPTIONS))
             if status.error:
                 raise self._unreadable(f"refs dump {task.id}", f"failed: {status.error}")
             if status.done:
@@ -264,7 +309,7 @@ class RepositoryClient:
 
         def fetch(token: str | None) -> Any:
             request = PrepareGCUncommittedRequest(continuation_token=token)
-            return api.prepare_garbage_collection_uncommitted(self._name, request, **_OPTIONS)
+            return api.prepare_garbage_collection_uncommitted(self._name, request, **OPTIONS)
 
         locations: list[str] = []
         tokens: set[str | None] = set()
@@ -312,7 +357,7 @@ class RepositoryClient:
             raise self._unreadable(what, f"{error.strerror}; check that the server runs, then run again") from error
         except ApiException as error:
             hint = _HINTS.get(error.status or 0, "check the server's log, then run again")
-            raise self._unreadable(what, f"HTTP {error.status}: {_message(error)}; {hint}") from None
+            raise self._unreadable(what, f"HTTP {error.status}: {describe_error(error)}; {hint}") from None
         except urllib3.exceptions.HTTPError as error:
             raise self._unreadable(
                 what, f"no response ({_describe_http_error(error)}); check that the server runs at this endpoint"
@@ -379,14 +424,28 @@ def _read_field(values: Any, key: str, type_: type[_Result]) -> _Result:
     return value
 
 
-_OPTIONS: Final[dict[str, Any]] = {"_request_timeout": _TIMEOUT_SECONDS}
+OPTIONS: Final[dict[str, Any]] = {"_request_timeout": _TIMEOUT_SECONDS}
 
 
-def _message(error: ApiException) -> str:
+def describe_error(error: ApiException) -> str:
     """Return the server's message without headers."""
-    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
+    body = _body(error)
+    message = _find_message(body)
+    return (body[:200] or str(error.reason)) if message is None else message
+
+
+def _is_of_server(error: ApiException) -> bool:
+    """Check if lakeFS sent the response. A proxy or another server sends other bodies."""
+    return _find_message(_body(error)) is not None
+
+
+def _body(error: ApiException) -> str:
+    return error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
+
+
+def _find_message(body: str) -> str | None:
     try:
         document = parse_json(body)
     except ValueError:
-        return body[:200] or str(error.reason)
-    return str(document["message"]) if isinstance(document, dict) and "message" in document else body[:200]
+        return None
+    return str(document["message"]) if isinstance(document, dict) and "message" in document else None

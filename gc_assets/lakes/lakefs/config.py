@@ -11,9 +11,10 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.config.relative_paths import BaseFolder
-from gc_assets.config.rules import RefRetention, policy_row
+from gc_assets.config.rules import DroppedTableRetention, RefRetention, policy_row
 from gc_assets.config.values import Duration, TagPolicy
 from gc_assets.core.deprecation import RenamedAttribute
+from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 
@@ -21,7 +22,7 @@ from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
 
 
-class LakeFsRetention(RefRetention):
+class LakeFsRetention(DroppedTableRetention, RefRetention):
     """History to keep: the server's garbage collection rules, or those of the configuration.
 
     Without rules, the whole history is kept.
@@ -111,6 +112,10 @@ class LakeFsLakeConfig(LakeConfig):
             found += (f"lake {self.name}: `retention` keeps every commit; set `default` or `refs` to collect files of old commits",)
         return found
 
+    @property
+    def idle_rules(self) -> tuple[IdleRule, ...]:
+        return self.retention.idle_rules()
+
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         """Return the rules for history, and the current lifecycle rules for paths.
 
@@ -137,6 +142,10 @@ class LakeFsLakeConfig(LakeConfig):
         location = None if self.location is None else anchor.absolute(self.location, "location")
         rules = None if self.rules is None else anchor.absolute(self.rules, "rules")
         return self.model_copy(update={"location": location, "rules": rules})
+
+    @property
+    def dropped_after(self) -> timedelta | None:
+        return self.retention.dropped_after
 
     @property
     def full_listing_every(self) -> timedelta:

@@ -29,14 +29,28 @@ from gc_assets.core.units import format_duration
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs import containers
 from gc_assets.lakes.lakefs.addresses import DATA, METADATA, Roots, possible_names
+from gc_assets.lakes.lakefs.branches import BranchClient, create_branches, delete_branches, protect_branches
 from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
-from gc_assets.lakes.lakefs.namespaces import namespace_location, refuse_overlap
+from gc_assets.lakes.lakefs.namespaces import find_overlap, namespace_location, refuse_overlap
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import RETENTION_DAYS, retain
 from gc_assets.lakes.lakefs.staging import StagedObject, is_listed, read_server_list, staged_objects
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, UncommittedObject
+from gc_assets.lakes.protocol import (
+    Claim,
+    Commit,
+    CommitSource,
+    Container,
+    ContentRoot,
+    ExpiryAction,
+    ExpiryOutcome,
+    FrozenRefs,
+    Ref,
+    RepositoryIdentity,
+    Retention,
+    UncommittedObject,
+)
 
 # Attempts to read a repository in which branches change or are deleted in the meantime.
 ATTEMPTS: Final = 5
@@ -72,6 +86,29 @@ class LakeFsLake:
         """Read the repository's entry. Raises `LakeUnreadable` if it fails."""
         RepositoryClient(replace(self._server(), pause_seconds=ACCESS_PAUSE_SECONDS), self._config.repository).repository()
 
+    def find_repository(self, repository_uuid: str, namespace: str, server_id: str | None) -> str | None:
+        """Return why the repository of an earlier run may still exist or be needed, or None.
+
+        Its name must be unknown to the server or belong to another repository, and the server must
+        list others, unless its installation is known to be the same.
+        """
+        client = RepositoryClient(self._server(), self._config.repository)
+        try:
+            current, namespaces, current_id = client.find_repository(), client.namespaces(), client.installation_id()
+        except LakeUnreadable as error:
+            return str(error)
+        name, where = self._config.repository, f"the server at {self._config.endpoint}"
+        if server_id not in {None, current_id}:
+            return f"{where} has the installation id {current_id or 'unknown'}, and that of repository {name} was {server_id}"
+        if current is not None and _identify(name, current, None).uuid == repository_uuid:
+            return f"{where} still has repository {name}"
+        if current is None and (name in namespaces or not (namespaces or server_id)):
+            listed = f"lists repository {name}" if namespaces else "lists no repository at all"
+            return f"{where} finds no repository {name}, but {listed}"
+        if (other := find_overlap(namespace, namespaces)) is not None:
+            return f"repository {other} of {where} has the storage namespace {namespaces[other]}"
+        return None
+
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; the current refs are read
         """Read all branches, including hidden ones, all tags, and all staged objects.
 
@@ -87,6 +124,9 @@ class LakeFsLake:
         rules = client.retention_rules() if self._config.retention.source == "server" else None
         min_age = client.link_expiry() + LINK_MARGIN
         refs, sources, staged = self._read_consistent(client, repository, location, rules)
+        if self._config.idle_rules:
+            changed = [item.branch for item in staged]
+            refs = protect_branches(self._branch_client(), refs, self._config.idle_rules, changed, read_only=repository.read_only)
         roots = Roots.of(location, self._storages)
         return FrozenRefs(
             lake=self.name,
@@ -98,6 +138,7 @@ class LakeFsLake:
             notes=tuple(self._build_notes(repository, rules, refs, min_age)),
             min_age_seconds=int(min_age.total_seconds()),
             uncommitted=_build_uncommitted(staged, roots),
+            repository=_identify(self._config.repository, repository, client.installation_id()),
         )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
@@ -119,6 +160,17 @@ class LakeFsLake:
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """Apply the rules. History is never edited."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
+
+    def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Delete idle branches without uncommitted changes."""
+        yield from delete_branches(self._branch_client(), actions)
+
+    def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Create deleted branches at their old heads."""
+        yield from create_branches(self._branch_client(), actions)
+
+    def _branch_client(self) -> BranchClient:
+        return BranchClient(self._server(), self._config.repository)
 
     def _server(self) -> Server:
         config = self._config
@@ -232,6 +284,10 @@ class LakeFsLake:
         branches = {ref.ref_name for ref in refs if ref.ref_type == "branch"}
         for name in sorted(set() if rules is None else rules.branch_days.keys() - branches):
             yield f"lake {self.name}: the server has a retention rule for branch {name!r}, which does not exist"
+
+
+def _identify(name: str, repository: Repository, server_id: str | None) -> RepositoryIdentity:
+    return RepositoryIdentity(name, repository.storage_namespace, repository.created, server_id)
 
 
 def _build_uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[UncommittedObject, ...]:

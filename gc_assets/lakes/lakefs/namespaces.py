@@ -51,14 +51,22 @@ def refuse_overlap(lake: str, repository: str, own_namespace: str, namespaces: M
     Raises:
         LakeUnreadable: If a namespace overlaps. The files of that repository would look like orphans.
     """
+    others = {name: namespace for name, namespace in namespaces.items() if name != repository}
+    if (name := find_overlap(own_namespace, others)) is not None:
+        raise LakeUnreadable(
+            f"lake {lake}: repository {name} has the storage namespace {others[name]}, which overlaps {own_namespace} of {repository}; "
+            "files of one would look like orphans of the other, so nothing is collected. Delete or move one of them."
+        )
+
+
+def find_overlap(own_namespace: str, namespaces: Mapping[str, str]) -> str | None:
+    """Return the first repository whose namespace contains the own one, or is in it."""
     own = _normalize(own_namespace)
     for name, namespace in sorted(namespaces.items()):
         other = _normalize(namespace)
-        if name != repository and (other.startswith(own) or own.startswith(other)):
-            raise LakeUnreadable(
-                f"lake {lake}: repository {name} has the storage namespace {namespace}, which overlaps {own_namespace} of {repository}; "
-                "files of one would look like orphans of the other, so nothing is collected. Delete or move one of them."
-            )
+        if other.startswith(own) or own.startswith(other):
+            return name
+    return None
 
 
 def _normalize(namespace: str) -> str:

@@ -83,6 +83,8 @@ class FakeRepository:
     commits: dict[str, Commit] = field(default_factory=dict)
     trees: dict[str, dict[str, FakeObject]] = field(default_factory=dict)
     rules: dict[str, Any] | None = None
+    # Patterns of the branch protection rules.
+    protected: list[str] = field(default_factory=list)
     storage_namespace: str | None = None
     # Servers before December 2022 resolve a name that begins one commit id to that commit, even if it is a branch (lakeFS #4743).
     prefix_wins: bool = False
@@ -187,6 +189,7 @@ class FakeServer:
         self.grace_period = 86_400
         self.page = 1000
         self.date: str | None = None
+        self.installation: str | None = None
         self.tasks: dict[str, dict[str, str] | None] = {}
         self.pages_of_uncommitted: list[tuple[str, str]] | None = None
         self._listed: dict[str, tuple[dict[str, FakeObject], list[str]]] = {}
@@ -216,6 +219,8 @@ class FakeServer:
             return 200, {"grace_period": self.grace_period}
         if (method, steps) == ("GET", ["repositories"]):
             return 200, self._paginate({name: self._describe(item) for name, item in self.repositories.items()}, query)
+        if (method, steps) == ("GET", ["usage-report", "summary"]):
+            return (200, {"installation_id": self.installation, "reports": []}) if self.installation else (404, {"message": "not enabled"})
         if steps[:1] != ["repositories"] or len(steps) < 2:
             return 501, {"message": "unknown to the fake server"}
         repository = self.repositories.get(steps[1])
@@ -227,6 +232,14 @@ class FakeServer:
             case "GET", ["branches"]:
                 shown = {n: b for n, b in repository.branches.items() if not b.hidden or query.get("show_hidden") in TRUE}
                 return 200, self._paginate({n: {"id": n, "commit_id": b.head} for n, b in shown.items()}, query)
+            case "POST", ["branches"]:
+                return self._create_branch(repository, body)
+            case "GET" | "DELETE", ["branches", name]:
+                return self._branch(repository, method, name)
+            case "GET", ["branches", name, "diff"]:
+                return self._diff(repository, name)
+            case "GET", ["settings", "branch_protection"]:
+                return 200, [{"pattern": pattern} for pattern in repository.protected]
             case "GET", ["tags"]:
                 return 200, self._paginate({n: {"id": n, "commit_id": c} for n, c in repository.tags.items()}, query)
             case "GET", ["refs", ref, "objects", "ls"]:
@@ -257,6 +270,34 @@ class FakeServer:
         amount = min(int(query.get("amount", "100")), self.page)
         names, pagination = _page(sorted(items), query.get("after", ""), amount)
         return {"pagination": pagination, "results": [items[name] for name in names]}
+
+    def _branch(self, repository: FakeRepository, method: str, name: str) -> Answer:
+        if name not in repository.branches:
+            return 404, {"message": "branch not found"}
+        if method == "GET":
+            return 200, {"id": name, "commit_id": repository.branches[name].head}
+        if name == "main":
+            return 400, {"message": "cannot delete repository default branch"}
+        del repository.branches[name]
+        return 204, b""
+
+    def _create_branch(self, repository: FakeRepository, body: Mapping[str, Any]) -> Answer:
+        if body["name"] in repository.branches:
+            return 409, {"message": "branch already exists: not unique"}
+        if body["source"] not in repository.trees:
+            return 404, {"message": "source not found"}
+        repository.branches[body["name"]] = Branch(body["source"])
+        return 201, body["source"].encode()
+
+    def _diff(self, repository: FakeRepository, name: str) -> Answer:
+        if name not in repository.branches:
+            return 404, {"message": "branch not found"}
+        branch = repository.branches[name]
+        changed = [path for path, item in sorted(branch.staged.items()) if item is None or item.is_change]
+        before = repository.trees[branch.head]
+        types = {path: "removed" if branch.staged[path] is None else "changed" if path in before else "added" for path in changed}
+        rows = [{"path": path, "path_type": "object", "type": kind} for path, kind in types.items()]
+        return 200, {"pagination": _page(changed, "", 1000)[1], "results": rows}
 
     def _objects(self, repository: FakeRepository, ref: str, query: Mapping[str, str]) -> Answer:
         seen = repository.resolve(ref)
@@ -326,6 +367,9 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             self._serve("POST")
+
+        def do_DELETE(self) -> None:
+            self._serve("DELETE")
 
         def _serve(self, method: str) -> None:
             length = int(self.headers.get("Content-Length") or 0)

@@ -16,7 +16,7 @@ from lakefs_sdk.api.tags_api import TagsApi
 from lakefs_sdk.api_client import ApiClient
 from lakefs_sdk.configuration import Configuration
 from lakefs_sdk.exceptions import ApiException
-from lakefs_sdk.models.branch_creation import BranchCreation
+from lakefs_sdk.models.tag_creation import TagCreation
 
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeServer
@@ -51,6 +51,14 @@ def test_branches(served: tuple[Recording, ApiClient]) -> None:
         assert BranchesApi(client).list_branches(recording.name, **paging(query)).to_dict() == expected
         matches += 1
     assert matches > 1
+
+
+def test_changes_of_branches(served: tuple[Recording, ApiClient]) -> None:
+    recording, client = served
+    for _, path, expected in replay(served, "staging_diff", "/diff"):
+        found = BranchesApi(client).diff_branch(recording.name, path.split("/branches/")[1].split("/")[0]).to_dict()
+        paths = [[(row["path"], row["type"]) for row in rows["results"]] for rows in (found, expected)]
+        assert paths[0] == paths[1]
 
 
 def test_tags(served: tuple[Recording, ApiClient]) -> None:
@@ -131,5 +139,5 @@ def test_commit_id_prefix_precedes_branch_name_on_old_servers_only(tmp_path: Pat
 def test_unknown_requests_are_refused(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     with pytest.raises(ApiException) as found:
-        BranchesApi(client).create_branch(recording.name, BranchCreation(name="new", source="main"))
+        TagsApi(client).create_tag(recording.name, TagCreation(id="new", ref="main"))
     assert found.value.status == 501

@@ -1,0 +1,221 @@
+"""Protect branches of a repository, delete idle ones, and create them again.
+
+lakeFS deletes a branch with its staging area, and without a condition on the head. Therefore the
+uncommitted changes and the head are read immediately before. A commit between these requests stays
+in the repository, but no ref names it. Objects staged between them are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from lakefs_sdk.api.branches_api import BranchesApi
+from lakefs_sdk.api.repositories_api import RepositoriesApi
+from lakefs_sdk.exceptions import ApiException, NotFoundException
+from lakefs_sdk.models.branch_creation import BranchCreation
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.idle_branches import IdleRule, find_rule
+from gc_assets.lakes.lakefs.client import OPTIONS, PAGE, RepositoryClient, Server, describe_error
+from gc_assets.lakes.protocol import PROTECTED, ExpiryAction, ExpiryOutcome, ExpiryVerdict, Ref
+
+_DENIED: Final = (401, 403, 412)  # 412: a hook refused it
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+# Syntax of patterns that is not evaluated here. A rule with it protects all branches.
+_UNKNOWN_SYNTAX: Final = frozenset("{}[]\\")
+_UNCOMMITTED: Final = "it has uncommitted changes"
+_Verdict = tuple[ExpiryVerdict, str | None]
+
+
+class BranchClient(RepositoryClient):
+    """Client that reads and changes branches. No request is repeated, because a repeated deletion
+    could delete a branch that was created again.
+    """
+
+    def __init__(self, server: Server, repository: str) -> None:
+        super().__init__(server, repository, retries=0)
+
+    def default_branch(self) -> str:
+        entry: Any = self._call("repository", lambda: RepositoriesApi(self._api).get_repository(self._name, **OPTIONS))
+        return entry.default_branch
+
+    def visible_branches(self) -> set[str]:
+        """Return the names of all branches that are not hidden."""
+        api = BranchesApi(self._api)
+        pages = self._pages("the list of branches", lambda after: api.list_branches(self._name, after=after, amount=PAGE, **OPTIONS))
+        return {item.id for page in pages for item in page}
+
+    def protection_patterns(self) -> list[str]:
+        """Return the patterns of the branch protection rules."""
+        api = RepositoriesApi(self._api)
+        rules = self._call("branch protection rules", lambda: api.get_branch_protection_rules(self._name, **OPTIONS))
+        return [rule.pattern for rule in rules or ()]
+
+    def has_changes(self, branch: str) -> bool:
+        """Return whether a branch has uncommitted changes, deletions included."""
+        api = BranchesApi(self._api)
+        found: Any = self._call(f"changes of {branch}", lambda: api.diff_branch(self._name, branch, amount=1, **OPTIONS))
+        return bool(found.results)
+
+    def find_head(self, branch: str) -> str | None:
+        """Return the head of a branch, or None if the server answers that it does not exist."""
+
+        def fetch() -> str | None:
+            try:
+                return str(BranchesApi(self._api).get_branch(self._name, branch, **OPTIONS).commit_id)
+            except NotFoundException:
+                return None
+
+        return self._call(f"branch {branch}", fetch)
+
+    def delete_branch(self, branch: str) -> ApiException | None:
+        """Delete a branch, and return the error of the server, if any."""
+        return self._try(f"deletion of branch {branch}", lambda: BranchesApi(self._api).delete_branch(self._name, branch, **OPTIONS))
+
+    def create_branch(self, branch: str, commit: str) -> ApiException | None:
+        """Create a branch at a commit, and return the error of the server, if any."""
+        creation = BranchCreation(name=branch, source=commit)
+        return self._try(f"creation of branch {branch}", lambda: BranchesApi(self._api).create_branch(self._name, creation, **OPTIONS))
+
+    def _try(self, what: str, call: Callable[[], object]) -> ApiException | None:
+        def send() -> ApiException | None:
+            try:
+                call()
+            except ApiException as error:
+                if (error.status or 0) >= 500:  # it may have been made
+                    raise
+                return error
+            return None
+
+        return self._call(what, send)
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What protects branches of a repository.
+
+    Attributes:
+        default: The default branch.
+        visible: Branches that are not hidden.
+        patterns: Patterns of the branch protection rules.
+        error: Why the protection cannot be read, so that all branches are protected, or None.
+    """
+
+    default: str = ""
+    visible: frozenset[str] = frozenset()
+    patterns: Sequence[str] = field(default_factory=tuple[str, ...])
+    error: str | None = None
+
+    @classmethod
+    def read(cls, client: BranchClient) -> Protection:
+        try:
+            return cls(client.default_branch(), frozenset(client.visible_branches()), client.protection_patterns())
+        except LakeUnreadable as error:
+            return cls(error=str(error))
+
+    def find_reason(self, branch: str) -> str | None:
+        """Return why a branch is never deleted as idle, or None."""
+        if self.error is not None:
+            return f"its protection cannot be read: {self.error}"
+        if branch == self.default:
+            return "it is the default branch of the repository"
+        if branch not in self.visible:
+            return "it is hidden"
+        rule = next((pattern for pattern in self.patterns if _is_protected(pattern, branch)), None)
+        return None if rule is None else f"the branch protection rule {rule!r} protects it"
+
+
+def _is_protected(pattern: str, branch: str) -> bool:
+    return bool(_UNKNOWN_SYNTAX & set(pattern)) or fnmatchcase(branch, pattern)
+
+
+def protect_branches(
+    client: BranchClient, refs: Sequence[Ref], rules: Sequence[IdleRule], staged: Iterable[str | None], *, read_only: bool
+) -> tuple[Ref, ...]:
+    """Return the refs with the reason for which a branch is never deleted as idle.
+
+    Args:
+        client: Client of the repository.
+        refs: The refs.
+        rules: Rules for idle branches. Only branches with a rule are examined.
+        staged: Branches with staged objects.
+        read_only: True if the repository is read-only.
+    """
+    protection, changed = Protection.read(client), set(staged)
+
+    def mark(ref: Ref) -> Ref:
+        if ref.ref_type != "branch" or find_rule(rules, ref.ref_name) is None:
+            return ref
+        reason = "the repository is read-only" if read_only else protection.find_reason(ref.ref_name)
+        reason = reason or (_UNCOMMITTED if ref.ref_name in changed else _find_changes(client, ref.ref_name))
+        return ref if reason is None else replace(ref, properties={**ref.properties, PROTECTED: reason})
+
+    return tuple(map(mark, refs))
+
+
+def _find_changes(client: BranchClient, branch: str) -> str | None:
+    try:
+        return _UNCOMMITTED if client.has_changes(branch) else None
+    except LakeUnreadable as error:
+        return f"its changes cannot be read: {error}"
+
+
+def delete_branches(client: BranchClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+    """Delete branches without changes that have the planned heads. Yield one outcome each."""
+    protection = Protection.read(client)
+    yield from _edit(actions, lambda action: _delete(client, protection, action))
+
+
+def create_branches(client: BranchClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+    """Create deleted branches at their old heads. Yield one outcome each."""
+    yield from _edit(actions, lambda action: _create(client, action))
+
+
+def _edit(actions: Sequence[ExpiryAction], edit: Callable[[ExpiryAction], _Verdict]) -> Iterator[ExpiryOutcome]:
+    for action in actions:
+        try:
+            verdict, error = edit(action)
+        except LakeUnreadable as found:
+            verdict, error = "failed", f"{found}; apply again"
+        yield ExpiryOutcome(action, verdict, error)
+
+
+def _delete(client: BranchClient, protection: Protection, action: ExpiryAction) -> _Verdict:
+    name = str(action.ref_name)
+    if client.find_head(name) is None:
+        return "absent", None
+    reason = protection.find_reason(name) or (_UNCOMMITTED if client.has_changes(name) else None)
+    if reason is not None:
+        return "changed", f"branch {name} is kept: {reason}"
+    head = client.find_head(name)
+    if head is None:
+        return "absent", None
+    if head != action.snapshot_id:
+        return "changed", f"branch {name} points at commit {head} now"
+    error = client.delete_branch(name)
+    if error is None:
+        return "done", None
+    return ("absent", None) if error.status == _NOT_FOUND else _refused(f"branch {name} cannot be deleted", error)
+
+
+def _create(client: BranchClient, action: ExpiryAction) -> _Verdict:
+    name, head = str(action.ref_name), action.snapshot_id
+    error = client.create_branch(name, head)
+    if error is not None and error.status != _CONFLICT:
+        return _refused(f"branch {name} cannot be created at commit {head}", error)
+    found = client.find_head(name)
+    if found == head:
+        return "done" if error is None else "absent", None
+    used = f"the name is in use: branch {name} points at commit {found} now"
+    return "changed", f"{used}; create a branch with another name at commit {head}"
+
+
+def _refused(problem: str, error: ApiException) -> _Verdict:
+    found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
+    if error.status in _DENIED:
+        return "denied", f"{found}; give the collector's user the permissions that docs/lakefs.md lists"
+    return "failed", found
