@@ -29,6 +29,7 @@ from gc_assets.azure.client import (
     ATTEMPTS,
     NOT_FOUND,
     PRECONDITION,
+    SLOW_STATUS,
     UNSUPPORTED,
     check_for_slow_down,
     error_code,
@@ -41,7 +42,7 @@ from gc_assets.azure.client import (
 from gc_assets.azure.pages import PAGE_KEYS, ListedPage, list_pages
 from gc_assets.buckets.identity import build_identity, token_of
 from gc_assets.buckets.protocol import COPY_ENTRIES, Change, Deletion, ObjectInfo, Page, Role, Version, Versioning
-from gc_assets.buckets.requests import map_concurrently
+from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.azure import AzureConfig
 from gc_assets.core.errors import StoreError, is_permanent
@@ -52,7 +53,7 @@ from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 _KEYS_PER_BATCH: Final = 256
 # A copy within an account normally ends with its request. Otherwise it is awaited this long.
 _COPY_SECONDS: Final = 900.0
-_OK, _MISSING, _FALSE, _SERVER_ERROR, _BUSY = 300, 404, 412, 500, 503
+_OK, _MISSING, _FALSE, _SERVER_ERROR = 300, 404, 412, 500
 _NO_VERSION: Final = "null"
 # The error of a delete by the id of the current version.
 CURRENT_VERSION: Final = "OperationNotAllowedOnRootBlob"
@@ -181,8 +182,18 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _writes_versions(self) -> bool:
         """Return True if a written blob has a version. The canary and its version are removed."""
         key = f"{_CANARY}{secrets.token_hex(8)}"
-        version_id = self.put_if_absent(key, b"").require().version_id
-        self.delete_if_match(key, None).require()
+        created = self.put_if_absent(key, b"")
+        if created.verdict == "changed":  # it is ours, and the answer was lost
+            found = self.head(key)
+            created = Change("done", version_id=found and found.version_id, token=found and token_of(found.identity))
+        version_id = created.require().version_id
+        for attempt in range(ATTEMPTS):
+            removed = self.delete_if_match(key, created.token)
+            if removed.verdict in {"done", "absent"}:
+                break
+            if removed.verdict != "unknown" or attempt + 1 == ATTEMPTS:
+                removed.require()
+            pause_before_retry(attempt)
         if version_id is not None:
             with suppress(AzureError):  # a locked version is empty
                 self._blob(key, "change").delete_blob(version_id=version_id)
@@ -231,12 +242,31 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._copy(source, key, to, entry, {"match_condition": MatchConditions.IfMissing})
 
     def delete_if_match(self, key: str, token: str | None) -> Change:
+        """Delete as the protocol specifies. A delete with a condition that was not executed is repeated."""
         condition = _if_match(token) if token is not None else {}
-        return self._change(key, lambda blob: blob.delete_blob(**condition), attempts=1)
+        for attempt in range(ATTEMPTS):
+            change = self._change(key, lambda blob: blob.delete_blob(**condition), attempts=1)
+            if token is None or not _is_busy(change) or attempt + 1 == ATTEMPTS:
+                return change
+            pause_before_retry(attempt)
+        raise AssertionError("a loop of attempts ends by returning")
 
     def delete(self, objects: Sequence[Deletion]) -> list[Change]:
-        requests = [objects[start : start + _KEYS_PER_BATCH] for start in range(0, len(objects), _KEYS_PER_BATCH)]
-        return [change for changes in map_concurrently(requests, self._delete_many) for change in changes]
+        """Delete as the protocol specifies. Deletes with a condition that were not executed are repeated."""
+        changes, pending = dict[int, Change](), list(range(len(objects)))
+
+        def delete_part(numbers: Sequence[int]) -> list[Change]:
+            return self._delete_many([objects[number] for number in numbers])
+
+        for attempt in range(ATTEMPTS):
+            requests = [pending[start : start + _KEYS_PER_BATCH] for start in range(0, len(pending), _KEYS_PER_BATCH)]
+            for numbers, found in zip(requests, map_concurrently(requests, delete_part), strict=True):
+                changes |= zip(numbers, found, strict=True)
+            pending = [number for number in pending if _is_busy(changes[number]) and _is_conditional(objects[number])]
+            if not pending or attempt + 1 == ATTEMPTS:
+                break
+            pause_before_retry(attempt)
+        return [changes[number] for number in range(len(objects))]
 
     def _delete_many(self, objects: Sequence[Deletion]) -> list[Change]:
         """Delete up to 256 blobs with one request, whose answer has an outcome for each."""
@@ -335,7 +365,9 @@ class AzureBucket(BucketStorage[AzureConfig]):
             return Change("denied", found)
         if code in UNSUPPORTED or code == "501":
             return Change("unsupported", found)
-        if status == _BUSY or not was_sent(error) or (status is not None and status < _SERVER_ERROR):
+        if status in SLOW_STATUS or not was_sent(error):
+            return Change("failed", OSError(errno.EAGAIN, found.strerror, found.filename))
+        if status is not None and status < _SERVER_ERROR:
             return Change("failed", found)
         return Change("unknown", found)
 
@@ -439,6 +471,16 @@ class AzureBucket(BucketStorage[AzureConfig]):
 def is_addressable(name: str) -> bool:
     """Return True if a request can name a blob: no component of it is `.` or `..`."""
     return {".", ".."}.isdisjoint(name.replace("\\", "/").split("/"))
+
+
+def _is_busy(change: Change) -> bool:
+    """Return True if the server has not executed a change, and may execute it later."""
+    return change.verdict == "failed" and change.error is not None and change.error.errno == errno.EAGAIN
+
+
+def _is_conditional(item: Deletion) -> bool:
+    """Return True if a repetition cannot delete what was written in the meantime."""
+    return item.token is not None or (item.version_id is not None and item.version_id != _NO_VERSION)
 
 
 def _version(version_id: str | None) -> dict[str, Any]:
