@@ -345,6 +345,7 @@ def test_unanswered_test_of_the_server_is_an_error_and_no_verdict(wire: Wire, mo
             raise ConnectionResetError
 
     with open_gcs_bench(wire.server) as bench:
+        bench.store.probe()  # gets the token of the changing role
         wire.count_from(on_request=drop_deletes)
         with pytest.raises(StoreError, match="cannot test deletes with a canary object") as refused:
             bench.store.acquire(PLAN, "test", CLOCK)
