@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gc_assets.cli.output import print_message
-from gc_assets.core.errors import StoreError, UsageError
+from gc_assets.core.errors import GcError, StoreError, UsageError
 from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
@@ -57,13 +57,39 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
         address = str(Path(given).resolve()) if is_path else given
         try:
             lakes = [lake for folder in list_folders(address) for lake in discover(DiscoveryTarget(folder, objects, os.environ))]
+            lakes += _discover_next_to(address, objects)
         except OSError as error:
             raise StoreError(f"{given}: {error.strerror or error}: {error.filename or address}") from None
         if not lakes:
             raise UsageError(_describe_no_lake(given, address, objects))
-        found += [lake for lake in lakes if lake.entry not in [other.entry for other in found]]
+        new = [lake for lake in lakes if lake.entry not in [other.entry for other in found]]
+        for lake in new:
+            if lake.file:
+                print_message(f"Found the catalog {lake.file}.")
+        found += new
         addresses += [address] if (scheme_of(address) == FILE or is_in_bucket(address)) and not Path(address).is_file() else []
     return addresses, found
+
+
+def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
+    """Return the lakes in the parent of a local folder that use files in the folder.
+
+    In the layout of many tutorials, the SQLite catalog is next to the warehouse.
+    """
+    from gc_assets.core.paths import Location
+    from gc_assets.lakes.discovery import DiscoveryTarget
+    from gc_assets.lakes.kinds import discover
+
+    path = DiscoveryTarget(address, objects, os.environ).path
+    if path is None or not path.is_dir() or path.parent == Path("/"):
+        return []
+    folder = Location.parse(str(path))
+    try:
+        lakes = list(discover(DiscoveryTarget(str(path.parent), objects, os.environ)))
+    except (GcError, OSError) as error:
+        print_message(f"Catalogs in {path.parent} are not searched: {error}")
+        return []
+    return [lake for lake in lakes if any(folder.contains(Location.parse(location)) for location in lake.locations)]
 
 
 def _describe_no_lake(given: str, address: str, objects: Objects) -> str:

@@ -42,6 +42,7 @@ def scan_command(settings: Settings, places: tuple[str, ...], output: str | None
     \b
     A PLACE is the same as for `gc-assets init`:
       a folder with Icechunk repositories or SQLite catalogs, up to three levels deep
+        (and a SQLite catalog next to the folder, if it has tables in it)
       s3://bucket/prefix/ of an Icechunk repository
       a SQLite file that is an Iceberg catalog
       http://host of a Nessie, lakeFS or Iceberg REST server

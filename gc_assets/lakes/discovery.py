@@ -79,12 +79,14 @@ class DiscoveredLake:
         entry: The entry of `lakes.yaml` without `name`.
         locations: File folders recorded by the lake. New tables are expected in the same folders.
         note: Values to be added by the user, empty if the entry is complete.
+        file: The file of a catalog on this machine, otherwise empty.
     """
 
     name: str
     entry: Mapping[str, Any]
     locations: tuple[str, ...] = ()
     note: str = ""
+    file: str = ""
 
 
 def list_folders(address: str) -> Iterator[str]:

@@ -310,6 +310,38 @@ def test_folder_of_metadata_without_a_catalog_is_explained(data: Path, tmp_path:
     assert not (tmp_path / "lakes.yaml").exists()
 
 
+@pytest.mark.parametrize("place", ["warehouse", "", "catalog.db"])
+def test_catalog_next_to_the_warehouse_is_found(place: str, tmp_path: Path) -> None:
+    """The layout of many tutorials. Another catalog there, without tables in the folder, is not taken."""
+    LakeBuilder(tmp_path / "lake").table("shop.orders", AT).append(AT)
+    (other := LakeBuilder(tmp_path / "other")).table("db.t", AT)
+    shutil.copy(other.root / "catalog.db", tmp_path / "lake" / "other.db")
+    place_of = str(tmp_path / "lake" / place)
+    result = init(place_of, "-o", str(tmp_path / "new.yaml"), "--state", str(tmp_path / "state"))
+    assert result.exit_code == 0, result.stderr
+    document = yaml.safe_load((tmp_path / "new.yaml").read_text())
+    uris = [lake["catalog"]["uri"] for lake in document["lakes"]]
+    taken = ["catalog.db", "other.db"] if not place else ["catalog.db"]
+    assert uris == [f"sqlite:///{tmp_path}/lake/{name}" for name in taken]
+    assert [line for line in result.stderr.splitlines() if "Found" in line] == [
+        f"Found the catalog {tmp_path}/lake/{name}." for name in taken
+    ]
+    assert f"file://{tmp_path}/lake/warehouse/" in [storage["location"] for storage in document["storages"]]
+
+
+def test_unreadable_parent_of_a_place_is_named(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> Iterator[Path]:
+        if path == data.parent:
+            raise PermissionError(13, "Permission denied", str(path))
+        return iterdir(path)
+
+    iterdir = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    result = init(str(data), "-o", str(tmp_path / "new.yaml"), "--state", str(tmp_path / "state"))
+    assert result.exit_code == 0, result.stderr
+    assert f"Catalogs in {data.parent} are not searched: " in result.stderr
+
+
 def test_init_without_a_place_shows_examples() -> None:
     result = CliRunner().invoke(cli, ["init"])
     assert result.exit_code == 2

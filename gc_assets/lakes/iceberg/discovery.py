@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +37,8 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
         files = sorted(item for item in path.iterdir() if item.suffix in _SUFFIXES) if path.is_dir() else [path]
         for file in files:
             for name in _list_catalogs(file):
-                yield _describe_catalog(name if name != "default" else file.stem, name, {"type": "sql", "uri": f"sqlite:///{file}"})
+                lake = _describe_catalog(name if name != "default" else file.stem, name, {"type": "sql", "uri": f"sqlite:///{file}"})
+                yield replace(lake, file=str(file))
 
 
 def _describe_catalog(name: str, catalog_name: str, catalog: dict[str, str]) -> DiscoveredLake:
