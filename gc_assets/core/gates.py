@@ -69,7 +69,12 @@ def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Am
 
 
 def live_drop(
-    live: LiveCount, previous: LiveCount | None, limit: float, expired: LiveCount = NO_LIVE_FILES, notes: Sequence[str] = ()
+    live: LiveCount,
+    previous: LiveCount | None,
+    limit: float,
+    expired: LiveCount = NO_LIVE_FILES,
+    notes: Sequence[str] = (),
+    tables: Sequence[str] = (),
 ) -> GateResult:
     """Fail if live files drop by more than `limit` since the last accepted run.
 
@@ -81,6 +86,7 @@ def live_drop(
         limit: Maximum share.
         expired: Live files of that run that the policy has expired since. They do not count.
         notes: Why further expired files count.
+        tables: Descriptions of the tables that lost most files.
     """
     if previous is None:
         return _result("live_drop", True, f"{count_of(live.files, 'live file')}; no accepted run to compare with.", overridable=True)
@@ -96,10 +102,13 @@ def live_drop(
     if drop <= limit:
         message += "".join(f", {_describe_fall(name, live, previous, expired)}" for name in sorted(fallen)[:5])
     message += f"; max_live_drop allows {limit:.1%}."
+    passed = drop <= limit and not fallen
+    if tables and not passed:
+        message += f" Largest drops: {', '.join(tables)}. If they were not intended, restore the tables or the catalog, then run again."
     message += "".join(f" {note[:1].upper()}{note[1:]}." for note in notes[:5])
     numbers = {"live": live.files, "before": previous.files, "drop": max([drop, *fallen.values()]), "limit": limit}
     numbers |= {"expired": expired.files} if expired.files else {}  # otherwise as before 0.4, because the plan id depends on them
-    return _result("live_drop", drop <= limit and not fallen, message, overridable=True, numbers=numbers)
+    return _result("live_drop", passed, message, overridable=True, numbers=numbers)
 
 
 def _describe_fall(lake: str, live: LiveCount, previous: LiveCount, expired: LiveCount) -> str:

@@ -55,10 +55,12 @@ class ExpiredSince:
     Attributes:
         files: Their number by lake.
         notes: Why further expired files do not count.
+        by_table: Their number by lake and table uuid.
     """
 
     files: Mapping[str, int] = field(default_factory=dict[str, int])
     notes: tuple[str, ...] = ()
+    by_table: Mapping[tuple[str, str | None], int] = field(default_factory=dict[tuple[str, str | None], int])
 
     @property
     def count(self) -> LiveCount:
@@ -129,10 +131,10 @@ def count_expired_since(
         live: `live_files` of all lakes in this run.
     """
     log_activity("counting the files that expired since the last accepted run")
-    counts, notes = dict[str, int](), list[str]()
+    counts, notes, by_table = dict[str, int](), list[str](), Counter[tuple[str, str | None]]()
     for now in live:
         lake = now.receipt.owner
-        earlier = _find_input(context, accepted, LIVE_FILES, lake)
+        earlier = find_input(context, accepted, LIVE_FILES, lake)
         if earlier is None:
             notes.append(_NOT_IN_STATE.format(lake=lake, table=LIVE_FILES.name))
             continue
@@ -147,10 +149,13 @@ def count_expired_since(
         if isinstance(expired, str):
             notes.append(_NOT_IN_STATE.format(lake=lake, table=expired))
             continue
-        if files := sum(count for commit, count in by_commit.items() if expired.contains(commit)):
+        mine = {commit: count for commit, count in by_commit.items() if expired.contains(commit)}
+        for (table, _), count in mine.items():
+            by_table[lake, table] += count
+        if files := sum(mine.values()):
             counts[lake] = files
         notes += _describe_missing_refs(lake, expired, by_commit)
-    return ExpiredSince(counts, tuple(notes))
+    return ExpiredSince(counts, tuple(notes), by_table)
 
 
 def _expired_by_commit(
@@ -172,7 +177,7 @@ def _read_expired_commits(
 ) -> ExpiredCommits | str:
     """Read the states of commits in both runs. Return the name of a table that is not in the state."""
     names, lake = frozenset(commits), now.receipt.owner
-    tables = {table.name: _find_input(context, earlier, table, lake) for table in (REACHABLE_SNAPSHOTS, LAKE_REFS, EXPIRY_PLAN)}
+    tables = {table.name: find_input(context, earlier, table, lake) for table in (REACHABLE_SNAPSHOTS, LAKE_REFS, EXPIRY_PLAN)}
     before = {name: table for name, table in tables.items() if table is not None}
     if missing := tables.keys() - before.keys():
         return min(missing)
@@ -206,7 +211,7 @@ def _ref_names(rows: pa.Table) -> frozenset[RefName]:
     return frozenset(zip(rows.column("table_uuid").to_pylist(), rows.column("ref_name").to_pylist(), strict=True))
 
 
-def _find_input(context: RunContext, table: PublishedTable, wanted: Table, lake: str) -> PublishedTable | None:
+def find_input(context: RunContext, table: PublishedTable, wanted: Table, lake: str) -> PublishedTable | None:
     """Return an input of a published table, or None if it is not in the state any more."""
     name = f"{lake}/{wanted.name}/"
     run_id = next((text.partition(":")[0] for path, text in table.receipt.inputs.items() if path.startswith(name)), None)

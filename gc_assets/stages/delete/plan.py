@@ -47,6 +47,7 @@ from gc_assets.stages.delete.left_out import (
 from gc_assets.stages.delete.plan_header import PlanContent, build_header
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.delete.plan_rows import plan_rows, sum_files
+from gc_assets.stages.delete.table_drops import find_table_drops
 from gc_assets.stages.delete.uploads import find_old_uploads, upload_totals
 from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_run
 from gc_assets.stages.records.ledger import (
@@ -130,7 +131,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
         left_out,
         expired,
         tuple(open_plans),
-        _find_expired_since(spark, inputs),
+        *_explain_drop(spark, inputs),
     )
     header = build_header(inputs, content)
     aborted = {UPLOADS_SIDE: tuple(write_parts(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
@@ -141,22 +142,25 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     return publish(state, run, written, context.clock, inputs=inputs.tables, summary=summary, unsafe=context.unsafe)
 
 
-def _find_expired_since(spark: SparkSession, inputs: PlanInputs) -> ExpiredSince:
-    """Count the files that the policy has expired since the last accepted run.
+def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince, tuple[str, ...]]:
+    """Count the files that the policy has expired since the last accepted run, and name the tables
+    that lost most other files.
 
-    They are only counted if the gate `live_drop` would fail without them.
+    This is only done if the gate `live_drop` would fail otherwise.
     """
     context, storage = inputs.context, inputs.storage
     accepted = last_accepted_run(context, storage)
     if accepted is None:
-        return ExpiredSince()
+        return ExpiredSince(), ()
     live = live_count(inputs.live, storage)
     previous = AcceptedRun.of(context, header_of(accepted)).count(live)
     if gates.live_drop(live, previous, context.storage(storage).gates.max_live_drop).passed:
-        return ExpiredSince()
+        return ExpiredSince(), ()
     # Plans of releases before 0.4 do not record which lake needed files.
     compared = [table for table in inputs.live if not previous.by_lake or table.receipt.owner in previous.by_lake]
-    return count_expired_since(spark, context, storage, accepted, compared)
+    expired = count_expired_since(spark, context, storage, accepted, compared)
+    drops = find_table_drops(context, storage, accepted, compared, expired.by_table)
+    return expired, tuple(map(str, drops))
 
 
 def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, excluded: Collection[History]) -> WrittenParts:

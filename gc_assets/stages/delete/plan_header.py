@@ -40,6 +40,7 @@ class PlanContent:
         left_out_expired: The expired files among them.
         open_plans: Earlier plans that are partly applied, with the reason why they are open.
         expired_since: Live files of the last accepted run that the policy has expired since.
+        table_drops: Descriptions of the tables that lost most other live files.
     """
 
     written: WrittenParts
@@ -52,6 +53,7 @@ class PlanContent:
     left_out_expired: Totals = field(default_factory=Totals)
     open_plans: tuple[str, ...] = ()
     expired_since: ExpiredSince = field(default_factory=ExpiredSince)
+    table_drops: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -102,6 +104,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         quarantined=Amount(files=sum(part.rows for part in content.written.side.get(WAITING_SIDE, ()))),
         expiry_actions=content.expiry.summary.get("lake", {}),
         edits_by_action=content.expiry.summary.get("action", {}),
+        idle_branches=content.expiry.summary.get("idle_branches", {}),
         expiry_digest=f"{content.expiry.digest:016x}",
         gates=tuple(_check_gates(inputs, content, live, _amount(counts.by_action.get(QUARANTINE, Totals())))),
         rows=content.written.rows,
@@ -167,6 +170,12 @@ def _warn_of_gone_namespaces(config: Config, found: OrphanFilesSummary) -> Itera
         )
 
 
+def _check_idle_branches(expiry: WrittenParts, limit: int) -> list[GateResult]:
+    """Return the gate on idle branches, if the plan deletes any."""
+    count = sum(expiry.summary.get("idle_branches", {}).values())
+    return [gates.idle_branches(count, limit)] if count else []
+
+
 def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, planned: Amount) -> list[GateResult]:
     context = inputs.context
     found, limits = inputs.orphans.summary(OrphanFilesSummary), context.storage(inputs.storage).gates
@@ -186,6 +195,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
             limits.max_live_drop,
             content.expired_since.count,
             content.expired_since.notes,
+            content.table_drops,
         ),
         gates.lakes_present(earlier.missing_lakes(live) if earlier is not None else []),
         gates.unreadable_tables(inputs.unreadable, limits.max_unreadable, content.deferred),
@@ -199,6 +209,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
         gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
         _check_new_claims(found),
         *_check_dropped(found, limits.max_dropped_tables),
+        *_check_idle_branches(content.expiry, limits.max_idle_branches),
         gates.unfinished_apply(content.open_plans),
         gates.damaged_histories(list_damage(context.state, [lake.name for lake in context.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -39,7 +40,9 @@ def test_live_drop_is_refused_until_a_user_accepts_it(spark: SparkSession, tmp_p
         house.now = days_ago(day)
         refused = house.plan()
         assert house.failed_gates(refused) == {"live_drop"}
-        assert f"after {complete.live_files:,} in the last accepted run" in refused.failed_gates[0].message
+        message = refused.failed_gates[0].message
+        assert f"after {complete.live_files:,} in the last accepted run" in message
+        assert re.search(r"Largest drops: sales: db\.big \(\d+ to 0 files\)\. If they were not intended", message)
     with pytest.raises(GateRefused, match="--override live_drop"):
         house.approve(refused)
     house.approve(refused, "live_drop")
