@@ -14,10 +14,11 @@ from gc_assets.cli.output import print_message, write_json
 @format_option()
 @common_options
 def forget_command(settings: Settings, lake: str, by: str, format_: str) -> None:
-    """Record that a lake was emptied or removed from lakes.yaml on purpose.
+    """Record that a lake was emptied, removed from lakes.yaml or deleted on its server on purpose.
 
     Otherwise the gate lakes_present refuses every plan of the storages in which the lake had live
-    files, because the lake no longer protects files that it shared. Deletes nothing.
+    files, because the lake no longer protects files that it shared. A lakeFS repository that was
+    deleted on its server stays unreadable without a record. Deletes nothing.
 
     \b
     Example:

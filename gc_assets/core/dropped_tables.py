@@ -50,6 +50,8 @@ class RememberedTable:
         known_tables: Number of tables of the lake that were listed before that run.
         replaced: True if its name now belongs to another table.
         last_writer: Program that made the newest known commit, if it is known.
+        noun: `table`, or `repository` for a repository of a server. The metadata location of a
+            repository is the address of its files.
     """
 
     lake: str
@@ -66,6 +68,7 @@ class RememberedTable:
     known_tables: int = 0
     replaced: bool = False
     last_writer: str | None = None
+    noun: str = TABLE
 
     @property
     def claim_table(self) -> str:
@@ -75,6 +78,13 @@ class RememberedTable:
     @property
     def name(self) -> str:
         return f"{self.lake}: {self.table_name or self.table_uuid}"
+
+    @property
+    def lost_amount(self) -> str:
+        """Amount of the lake that the same run missed first, for messages."""
+        if self.noun == REPOSITORY:
+            return f"its repository {self.table_name}"
+        return f"{self.lost_tables:,} of {self.known_tables:,} tables"
 
     @property
     def written_before(self) -> datetime:
@@ -345,7 +355,9 @@ class DroppedPrefixes:
         found: dict[str, list[int]] = {}
         for index, item in enumerate(self.tables):
             for prefix in item.table.prefixes:
-                if not self._is_of_lake(prefix):
+                # A repository that was made again in place has the claim of the former one.
+                is_same = item.table.noun == REPOSITORY and prefix in self.of_lakes
+                if is_same or not self._is_of_lake(prefix):
                     found.setdefault(prefix, []).append(index)
         return {prefix: sorted(indices, key=lambda index: self.tables[index].before) for prefix, indices in found.items()}
 

@@ -234,7 +234,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryIdentity:
-    """What identifies a repository on its server.
+    """Identity of a repository on its server.
 
     Attributes:
         name: Name of the repository.

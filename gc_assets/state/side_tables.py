@@ -374,6 +374,7 @@ DROPPED_COLUMNS: Final = (
     column("bytes", LONG, "Their size.", since="0.4"),
     column("newest_file", TIMESTAMP, "Time of the newest file under its claims that no listed table claims.", since="0.4"),
     column("newest_key", STRING, "Key of that file.", since="0.4"),
+    column("noun", STRING, "table, or repository for a repository of a server.", since="0.4"),
 )
 DROPPED_TABLES: Final = schema_of(*DROPPED_COLUMNS)
 # The dropped tables, as `gc-assets show` lists them.

@@ -98,6 +98,24 @@ class UnreadTable(BaseModel):
     address: str | None = None
 
 
+class RepositorySummary(BaseModel):
+    """Identity of a repository, see `RepositoryIdentity` in `lakes/protocol.py`.
+
+    Attributes:
+        read_at: Time of the last freeze that read it.
+        deleted: True if its server has deleted it since, and a user forgot the lake.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
+
+    name: str
+    namespace: str
+    created: int
+    server_id: str | None = None
+    read_at: Moment
+    deleted: bool = False
+
+
 class LakeRefsSummary(Summary):
     """Summary of `lake_refs`.
 
@@ -107,6 +125,7 @@ class LakeRefsSummary(Summary):
         pinned: Number of pinned files.
         unread: Unreadable tables not listed in any other table of the run.
         resolved_as: Digest of the storages by which addresses were resolved.
+        repository: The repository, if the lake is one of a server.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -126,6 +145,7 @@ class LakeRefsSummary(Summary):
     named_prefixes: dict[str, str] | None = None
     named_prefixes_error: str | None = None
     resolved_as: str | None = None
+    repository: RepositorySummary | None = None
 
 
 class CommitGraphSummary(Summary):
@@ -429,6 +449,7 @@ class DroppedTableSummary(BaseModel):
     gone_since: Moment
     last_writer: str | None = None
     waits_for: str | None = None
+    noun: str = "table"
 
     def __str__(self) -> str:
         name = self.table_name or self.table_uuid

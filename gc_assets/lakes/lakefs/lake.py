@@ -105,7 +105,8 @@ class LakeFsLake:
         if current is None and (name in namespaces or not (namespaces or server_id)):
             listed = f"lists repository {name}" if namespaces else "lists no repository at all"
             return f"{where} finds no repository {name}, but {listed}"
-        if (other := find_overlap(namespace, namespaces)) is not None:
+        # A repository made again in place is this lake, whose live files are known.
+        if (other := find_overlap(namespace, {key: value for key, value in namespaces.items() if key != name})) is not None:
             return f"repository {other} of {where} has the storage namespace {namespaces[other]}"
         return None
 

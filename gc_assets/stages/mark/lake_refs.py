@@ -28,6 +28,7 @@ from gc_assets.lakes.protocol import (
     UnreadableTable,
     UpgradableLake,
 )
+from gc_assets.stages.mark.deleted_repositories import freeze_lake, is_forgotten_since, summarize_repository
 from gc_assets.stages.mark.previous_refs import build_freeze, refuse_hidden
 from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_rows
 from gc_assets.state.journal import PublishedTable
@@ -63,10 +64,11 @@ _RESOLVED_SIDES: Final = (CLAIMS_SIDE, UNCOMMITTED_SIDE, PINNED_SIDE)
 def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     """Publish the frozen refs of a run date, or return the existing freeze.
 
-    A freeze is never overwritten. A new one is published next to it in three cases:
+    A freeze is never overwritten. A new one is published next to it in these cases:
 
     - the run is a rehearsal and the freeze is not, or the reverse;
     - the run is a verification mark;
+    - the lake could not be read, and a user forgot it since, because its repository was deleted;
     - the run date is today and a plan has edited the history of the lake since the freeze, which
       therefore names commits that no longer exist, or the format of the lake was upgraded since.
 
@@ -114,6 +116,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         unread=tuple(UnreadTable(table_name=item.table_name, why=item.reason, address=item.address) for item in refs.unreadable),
         named_prefixes=None if refs.named_prefixes is None else dict(refs.named_prefixes.prefixes),
         named_prefixes_error=None if refs.named_prefixes is None else refs.named_prefixes.error,
+        repository=summarize_repository(refs, frozen_at),
     )
     written = write_rows(rows, LAKE_REFS, run, state.files, sides)
     summary = summary.model_copy(update={"resolved_as": resolver.settings_digest})
@@ -126,7 +129,7 @@ def _freeze(context: RunContext, lake_name: str, lake: Lake, resolver: KeyResolv
     A lake of some kinds is unreadable as a whole instead of stopping the run.
     """
     try:
-        refs = _freeze_by_name(lake, context.as_of)
+        refs = _freeze_by_name(context, lake, context.as_of)
         return refs, _build_side_tables(refs, resolver)
     except ClockSkewed:
         raise  # the clock of this machine may be wrong, and the ages of all lakes depend on it
@@ -139,10 +142,10 @@ def _freeze(context: RunContext, lake_name: str, lake: Lake, resolver: KeyResolv
         return refs, _build_side_tables(refs, resolver)
 
 
-def _freeze_by_name(lake: Lake, as_of: datetime) -> FrozenRefs:
+def _freeze_by_name(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
     """Freeze the lake. An unexpected error, for example of a server's library, names the lake."""
     try:
-        return lake.freeze(as_of)
+        return freeze_lake(context, lake, as_of)
     except (GcError, ImportError):
         raise
     except Exception as error:
@@ -154,6 +157,8 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
         return False
     if context.run_date != context.clock.today():
         return True
+    if is_forgotten_since(context, frozen):
+        return False
     if not _has_current_sources(context, lake_name, frozen):
         return False
     logs = context.state.history(lake_name, EXPIRY_LOG.name)

@@ -18,6 +18,7 @@ from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import GcError, StateError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import RemoteLake, as_remote
+from gc_assets.stages.mark.deleted_repositories import is_deleted
 from gc_assets.stages.sweep.listings import find_earlier_listing
 from gc_assets.state.schemas import LAKE_REFS
 
@@ -105,10 +106,10 @@ def _write_probe(context: RunContext) -> None:
 
 def _check_lake(context: RunContext, lake: RemoteLake) -> None:
     try:
-        frozen = context.find(LAKE_REFS, lake.name)
+        is_read = context.find(LAKE_REFS, lake.name) is not None or is_deleted(context, lake.name)
     except (StateError, OSError):
         return  # the check of the state reports it
-    if frozen is None:  # frozen refs are not read again
+    if not is_read:  # frozen refs are not read again
         lake.check_access()
 
 

@@ -20,6 +20,7 @@ from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.engine.progress import set_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
+from gc_assets.stages.mark.deleted_repositories import freeze_lake
 from gc_assets.stages.read import doctor_lakes as lake_checks
 from gc_assets.stages.read import doctor_records as records
 from gc_assets.stages.read.doctor_access import find_unreachable
@@ -99,7 +100,7 @@ def _skip_unreachable(failed: Finding, checks: Sequence[str]) -> Iterator[Check]
 
 
 def _check_lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
-    frozen[name] = context.lake(name).freeze(context.clock.now())
+    frozen[name] = freeze_lake(context, context.lake(name), context.clock.now())
     yield from lake_checks.check_readable(context, name, frozen[name])
 
 

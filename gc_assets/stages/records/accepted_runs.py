@@ -123,11 +123,8 @@ class AcceptedRun:
 
         For a real run, records of rehearsals and records from the future do not count.
         """
-        since, now, is_rehearsal = plan.created_at, context.clock.now(), context.clock.is_rehearsal
         forgotten = [
-            name
-            for name in plan.refs_digests
-            if any(since <= record.at <= now and (is_rehearsal or not record.rehearsal) for record in _records(context.state, name))
+            name for name in plan.refs_digests if find_forgotten(context, name, plan.created_at) is not None or _is_deleted(context, name)
         ]
         lakes = context.config.lakes
         reused = {lake.label for lake in lakes if lake.label != lake.name}
@@ -158,6 +155,23 @@ class AcceptedRun:
 def _is_accepted(plan: ListedPlan) -> bool:
     overrides = plan.verdict.overrides if plan.verdict.is_approved else ()
     return not _COMPARES & (set(plan.header.refused_by) - set(overrides))
+
+
+def find_forgotten(context: RunContext, lake_name: str, since: datetime) -> ForgottenLake | None:
+    """Return the first record since a time that a lake is removed on purpose, or None.
+
+    For a real run, records of rehearsals and records from the future do not count.
+    """
+    now, is_rehearsal = context.clock.now(), context.clock.is_rehearsal
+    valid = (item for item in _records(context.state, lake_name) if since <= item.at <= now and (is_rehearsal or not item.rehearsal))
+    return next(valid, None)
+
+
+def _is_deleted(context: RunContext, lake_name: str) -> bool:
+    """Check if a lake is a deleted repository, which requires a record since it was last read."""
+    refs = context.find(LAKE_REFS, lake_name) if any(lake.name == lake_name for lake in context.config.lakes) else None
+    repository = refs.summary(LakeRefsSummary).repository if refs is not None else None
+    return repository is not None and repository.deleted
 
 
 def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> ForgottenLake:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.claims import Claim, Claims, Owner
 from gc_assets.core.dropped_tables import (
     FORGET_AFTER,
+    REPOSITORY,
     DroppedPrefixes,
     DroppedTable,
     FormerFiles,
@@ -37,7 +38,7 @@ from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, collect, run_in_process, spark_schema, write_parts
 from gc_assets.engine.tasks import fits_in_process
-from gc_assets.lakes.protocol import as_listing
+from gc_assets.lakes.protocol import as_listing, as_repository
 from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.claims import claims_of, collector_paths, effective_claims
@@ -102,8 +103,7 @@ class DroppedTables:
         )
         due = [item for item in shown if item.is_due and item.accepted_at is None and not item.table.replaced]
         lost = {
-            f"lake {item.table.lake} missed {item.table.lost_tables:,} of {item.table.known_tables:,} tables first in the run of "
-            f"{item.table.gone_since:%Y-%m-%d %H:%M} UTC"
+            f"lake {item.table.lake} missed {item.table.lost_amount} first in the run of {item.table.gone_since:%Y-%m-%d %H:%M} UTC"
             for item in due
             if 2 * item.table.lost_tables > item.table.known_tables
         }
@@ -172,6 +172,7 @@ def _summarize(item: DroppedTable) -> DroppedTableSummary:
         gone_since=table.gone_since or table.last_seen,
         last_writer=table.last_writer,
         waits_for=item.waits_for,
+        noun=table.noun,
     )
 
 
@@ -237,7 +238,7 @@ def find_dropped_tables(
     decided = [_add_state(context, item, now, unreadable) for item in decided]
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
-    decided = _confirm(context, _hold_used(context, decided), lakes)
+    decided = _confirm_repositories(context, _confirm(context, _hold_used(context, decided), lakes))
     return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(decided), present, of_lakes), tuple(lakes))
 
 
@@ -391,6 +392,21 @@ def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[L
     example = next(item for item in decided if item.table.table_uuid in reasons)
     others = f"the table list of lake {example.table.lake} may be incomplete: {reasons[example.table.table_uuid]}"
     return [replace(item, waits_for=reasons.get(item.table.table_uuid, others)) if item.is_due else item for item in decided]
+
+
+def _confirm_repositories(context: RunContext, decided: list[DroppedTable]) -> list[DroppedTable]:
+    """Ask the servers for each repository by its name. One that may exist or be needed waits."""
+    return [replace(item, waits_for=_find_repository(context, item.table)) if item.is_due else item for item in decided]
+
+
+def _find_repository(context: RunContext, table: RememberedTable) -> str | None:
+    lake = as_repository(context.lake(table.lake)) if table.noun == REPOSITORY else None
+    if lake is None:
+        return None
+    current = context.table(LAKE_REFS, table.lake).summary(LakeRefsSummary).repository
+    if current is None or table.metadata_location is None:
+        return f"lake {table.lake} is unreadable"
+    return lake.find_repository(table.table_uuid, table.metadata_location, current.server_id)
 
 
 def _sum_former_files(

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.claims import Claim
-from gc_assets.core.dropped_tables import LakeTables, RememberedTable, remember_tables
+from gc_assets.core.dropped_tables import REPOSITORY, TABLE, LakeTables, RememberedTable, remember_tables
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import RepositoryIdentity
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
 from gc_assets.stages.records.plans import list_plans
@@ -90,6 +91,8 @@ def read_remembered(context: RunContext, swept: PublishedTable) -> list[tuple[Re
 def _value(name: str, value: Any) -> Any:
     if name == "table_uuid":
         return value.lower()  # earlier releases kept the case
+    if name == "noun":
+        return value or TABLE
     return tuple(value) if name == "prefixes" else value
 
 
@@ -110,7 +113,9 @@ def update_memory(
         refs: `lake_refs` of all lakes.
     """
     previous = read_memory(context, storage_name)
-    if not previous and not any(claim.table is not None and claim.collect for claim in claims):
+    refs = list(refs)
+    has_repositories = any(table.summary(LakeRefsSummary).repository is not None for table in refs)
+    if not previous and not has_repositories and not any(claim.table is not None and claim.collect for claim in claims):
         return [], []
     lakes = list_lake_tables(context, refs, claims, known_tables(context))
     previous = _add_verified(context, previous, lakes)
@@ -182,8 +187,11 @@ def list_lake_tables(
 
 
 def catalog_identity(context: RunContext, lake_name: str) -> str:
-    """Return what identifies the catalog of a lake, without secrets."""
-    return "".join(context.config.lake(lake_name).catalog_location())
+    """Return what identifies the catalog or server of a lake in this run, without secrets."""
+    refs = context.find(LAKE_REFS, lake_name)
+    repository = refs.summary(LakeRefsSummary).repository if refs is not None else None
+    server_id = f" {repository.server_id}" if repository is not None and repository.server_id is not None else ""
+    return "".join(context.config.lake(lake_name).catalog_location()) + server_id
 
 
 def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Claim], known: Mapping[str, KnownTable]) -> LakeTables:
@@ -211,6 +219,9 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
         for uuid, found in sorted(prefixes.items())
         if uuid in names and uuid not in unreadable_uuids and uuid in known
     )
+    repository = _find_repository(context, refs, claims)
+    if repository is not None:
+        names, tables = {**names, repository.table_uuid: repository.table_name}, (*tables, repository)
     return LakeTables(
         lake,
         catalog_identity(context, lake),
@@ -221,6 +232,25 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
         {name: uuid for uuid, name in names.items() if name is not None},
         frozenset(item.table_name for item in (*unreadable, *summary.unread) if item.table_name is not None),
         any(item.is_whole_lake for item in unreadable),
+    )
+
+
+def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence[Claim]) -> RememberedTable | None:
+    """Return the repository of a server that a lake is, or None if it was deleted."""
+    lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
+    found = summary.repository
+    if found is None or found.deleted:
+        return None
+    return RememberedTable(
+        lake,
+        RepositoryIdentity(found.name, found.namespace, found.created).uuid,
+        found.name,
+        catalog_identity(context, lake),
+        tuple(sorted({claim.prefix for claim in claims if claim.owner.lake == lake and claim.table is None and claim.collect})),
+        summary.frozen_at,
+        claims_by_uuid=False,
+        metadata_location=found.namespace,
+        noun=REPOSITORY,
     )
 
 

@@ -27,7 +27,7 @@ class RepositoryBuilder:
         self.now = now
         self._count = 0
         self._written: dict[str, datetime] = {}
-        (self.repository.namespace / "data").mkdir(parents=True)
+        (self.repository.namespace / "data").mkdir(parents=True, exist_ok=True)
         self.repository.branches["main"] = Branch(self.record("first", [], {}))
 
     @property

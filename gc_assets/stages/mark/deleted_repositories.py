@@ -1,0 +1,100 @@
+"""Freeze a lake whose repository may have been deleted on its server.
+
+A deleted repository is unreadable until a user forgets its lake (`gc-assets forget`). After that it
+has neither refs nor claims, and its files are those of a dropped table (`core/dropped_tables.py`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gc_assets.core.commands import command
+from gc_assets.core.errors import ClockSkewed, LakeUnreadable
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.protocol import FrozenRefs, Lake, RepositoryIdentity, RepositoryLake, as_repository
+from gc_assets.stages.records.accepted_runs import ForgottenLake, find_forgotten
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.summaries import LakeRefsSummary, RepositorySummary
+
+
+def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
+    """Freeze a lake, as deleted if its server confirms that and a user forgot the lake.
+
+    Raises:
+        LakeUnreadable: If it cannot be read. If it was deleted, the message names the command.
+    """
+    try:
+        return lake.freeze(as_of)
+    except ClockSkewed:
+        raise
+    except LakeUnreadable as error:
+        repository, known = as_repository(lake), find_known_repository(context, lake.name)
+        if repository is None or known is None or _find(repository, known) is not None:
+            raise
+        return _freeze_deleted(context, repository, known, error)
+
+
+def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: RepositorySummary, error: LakeUnreadable) -> FrozenRefs:
+    record, label = find_forgotten(context, lake.name, known.read_at), context.config.label_of(lake.name)
+    if record is None:
+        raise LakeUnreadable(
+            f"lake {label}: its server has no repository {known.name} any more, which a run read at {known.read_at:%Y-%m-%d %H:%M} UTC. "
+            f"If it was deleted on purpose, run `{command('forget', label, by='WHO')}`, and its files are collected after "
+            "`retention.dropped`. Otherwise correct `endpoint` and `repository`, or restore the server"
+        ) from error
+    note = (
+        f"lake {label}: repository {known.name} was deleted on its server, and {record.by} forgot the lake at "
+        f"{record.at:%Y-%m-%d %H:%M} UTC; `gc-assets show dropped_tables` lists its files"
+    )
+    return FrozenRefs(lake.name, lake.kind, (), (), (), (), notes=(note,), repository=_identify(known), read_at=known.read_at)
+
+
+def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySummary | None:
+    """Return the identity of the frozen repository, with the time of the last run that read it."""
+    found = refs.repository
+    if found is None:
+        return None
+    return RepositorySummary(
+        name=found.name,
+        namespace=found.namespace,
+        created=found.created,
+        server_id=found.server_id,
+        read_at=refs.read_at or frozen_at,
+        deleted=refs.read_at is not None,
+    )
+
+
+def find_known_repository(context: RunContext, lake_name: str) -> RepositorySummary | None:
+    """Return the repository of the newest freeze that identifies it, or None."""
+    runs = context.state.history(lake_name, LAKE_REFS.name)
+    for run in sorted(runs, key=lambda item: item.entry.created_at, reverse=True):
+        summary = context.state.open(run).summary(LakeRefsSummary)
+        if summary.repository is not None and (context.clock.is_rehearsal or not summary.rehearsal):
+            return summary.repository
+    return None
+
+
+def is_forgotten_since(context: RunContext, frozen: PublishedTable) -> bool:
+    """Check if a user forgot a lake after a freeze that could not read it."""
+    summary, lake_name = frozen.summary(LakeRefsSummary), frozen.receipt.owner
+    is_unread = any(item.table_name is None for item in summary.unread)
+    return is_unread and summary.repository is None and _find_later(context, lake_name, summary.frozen_at) is not None
+
+
+def _find_later(context: RunContext, lake_name: str, since: datetime) -> ForgottenLake | None:
+    return find_forgotten(context, lake_name, since) if as_repository(context.lake(lake_name)) is not None else None
+
+
+def is_deleted(context: RunContext, lake_name: str) -> bool:
+    """Check if the newest freeze of a lake found its repository deleted."""
+    known = find_known_repository(context, lake_name) if as_repository(context.lake(lake_name)) is not None else None
+    return known is not None and known.deleted
+
+
+def _find(lake: RepositoryLake, known: RepositorySummary) -> str | None:
+    return lake.find_repository(_identify(known).uuid, known.namespace, known.server_id)
+
+
+def _identify(known: RepositorySummary) -> RepositoryIdentity:
+    return RepositoryIdentity(known.name, known.namespace, known.created, known.server_id)

@@ -1,0 +1,301 @@
+"""Files of a repository that its lakeFS server deleted are collected after a waiting time, and nothing else is.
+
+Each story forgets the lake, except those that show why its repository is not certainly deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.lakefs.config import LakeFsRetention
+from gc_assets.stages.read.dropped_tables import read_dropped_tables, short_row
+from gc_assets.stages.read.explain import explain
+from gc_assets.stages.records.accepted_runs import forget_lake
+from gc_assets.stages.records.dead_tables import accept_dead_table
+from tests.depth import full_suite_only
+from tests.lakes.lakefs.builder import RepositoryBuilder
+from tests.lakes.lakefs.fake_server import Answer, Branch, FakeServer
+from tests.lakes.lakefs.support import config_of
+from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
+
+pytestmark = pytest.mark.spark
+GATES = {"max_delete_share": 1.0, "max_live_drop": 1.0}
+GONE = {"dropped_tables"}
+
+
+class Repositories:
+    """Repositories of a server, each with a lake, read by a first run."""
+
+    def __init__(self, spark: SparkSession, folder: Path, names: Sequence[str] = ("ml", "raw")) -> None:
+        self.house = Lakehouse(spark, folder, settings={"gates": GATES})
+        self.builders = {name: RepositoryBuilder(self.house.warehouse, days_ago(40), name) for name in names}
+        for builder in self.builders.values():
+            builder.commit("main", a=b"a", b=b"b")
+            builder.now = days_ago(30)
+            builder.commit("main", c=b"c")
+        self.server = FakeServer(*(builder.repository for builder in self.builders.values()))
+
+    def configure(self, url: str, **settings: Any) -> None:
+        self.house.lakes = [
+            config_of(url, name, name=name, location=f"file://{item.namespace}/", **settings) for name, item in self.builders.items()
+        ]
+
+    def run(self, day: float) -> PlanHeader:
+        self.house.now = NOW + timedelta(days=day)
+        return self.house.plan()
+
+    def delete(self, name: str = "ml") -> None:
+        del self.server.repositories[name]
+
+    def forget(self, day: float, name: str = "ml") -> None:
+        self.house.now = NOW + timedelta(days=day)
+        forget_lake(self.house.config, self.house.clock, name, "ada")
+
+    def list_dropped(self) -> list[dict[str, Any]]:
+        return read_dropped_tables(self.house.run_context(), self.house.storage).to_pylist()
+
+    def waits_for(self, name: str = "ml") -> str | None:
+        (row,) = [row for row in self.list_dropped() if row["table_name"] == name]
+        return row["waits_for"]
+
+    def unreadable(self, name: str = "ml") -> list[str]:
+        return [item["why"] for item in self.house.summary("live_files", name)["unreadable"]]
+
+    def list_planned(self, name: str) -> set[str]:
+        return {key for key in self.house.keys("deletion_plan") if key.startswith(f"{name}/")}
+
+    def data(self, name: str = "ml") -> set[str]:
+        return {key for key in self.house.files() if key.startswith(f"{name}/data/")}
+
+
+@pytest.fixture
+def found(spark: SparkSession, tmp_path: Path) -> Iterator[Repositories]:
+    repositories = Repositories(spark, tmp_path)
+    with repositories.server.running() as url:
+        repositories.configure(url)
+        repositories.run(0)
+        yield repositories
+
+
+def test_files_of_a_forgotten_repository_are_collected_after_seven_days(found: Repositories) -> None:
+    house = found.house
+    data = found.data()
+    found.delete()
+    found.forget(1)
+    for day in (2, 8.5):
+        header = found.run(day)
+        assert (header.rows, header.failed_gates, found.waits_for()) == (0, [], "its waiting time ends at 2026-11-29 03:00 UTC")
+    key = min(data)
+    (waiting,) = explain(house.run_context(), key)
+    assert waiting.sentence.startswith("It belongs to repository ml of lake ml, which its server no longer has, and waits: its waiting")
+    (row,) = found.list_dropped()
+    assert short_row(row, "ml")["table"] == "ml: ml"
+
+    header = found.run(9.1)
+
+    assert house.planned_actions() == dict.fromkeys(data, "quarantine")
+    assert header.by_reason["dropped"].files == len(data)
+    assert house.failed_gates(header) == GONE
+    house.approve(header, "dropped_tables")
+    assert outcomes(house.apply(header)) == {"done"}
+    purge = found.run(9.2)
+    assert house.planned_actions() == dict.fromkeys(data, "purge")
+    assert outcomes(house.approve_and_apply(purge)) == {"done"}
+    assert found.run(9.3).rows == 0
+    assert {key.split("/")[0] for key in house.files() if "/data/" in key} == {"raw"}
+
+
+def test_deleted_repository_is_unreadable_until_its_lake_is_forgotten(found: Repositories) -> None:
+    found.delete()
+    header = found.run(1)
+    (why,) = found.unreadable()
+    assert "its server has no repository ml any more" in why
+    assert "`gc-assets forget ml --by WHO`" in why
+    assert (header.rows, header.failed_gates, found.list_dropped()) == (0, [], [])
+    found.forget(1.1)
+    found.run(1.2)  # on the same run date
+    assert found.unreadable() == []
+    assert found.waits_for() == "its waiting time ends at 2026-11-28 07:48 UTC"
+
+
+def hide(*denied: str, status: int = 401, body: Any = None) -> Any:
+    """Return a fault with this response for paths."""
+
+    def fault(method: str, path: str, query: Any) -> Answer | None:
+        del method, query
+        return (status, body if body is not None else {"message": "error authenticating request"}) if path in denied else None
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(hide("/repositories/ml"), id="no_right_to_read_it"),
+        pytest.param(hide("/repositories"), id="no_right_to_list"),
+        pytest.param(hide("/repositories/ml", status=404, body="<html>404 page not found</html>"), id="answer_of_a_proxy"),
+        pytest.param(hide("/repositories", status=404, body={"message": "not found"}), id="list_not_found"),
+        pytest.param(hide("/repositories/ml", status=410, body={"message": "in deletion"}), id="deletion_in_progress"),
+        pytest.param(
+            hide(
+                "/repositories",
+                status=200,
+                body={"pagination": {"has_more": False, "next_offset": "", "results": 0, "max_per_page": 1000}, "results": []},
+            ),
+            id="empty_list",
+        ),
+    ],
+)
+def test_uncertain_deletion_is_unreadable_although_its_lake_is_forgotten(found: Repositories, fault: Any) -> None:
+    if "ml" not in str(fault("GET", "/repositories/ml", {})):
+        found.delete()
+    found.server.fault = fault
+    found.forget(1)
+    for day in (2, 10):
+        header = found.run(day)
+        assert (header.rows, found.list_dropped()) == (0, [])
+        assert len(found.unreadable()) == 1
+
+
+STORIES = ("ended", "written", "imported", "moved", "again", "back", "other")
+
+
+@pytest.fixture(scope="module")
+def stories(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Repositories, dict[str, set[str]], PlanHeader]]:
+    """Repositories that end in different ways, and the run after their waiting time."""
+    found = Repositories(spark, tmp_path_factory.mktemp("stories"), STORIES)
+    server, house = found.server, found.house
+    with server.running() as url:
+        found.configure(url)
+        imported = min(found.data("imported"))
+        found.builders["other"].record("import", [], {"x": f"file://{house.warehouse}/{imported}"})
+        found.builders["other"].repository.branches["import"] = Branch("import")
+        found.run(0)
+        data = {name: found.data(name) for name in STORIES}
+        back = server.repositories["back"]
+        for name in STORIES[:-1]:
+            found.delete(name)
+        found.builders["written"].now = NOW + timedelta(hours=5)  # before the deletion, but after the last run
+        found.builders["written"].upload()
+        for name, folder in {"moved": "new", "again": "."}.items():
+            builder = found.builders[name] = RepositoryBuilder(house.warehouse / folder, NOW, name)
+            builder.repository.created, builder.repository.storage_namespace = 99, f"local://{folder}/{name}"
+            server.repositories[name] = builder.repository
+            builder.commit("main", new=b"new")
+        for name in STORIES[:-1]:
+            found.forget(0.5, name)
+        found.configure(url)
+        found.run(1)
+        assert not found.house.keys("deletion_plan")
+        server.repositories["back"] = back
+        yield found, data, found.run(8.1)
+
+
+Found = tuple[Repositories, dict[str, set[str]], PlanHeader]
+
+
+def test_only_the_gate_on_dropped_tables_asks_for_an_override(stories: Found) -> None:
+    found, _, header = stories
+    assert found.house.failed_gates(header) == GONE
+
+
+@pytest.mark.parametrize("name", ["ended", "moved", "again"], ids=["deleted", "made_again_at_another_place", "made_again_in_place"])
+def test_data_of_a_deleted_repository_is_planned(stories: Found, name: str) -> None:
+    found, data, _ = stories
+    assert found.list_planned(name) == data[name]
+
+
+def test_object_that_another_repository_imports_is_kept(stories: Found) -> None:
+    found, data, _ = stories
+    assert found.list_planned("imported") == data["imported"] - {min(data["imported"])}
+
+
+def test_repository_waits_if_a_file_was_written_after_the_last_run(stories: Found) -> None:
+    found, _, _ = stories
+    assert found.list_planned("written") == set()
+    assert (found.waits_for("written") or "").endswith("was written after a run last read the table")
+
+
+def test_repository_that_returns_is_live_again(stories: Found) -> None:
+    found, data, _ = stories
+    assert data["back"] <= found.house.live()
+    assert "back" not in {row["table_name"] for row in found.list_dropped()}
+
+
+def test_lake_that_was_forgotten_before_a_run_read_it_is_not_deleted(found: Repositories) -> None:
+    found.forget(0.5)
+    found.run(1)
+    found.delete()
+    found.run(2)
+    assert "has no repository ml any more" in found.unreadable()[0]
+
+
+def test_repository_that_returns_after_the_plan_keeps_its_files(found: Repositories) -> None:
+    repository = found.server.repositories["ml"]
+    found.delete()
+    found.forget(0.5)
+    found.run(1)
+    header = found.run(9)
+    assert found.list_planned("ml") == found.data()
+    found.house.approve(header, "dropped_tables")
+    found.server.repositories["ml"] = repository
+    assert outcomes(found.house.apply(header)) == {"changed"}
+    assert found.list_planned("ml") == found.data()
+
+
+@pytest.mark.parametrize("installation", ["other", None])
+def test_other_installation_at_the_endpoint_drops_nothing(found: Repositories, installation: str | None) -> None:
+    found.server.installation = "first"
+    found.run(0.5)
+    found.run(1)
+    found.delete()
+    found.server.installation = installation
+    found.forget(1.5)
+    for day in (2, 10):
+        assert (found.run(day).rows, found.list_dropped(), len(found.unreadable())) == (0, [], 1)
+    found.server.installation = "first"
+    found.run(11)
+    assert found.waits_for() == "its waiting time ends at 2026-12-08 03:00 UTC"
+
+
+def test_accepted_repository_does_not_wait(found: Repositories) -> None:
+    found.builders["ml"].now = NOW + timedelta(hours=5)
+    found.builders["ml"].upload()
+    found.delete()
+    found.forget(1)
+    found.run(2)
+    (row,) = found.list_dropped()
+    accept_dead_table(found.house.config, found.house.clock, row["table_uuid"], f"file://{found.house.warehouse}/ml/data/", "ada")
+    found.run(5)
+    assert found.list_planned("ml") == found.data()
+
+
+@full_suite_only
+def test_setting_keep_keeps_the_files_of_deleted_repositories(found: Repositories) -> None:
+    found.house.lakes = [lake.model_copy(update={"retention": LakeFsRetention(dropped="keep")}) for lake in found.house.lakes]
+    found.delete()
+    found.forget(1)
+    found.run(2)
+    assert found.run(400).rows == 0
+    assert found.waits_for() == "`retention.dropped` is keep"
+
+
+def test_deleted_repository_with_lifecycle_rules_is_read(found: Repositories, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"old": {"prefix": "", "days": 1, "enabled": true}}')
+    found.house.lakes = [lake.model_copy(update={"rules": str(rules)}) for lake in found.house.lakes]
+    found.run(0.5)
+    found.delete()
+    found.forget(0.6)
+    assert found.run(1).failed_gates == []
+    found.run(9)
+    assert {row["reason"] for row in found.house.rows("orphan_files") if row["key"].startswith("ml/")} == {"dropped"}
