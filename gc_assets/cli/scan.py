@@ -118,10 +118,11 @@ def _terms(context: RunContext, places: Sequence[str], headers: Sequence[PlanHea
         f"Files younger than the grace period of {format_duration(context.longest_grace())} are needed.",
     ]
     doubts = [f"{header.storage}: {gate.message}" for header in headers for gate in header.failed_gates]
-    return ScanTerms(tuple(places), tuple(assumptions), (*notes, *doubts), lakes_yaml)
+    return ScanTerms(tuple(places), tuple(assumptions), (*notes, *doubts), lakes_yaml, command("init", *places))
 
 
 def _print_scan(context: RunContext, terms: ScanTerms) -> None:
+    from gc_assets.core.printable import escape
     from gc_assets.core.units import count_of
     from gc_assets.report.shares import breakdown_steps
     from gc_assets.stages.read.run_tables import summarize_tables
@@ -145,7 +146,7 @@ def _print_scan(context: RunContext, terms: ScanTerms) -> None:
         print_data(f"- {line}")
     for doubt in terms.doubts:
         print_data(f"Doubt: {doubt}", "warn")
-    print_data(f"\n{terms.lakes_yaml}")
+    click.echo("\n" + escape(terms.lakes_yaml, keep="\n"))  # not wrapped, so that it can be copied
 
 
 def _table_row(item: RunTable) -> dict[str, Any]:

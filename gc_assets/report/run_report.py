@@ -202,12 +202,14 @@ class ScanTerms:
         assumptions: One sentence each.
         doubts: Why the estimate may be wrong, such as a gate that would refuse the plan.
         lakes_yaml: The `lakes.yaml` that `gc-assets init` would write.
+        init_command: The command that writes it.
     """
 
     addresses: tuple[str, ...]
     assumptions: tuple[str, ...]
     doubts: tuple[str, ...]
     lakes_yaml: str
+    init_command: str
 
 
 @dataclass(frozen=True, slots=True)
