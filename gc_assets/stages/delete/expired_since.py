@@ -32,7 +32,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import collect, read_rows
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.protocol import DELETE_REF, EXPIRED
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, EXPIRED
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS, Table
@@ -182,7 +182,7 @@ def _read_expired_commits(
     if missing := tables.keys() - before.keys():
         return min(missing)
     actions = read_rows(context.state, EXPIRY_PLAN, before[EXPIRY_PLAN.name], columns=["table_uuid", "action", "ref_name"])
-    deleted = _ref_names(actions.filter(pc.equal(actions.column("action"), DELETE_REF)))
+    deleted = _ref_names(actions.filter(pc.is_in(actions.column("action"), pa.array([DELETE_REF, DELETE_IDLE_BRANCH]))))
     refs_before, refs_now = (_read_refs(context, table) for table in (before[LAKE_REFS.name], context.table(LAKE_REFS, lake)))
     return ExpiredCommits(
         _read_states(context, before[REACHABLE_SNAPSHOTS.name], names),

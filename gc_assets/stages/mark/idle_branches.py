@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.core.idle_branches import Branch, BranchKey, IdleRule, Sighting, explain_idle, find_rule, find_unchanged_since
+from gc_assets.core.phases import DONE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, PROTECTED, FrozenRefs, Ref
+from gc_assets.lakes.protocol import (
+    DELETE_IDLE_BRANCH,
+    DELETE_REF,
+    PROTECTED,
+    REMOVE_SNAPSHOT,
+    RETAINED,
+    FrozenRefs,
+    Lake,
+    Ref,
+    Retention,
+    as_filtered,
+)
 from gc_assets.stages.mark.previous_refs import list_previous_freezes
 from gc_assets.state.arrow_types import TIMESTAMP
+from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
-from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS
 from gc_assets.state.summaries import FreezeTime
 
 _COLUMNS = ["table_uuid", "ref_name", "ref_type", "head_commit_id"]
@@ -76,6 +90,60 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
     heads = {(ref.table_uuid, ref.ref_name): str(ref.head_commit_id) for ref in branches}
     until = as_of - max(rule.after for rule in rules)
     return IdleBranchSearch(rules, tuple(branches), find_unchanged_since(heads, _sightings(context, lake_name, frozen_at), until), as_of)
+
+
+def read_deleted_branches(files: Files, logs: Sequence[str], since: datetime, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
+    """Return the idle branches that plans deleted since a time, with their old heads.
+
+    Branches that exist again with this head are left out, and those whose head is not in the graph.
+    """
+    newest: dict[tuple[str, str | None, str], dict[str, Any]] = {}
+    for path in logs:
+        rows = read_parts(files, [path], EXPIRY_LOG.schema)
+        for row in rows.filter(pc.equal(rows.column("action"), DELETE_IDLE_BRANCH)).to_pylist():
+            newest[row["plan_id"], row["table_uuid"], row["ref_name"]] = row
+    deleted = [row for row in newest.values() if row["outcome"] == DONE and row["at"] >= since]
+    known = set(zip(commits.column("table_uuid").to_pylist(), commits.column("commit_id").to_pylist(), strict=True)) if deleted else set()
+    heads = {(ref.table_uuid, ref.ref_name): ref.head_commit_id for ref in refs.refs}
+    found: dict[tuple[str | None, str, str], Ref] = {}
+    for row in deleted:
+        uuid, name, head = row["table_uuid"], row["ref_name"], row["snapshot_id"]
+        if (uuid, head) in known and heads.get((uuid, name)) != head:
+            label = f"{name} (deleted)" if (uuid, name) in heads else name
+            properties = json.loads(row["details"]) if row["details"] else {}
+            found[uuid, name, head] = Ref(label, "branch", head, uuid, row["table_name"], properties)
+    return tuple(found.values())
+
+
+def keep_deleted(lake: Lake, refs: FrozenRefs, deleted: Sequence[Ref], retain: Callable[[FrozenRefs], Retention]) -> Retention:
+    """Apply the policy, and keep what it would keep if recently deleted branches existed.
+
+    So no file becomes garbage in the run that deletes a branch, and the deletion can be undone.
+    """
+    found = retain(refs)
+    if not deleted or as_filtered(lake) is not None:  # these lakes keep deleted refs themselves
+        return found
+    try:
+        before = retain(replace(refs, refs=(*refs.refs, *deleted))).reachable
+    except (LakeUnreadable, StoreError) as error:
+        return replace(found, notes=(*found.notes, f"lake {refs.lake}: the history of deleted branches is not kept: {error}"))
+    kept = pc.and_(pc.equal(before.column("state"), RETAINED), pc.not_equal(found.reachable.column("state"), RETAINED))
+    if not pc.any(kept).as_py():
+        return found
+    names = ", ".join(sorted({ref.ref_name for ref in deleted}))
+    reason = f"kept: for the grace period after the deletion of idle branches ({names})"
+    reachable = found.reachable
+    for name, value in (("state", RETAINED), ("reason", reason)):
+        column = pc.if_else(kept, pa.scalar(value, pa.string()), reachable.column(name))
+        reachable = reachable.set_column(reachable.schema.get_field_index(name), reachable.schema.field(name), column)
+    rows = reachable.filter(kept)
+    commits = set(zip(rows.column("table_uuid").to_pylist(), rows.column("commit_id").to_pylist(), strict=True))
+    removals = [
+        row["action"] == REMOVE_SNAPSHOT and (row["table_uuid"], row["snapshot_id"]) in commits
+        for row in found.expiry.select(["action", "table_uuid", "snapshot_id"]).to_pylist()
+    ]
+    expiry = found.expiry.filter(pc.invert(pa.array(removals, pa.bool_())))
+    return replace(found, reachable=reachable, expiry=expiry)
 
 
 def _is_candidate(ref: Ref, rules: Sequence[IdleRule]) -> bool:

@@ -18,8 +18,20 @@ from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import WrittenParts, merge_written, publish, report_parts, write_rows
 from gc_assets.engine.tasks import run_single_task
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, as_filtered
-from gc_assets.stages.mark.idle_branches import IdleBranchSearch, search_idle_branches
+from gc_assets.lakes.protocol import (
+    DANGLING,
+    DELETE_IDLE_BRANCH,
+    EXPIRED,
+    REMOVE_SNAPSHOT,
+    RETAINED,
+    ExpiryAction,
+    FrozenRefs,
+    Lake,
+    Ref,
+    Retention,
+    as_filtered,
+)
+from gc_assets.stages.mark.idle_branches import IdleBranchSearch, keep_deleted, read_deleted_branches, search_idle_branches
 from gc_assets.stages.mark.lake_refs import read_frozen_refs
 from gc_assets.stages.mark.previous_refs import build_freeze, find_previous_refs
 from gc_assets.state.files import Files
@@ -223,7 +235,8 @@ class _ApplyRetention:
         unread = self.unread
         if unread is None:
             try:
-                return self.lake.retain(refs, commits, self.as_of, self.grace_cutoff), None
+                deleted = self._read_deleted(refs, commits)
+                return keep_deleted(self.lake, refs, deleted, lambda of: self.lake.retain(of, commits, self.as_of, self.grace_cutoff)), None
             except (LakeUnreadable, StoreError) as error:
                 if not self.fails_alone:
                     raise
@@ -234,6 +247,11 @@ class _ApplyRetention:
         ]
         reachable = pa.Table.from_pylist(rows, REACHABLE_SNAPSHOTS.schema)
         return Retention(reachable, EXPIRY_PLAN.schema.empty_table()), unread
+
+    def _read_deleted(self, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
+        if not any(edit.action == DELETE_IDLE_BRANCH for edit in refs.edits):
+            return ()
+        return read_deleted_branches(self.files, self.logs, self.grace_cutoff, refs, commits)
 
     def _check(self, commits: pa.Table, reachable: pa.Table) -> None:
         expected, found = _commit_keys(commits), _commit_keys(reachable)
