@@ -279,7 +279,8 @@ class FrozenRefs:
         named_prefixes: Address prefixes that containers refer to by name, or None if this kind has
             none.
         repository: Identity of the repository, if the lake is one repository of a server.
-        read_at: Time of the last run that read a deleted repository. None if it exists.
+        read_at: Time of the last freeze that read a deleted or unreadable repository, else None.
+        is_deleted: True if the server has deleted the repository, and a user forgot the lake.
     """
 
     lake: str
@@ -299,6 +300,7 @@ class FrozenRefs:
     wrong_names: tuple[str, ...] = ()
     repository: RepositoryIdentity | None = None
     read_at: datetime | None = None
+    is_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class RepositorySummary(BaseModel):
     """Identity of a repository, see `RepositoryIdentity` in `lakes/protocol.py`.
 
     Attributes:
-        read_at: Time of the last freeze that read it.
+        read_at: Time of the last freeze that read it, not of one that found it unreadable.
         deleted: True if its server has deleted it since, and a user forgot the lake.
     """
 

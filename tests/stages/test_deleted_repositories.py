@@ -119,6 +119,7 @@ def test_deleted_repository_is_unreadable_until_its_lake_is_forgotten(found: Rep
     assert "its server has no repository ml any more" in why
     assert "`gc-assets forget ml --by WHO`" in why
     assert (header.rows, header.failed_gates, found.list_dropped()) == (0, [], [])
+    assert found.house.summary("lake_refs", "ml")["repository"]["read_at"].startswith(f"{NOW:%Y-%m-%dT%H:%M}")
     found.forget(1.1)
     found.run(1.2)  # on the same run date
     assert found.unreadable() == []

@@ -6,6 +6,7 @@ has neither refs nor claims, and its files are those of a dropped table (`core/d
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from gc_assets.core.commands import command
@@ -47,7 +48,14 @@ def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: Repository
         f"lake {label}: repository {known.name} was deleted on its server, and {record.by} forgot the lake at "
         f"{record.at:%Y-%m-%d %H:%M} UTC; `gc-assets show dropped_tables` lists its files"
     )
-    return FrozenRefs(lake.name, lake.kind, (), (), (), (), notes=(note,), repository=_identify(known), read_at=known.read_at)
+    refs = FrozenRefs(lake.name, lake.kind, (), (), (), (), notes=(note,), repository=_identify(known))
+    return replace(refs, read_at=known.read_at, is_deleted=True)
+
+
+def with_known_repository(context: RunContext, lake: Lake, refs: FrozenRefs) -> FrozenRefs:
+    """Return the freeze of an unreadable lake with the repository that an earlier run read."""
+    known = find_known_repository(context, lake.name) if as_repository(lake) is not None else None
+    return refs if known is None else replace(refs, repository=_identify(known), read_at=known.read_at)
 
 
 def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySummary | None:
@@ -61,7 +69,7 @@ def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySum
         created=found.created,
         server_id=found.server_id,
         read_at=refs.read_at or frozen_at,
-        deleted=refs.read_at is not None,
+        deleted=refs.is_deleted,
     )
 
 
@@ -79,7 +87,7 @@ def is_forgotten_since(context: RunContext, frozen: PublishedTable) -> bool:
     """Check if a user forgot a lake after a freeze that could not read it."""
     summary, lake_name = frozen.summary(LakeRefsSummary), frozen.receipt.owner
     is_unread = any(item.table_name is None for item in summary.unread)
-    return is_unread and summary.repository is None and _find_later(context, lake_name, summary.frozen_at) is not None
+    return is_unread and _find_later(context, lake_name, summary.frozen_at) is not None
 
 
 def _find_later(context: RunContext, lake_name: str, since: datetime) -> ForgottenLake | None:

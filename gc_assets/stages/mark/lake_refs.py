@@ -28,7 +28,7 @@ from gc_assets.lakes.protocol import (
     UnreadableTable,
     UpgradableLake,
 )
-from gc_assets.stages.mark.deleted_repositories import freeze_lake, is_forgotten_since, summarize_repository
+from gc_assets.stages.mark.deleted_repositories import freeze_lake, is_forgotten_since, summarize_repository, with_known_repository
 from gc_assets.stages.mark.previous_refs import build_freeze, refuse_hidden
 from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_rows
 from gc_assets.state.journal import PublishedTable
@@ -139,6 +139,7 @@ def _freeze(context: RunContext, lake_name: str, lake: Lake, resolver: KeyResolv
         locations = find_resolvable(context.config.lake(lake_name).own_locations(), context.resolver())
         claims = tuple(Claim(address, collect=False) for address in locations)
         refs = FrozenRefs(lake_name, lake.kind, (), (), claims, (), unreadable=(UnreadableTable(None, str(error)),))
+        refs = with_known_repository(context, lake, refs)
         return refs, _build_side_tables(refs, resolver)
 
 

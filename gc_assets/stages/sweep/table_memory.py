@@ -239,8 +239,8 @@ def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence
     """Return the repository of a server that a lake is, or None if it was deleted."""
     lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
     found = summary.repository
-    if found is None or found.deleted:
-        return None
+    if found is None or found.read_at != summary.frozen_at:
+        return None  # it is deleted or unreadable
     return RememberedTable(
         lake,
         RepositoryIdentity(found.name, found.namespace, found.created).uuid,
