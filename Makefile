@@ -33,11 +33,12 @@ STAMP := $(VENV)/.installed
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Download an S3 server only for a demo that starts one. If this fails, the demo prints alternatives.
+# Download a server only for a demo that starts one. If this fails, the demo prints alternatives.
 # Without a lakes.yaml, `make ui` shows the run of the plain demo.
 demo: export DAGSTER_HOME := $(if $(ARGS),$(DAGSTER_HOME),$(CURDIR)/.dagster_home)
-demo: env .dagster_home/dagster.yaml ## build sample lakes, collect them once, print the report (ARGS="--dir D", ARGS="--s3")
+demo: env .dagster_home/dagster.yaml ## build sample lakes, collect them once, print the report (ARGS="--dir D", ARGS="--s3", ARGS="--azure")
 	@[ -z "$(filter --s3,$(ARGS))" ] || $(BIN)/python -m tests.s3.servers versity || true
+	@[ -z "$(filter --azure,$(ARGS))" ] || $(BIN)/python -m tests.azure.servers || true
 	@$(BIN)/gc-assets demo $(ARGS)
 
 # A skipped test counts as failed, so all servers are downloaded before the tests start. Three
@@ -137,6 +138,6 @@ constraints: ## resolve pyproject.toml again and rewrite constraints.txt
 	@{ sed '/^#/!d' constraints.txt; build/resolve/bin/pip freeze --all --exclude pip --exclude gc-assets; } > build/constraints.txt
 	@mv build/constraints.txt constraints.txt && rm -rf build/resolve
 
-clean: ## remove the environment and every cache; demo/, demo-s3/ and .dagster_home/ stay
+clean: ## remove the environment and every cache; demo/, demo-s3/, demo-azure/ and .dagster_home/ stay
 	@rm -rf .venv .venv-* build dist .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

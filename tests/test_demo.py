@@ -8,6 +8,8 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,10 +30,13 @@ from pyspark.sql import SparkSession
 from gc_assets.assets.lineage import ORIGINS
 from gc_assets.cli.demo_story import run_demo
 from gc_assets.cli.main import cli
+from gc_assets.config.azure import AzureConfig
+from gc_assets.config.connections import Connections
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
-from gc_assets.demo.bucket import ensure_demo_on_s3
+from gc_assets.demo import azure_server
+from gc_assets.demo.bucket import STORES, ensure_demo_in_bucket
 from gc_assets.demo.s3_server import ensure_running
 from gc_assets.demo.sample import ensure_demo
 from gc_assets.engine.tables import read_rows
@@ -40,6 +45,8 @@ from gc_assets.resources.platform import load_platform
 from gc_assets.s3.client import get_client
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.state.schemas import DELETION_PLAN, LIVE_FILES, REACHABLE_SNAPSHOTS, Table
+from gc_assets.stores.store import open_store
+from tests.azure.servers import shared_server as shared_azurite
 from tests.dates import now_before_midnight
 from tests.depth import full_suite_only
 from tests.s3.servers import S3Server
@@ -297,7 +304,7 @@ def demo_on_s3(versity: S3Server, shell: None, tmp_path: Path) -> Iterator[Path]
     """Create a demo with its own server. `versity` skips the test if the machine has no such
     server.
     """
-    yield ensure_demo_on_s3(tmp_path / "demo")
+    yield ensure_demo_in_bucket(tmp_path / "demo", STORES["s3"])
     stop_server(tmp_path / "demo")
 
 
@@ -321,7 +328,7 @@ def test_demo_on_another_s3_server(
     spark: SparkSession, versity: S3Server, shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     os.environ |= {"AWS_ACCESS_KEY_ID": versity.access_key, "AWS_SECRET_ACCESS_KEY": versity.secret_key}
-    config = ensure_demo_on_s3(tmp_path / "demo", versity.endpoint)
+    config = ensure_demo_in_bucket(tmp_path / "demo", STORES["s3"], versity.endpoint)
     # The suite's executors began before this environment: they find the same user by profile.
     text = config.read_text().replace("region: us-east-1}", "region: us-east-1, profile: owner}")
     config.write_text(text + SPARK_SETTINGS)
@@ -347,7 +354,7 @@ def test_demo_on_another_s3_server(
 def test_stopped_server_restarts_with_its_objects(demo_on_s3: Path) -> None:
     before = in_bucket(demo_on_s3)
     stop_server(demo_on_s3.parent)
-    assert ensure_demo_on_s3(demo_on_s3.parent) == demo_on_s3
+    assert ensure_demo_in_bucket(demo_on_s3.parent, STORES["s3"]) == demo_on_s3
     assert in_bucket(demo_on_s3) == before
 
 
@@ -358,15 +365,77 @@ def test_server_keys_are_private(demo_on_s3: Path) -> None:
     assert {path.stat().st_mode & 0o077 for path in holding} == {0}
 
 
+@pytest.fixture
+def demo_on_azure(shell: None, tmp_path: Path) -> Iterator[Path]:
+    shared_azurite()  # skips the test if the machine has no Azurite
+    yield ensure_demo_in_bucket(tmp_path / "demo", STORES["azure"])
+    stop_server(tmp_path / "demo")
+
+
+@full_suite_only
+def test_demo_on_azure_is_planned_applied_and_restored(demo_on_azure: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes of its own: the executors of the suite began without the credentials of the demo."""
+    monkeypatch.chdir(demo_on_azure.parent)
+    before = in_container(demo_on_azure)
+
+    def run(*arguments: str) -> str:
+        script = "from gc_assets.cli.main import cli; cli()"
+        return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True).stdout
+
+    text = run("demo", "--dir", str(demo_on_azure.parent))
+    printed = ("young: 5 files", "unowned: 1 file", "quarantine 50 files", "in abfss://gc-assets-demo-", ". azure.env")
+    for found in (*printed, "stops the Azure server"):
+        assert found in text
+    commands: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("  gc-assets --config"):
+            arguments = shlex.split(line, comments=True)[1:]
+            commands.setdefault(arguments[2], arguments)
+    for name in ("approve", "apply"):
+        run(*commands[name])
+    assert len(before - in_container(demo_on_azure)) == 50
+    run(*commands["restore"])
+    assert before <= in_container(demo_on_azure)
+
+
+def in_container(config: Path) -> set[str]:
+    """Return the keys of the lakes."""
+    found = load_platform(os.environ, str(config)).config
+    location = found.storages[0].location
+    listed = open_store(location, Connections.of(found.azure or AzureConfig())).objects.list(location)
+    return {address.removeprefix(location) for address, _, _ in listed}
+
+
+def test_stopped_azurite_restarts_with_its_blobs(demo_on_azure: Path) -> None:
+    before = in_container(demo_on_azure)
+    stop_server(demo_on_azure.parent)
+    assert ensure_demo_in_bucket(demo_on_azure.parent, STORES["azure"]) == demo_on_azure
+    assert in_container(demo_on_azure) == before
+    secret = azure_server.ensure_running(demo_on_azure.parent / "server").secret_key
+    files = [path for path in demo_on_azure.parent.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert {(path.name, path.stat().st_mode & 0o077) for path in files} == {("azure.env", 0), ("server.json", 0)}
+
+
+def test_missing_azurite_is_reported(shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="npm install --global azurite"):
+        ensure_demo_in_bucket(tmp_path / "demo", STORES["azure"])
+    assert not (tmp_path / "demo").exists()
+
+
 def test_missing_server_is_reported(shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     with pytest.raises(UsageError, match="--s3-endpoint URL"):
-        ensure_demo_on_s3(tmp_path / "demo")
+        ensure_demo_in_bucket(tmp_path / "demo", STORES["s3"])
     assert not (tmp_path / "demo").exists()
 
 
 def test_disk_demo_is_not_an_s3_demo(shell: None, tmp_path: Path) -> None:
     ensure_demo(tmp_path)
     with pytest.raises(UsageError, match=r"a demo on a local disk\. Choose another --dir"):
-        ensure_demo_on_s3(tmp_path)
+        ensure_demo_in_bucket(tmp_path, STORES["s3"])
+    (tmp_path / "azure.env").touch()
+    with pytest.raises(UsageError, match=r"a demo on Azure\. Choose another --dir"):
+        ensure_demo_in_bucket(tmp_path, STORES["s3"])

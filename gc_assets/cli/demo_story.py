@@ -21,7 +21,7 @@ from gc_assets.core.commands import command as command_line
 from gc_assets.core.commands import quote
 from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import count_of, format_bytes, format_duration
-from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
+from gc_assets.demo.bucket import STORES, ensure_demo_in_bucket, find_demo_store, owns_server, pid_file
 from gc_assets.demo.sample import ensure_demo
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
@@ -50,22 +50,26 @@ MOST_REASONS = 4
 WAITS = "planned after the history edits that release them"
 
 
-def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, endpoint: str | None = None, verbose: bool = False) -> None:
+def run_demo(
+    directory: Path, echo: Echo = click.echo, *, store: str | None = None, endpoint: str | None = None, verbose: bool = False
+) -> None:
     """Create the demo lakes if they do not exist, run on them, and print the results. Deletes
     nothing.
 
     Args:
+        store: The object store for the lakes, a key of `demo.bucket.STORES`. By default that of an
+            existing demo, or the disk.
         endpoint: An S3 server for the lakes. By default, the demo starts one.
     """
     # This import loads Dagster, which the creation of the lakes does not need.
     from gc_assets.cli.dagster_run import run_partition
 
-    on_s3 = on_s3 or is_on_s3(directory)
-    path = ensure_demo_on_s3(directory, endpoint) if on_s3 else ensure_demo(directory)
+    demo_store = find_demo_store(directory) if store is None else STORES[store]
+    path = ensure_demo(directory) if demo_store is None else ensure_demo_in_bucket(directory, demo_store, endpoint)
     platform = load_platform(os.environ, str(path))
-    location = platform.config.storages[0].location if on_s3 else path.parent
+    location = path.parent if demo_store is None else platform.config.storages[0].location
     echo(f"The demo lakes are in {location}, and their configuration is {path}.")
-    if on_s3:
+    if demo_store is not None:
         shown = {lake.kind for lake in platform.config.lakes}
         others = " and ".join(kind.title for name, kind in KINDS.items() if name not in shown)
         echo(f"{others} need a server and have no demo. Their lakes in buckets are supported.")
@@ -154,17 +158,18 @@ def _explanation(context: RunContext, storage: str, key: str) -> Iterator[str]:
 
 def _next_section(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iterator[str]:
     command = f"gc-assets --config {quote(_relative_path(path))}"
-    on_s3, folder = is_on_s3(path.parent), path.parent
+    store, folder = find_demo_store(path.parent), path.parent
     yield "\nNEXT COMMANDS"
-    if on_s3:
-        yield f"  . {quote(_relative_path(folder / ENVIRONMENT))}      # credentials of the demo's server, and the clock of the rehearsal"
+    if store is not None:
+        environment = quote(_relative_path(folder / store.environment))
+        yield f"  . {environment}      # credentials of the demo's server, and the clock of the rehearsal"
     yield f"  {command} report -o report.html      # the run as one page"
     for header in plans:
         if not header.has_work:
             yield f"  Nothing to do: storage {header.storage} has no planned file."
             continue
         plan, storage = header.plan_id[:12], platform.config.storage(header.storage)
-        root = storage.location if on_s3 else f"{_relative_path(folder)}/lake/"
+        root = storage.location if store is not None else f"{_relative_path(folder)}/lake/"
         now = platform.clock.now().replace(microsecond=0)
         yield f"  {command} approve {plan} --by YOUR_NAME"
         yield f"  {command} apply {plan}      # edits histories, then moves files to quarantine in {root}{RESERVED_PREFIX}"
@@ -175,12 +180,12 @@ def _next_section(platform: Platform, path: Path, plans: tuple[PlanHeader, ...])
             yield f"  export {NOW_VARIABLE}={(now + timedelta(days=days)).isoformat()}"
             yield f"  {command} run      # a later run: {effect}"
             yield f"  {command} approve PLAN_ID --by YOUR_NAME && {command} apply PLAN_ID"
-        if not on_s3:
+        if store is None:
             yield f"  unset {NOW_VARIABLE}"
-    if owns_server(folder):
+    if store is not None and owns_server(folder):
         start = command_line("demo", dir=_relative_path(folder))
-        yield f"  kill $(cat {quote(_relative_path(pid_file(folder)))})      # stops the S3 server; {start} starts it again"
-    elif on_s3:
+        yield f"  kill $(cat {quote(_relative_path(pid_file(folder)))})      # stops the {store.title} server; {start} starts it again"
+    elif store is not None:
         yield f"  The bucket {platform.config.storages[0].location} remains until you delete it."
 
 

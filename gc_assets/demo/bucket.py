@@ -1,4 +1,4 @@
-"""The demo lakes in a bucket, and the shell variables to use them (`s3.env`).
+"""The demo lakes in a bucket or container, and the shell variables to use them.
 
 The age of an object cannot be changed. Therefore the lakes are written for a run that is one grace
 period ahead, and files that this run treats as young are uploaded last.
@@ -11,23 +11,26 @@ import secrets
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
+from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
-from gc_assets.demo.s3_server import PID, ensure_running
+from gc_assets.demo import azure_server, s3_server
 from gc_assets.demo.sample import CONFIG_NAME, begin_demo, finish_demo, write_lakes
+from gc_assets.demo.server import PID
 from gc_assets.resources.platform import NOW_VARIABLE
-from gc_assets.s3.client import get_client, translate_errors
 
-ENVIRONMENT: Final = "s3.env"
+if TYPE_CHECKING:
+    from gc_assets.s3.bucket import S3Bucket
+
 _SERVER: Final = "server"
 _REGION: Final = "us-east-1"
 _GRACE: Final = timedelta(hours=72)
@@ -36,18 +39,57 @@ _MAX_UPLOADS: Final = 16
 _NO_CHECKSUMS: Final = {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required", "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}
 
 
-def is_on_s3(directory: Path) -> bool:
-    return (directory / ENVIRONMENT).exists()
+@dataclass(frozen=True)
+class DemoBucket:
+    """A new bucket for the lakes.
+
+    Attributes:
+        bucket: The bucket, which does not exist yet.
+        create: Creates it.
+        variables: Credentials and settings for the shell. Empty text unsets a variable.
+        connection: Lines of `lakes.yaml` at the top level.
+        client: Lines of the catalog in `lakes.yaml`, for pyiceberg's own client.
+    """
+
+    bucket: ConditionalBucket
+    create: Callable[[], object]
+    variables: Mapping[str, str]
+    connection: str
+    client: str
 
 
-def ensure_demo_on_s3(directory: Path, endpoint: str | None = None) -> Path:
+@dataclass(frozen=True)
+class DemoStore:
+    """An object store in which the demo can create its lakes.
+
+    Attributes:
+        title: Its name in messages.
+        environment: The file with the variables for the shell.
+        start: Starts the server of a folder if it does not run.
+        prepare: Returns a new bucket on the server of a folder, or at an address of the user.
+    """
+
+    title: str
+    environment: str
+    start: Callable[[Path], object]
+    prepare: Callable[[Path, str | None], DemoBucket]
+
+
+def find_demo_store(directory: Path) -> DemoStore | None:
+    """Return the object store of the demo in a directory, or None for one on a disk or none."""
+    return next((store for store in STORES.values() if (directory / store.environment).exists()), None)
+
+
+def ensure_demo_in_bucket(directory: Path, store: DemoStore, endpoint: str | None = None) -> Path:
     """Return the `lakes.yaml` in `directory`. If it does not exist, create it and its lakes in a
     new bucket.
 
-    Sets the variables of `s3.env` in this process.
+    Sets the variables of the demo in this process.
 
     Args:
-        endpoint: The S3 server, with the credentials of the environment. By default, the demo
+        directory: The directory of the demo.
+        store: The object store.
+        endpoint: The server, with the credentials of the environment. By default, the demo
             starts its own server, and restarts it later if necessary.
 
     Raises:
@@ -55,42 +97,33 @@ def ensure_demo_on_s3(directory: Path, endpoint: str | None = None) -> Path:
         OSError: If the server refuses a request.
     """
     root = directory.resolve()
-    config, variables = root / CONFIG_NAME, root / ENVIRONMENT
+    config, variables = root / CONFIG_NAME, root / store.environment
     if config.exists():
-        if not is_on_s3(root):
-            raise UsageError(f"{config} is a demo on a local disk. Choose another --dir for the demo on S3.")
+        if find_demo_store(root) is not store:
+            other = find_demo_store(root)
+            found = "a demo on a local disk" if other is None else f"a demo on {other.title}"
+            raise UsageError(f"{config} is {found}. Choose another --dir for the demo on {store.title}.")
         if owns_server(root):
-            ensure_running(root / _SERVER)
+            store.start(root / _SERVER)
         _set_variables(_read_variables(variables))
         return config
-    keys: dict[str, str] = {}
-    if endpoint is None:
-        server = ensure_running(root / _SERVER)
-        settings = S3Config(endpoint=server.endpoint, region=_REGION)
-        keys = {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
-        keys |= dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")
-    else:
-        settings = _settings(endpoint)
-    _set_variables(keys | _NO_CHECKSUMS)
-    lake = begin_demo(root)
-    client = get_client(settings, "change")
-    bucket = f"gc-assets-demo-{secrets.token_hex(4)}"
-    write_lakes(root, lake, datetime.now(UTC) + _GRACE, f"s3://{bucket}")
-    with translate_errors(f"s3://{bucket}"):
-        run_time = _fill_bucket(client, bucket, lake)
+    target = store.prepare(root / _SERVER, endpoint)
+    _set_variables(target.variables)
+    lake, location = begin_demo(root), target.bucket.location
+    write_lakes(root, lake, datetime.now(UTC) + _GRACE, location.rstrip("/"))
+    target.create()
+    run_time = _fill_bucket(target.bucket, lake)
     shutil.rmtree(lake)
     variables.touch(0o600)
-    variables.write_text(_shell_script(keys | _NO_CHECKSUMS | {NOW_VARIABLE: run_time.isoformat()}), encoding="utf-8")
+    variables.write_text(_shell_script(store, {**target.variables, NOW_VARIABLE: run_time.isoformat()}), encoding="utf-8")
     _set_variables({NOW_VARIABLE: run_time.isoformat()})
-    connection, region = f'endpoint: "{settings.endpoint}"', client.meta.region_name
     return finish_demo(
         root,
-        location=f"s3://{bucket}/",
-        warehouse=f"s3://{bucket}",
+        location=location,
+        warehouse=location.rstrip("/"),
         quarantine="copied to .gc-assets/trash/<plan id>/ and then deleted",
-        connection=f"\ns3: {{{connection}, region: {region}}}   # credentials: {ENVIRONMENT}\n",
-        client=f"      s3.{connection}   # for pyiceberg's own client, which also uses the credentials of the environment\n"
-        f"      s3.region: {region}\n",
+        connection=target.connection,
+        client=target.client,
     )
 
 
@@ -103,7 +136,39 @@ def pid_file(directory: Path) -> Path:
     return directory / _SERVER / PID
 
 
-def _settings(endpoint: str) -> S3Config:
+def _prepare_s3(folder: Path, endpoint: str | None) -> DemoBucket:
+    from gc_assets.s3.bucket import S3Bucket
+
+    keys: dict[str, str] = {}
+    if endpoint is None:
+        server = s3_server.ensure_running(folder)
+        settings = S3Config(endpoint=server.endpoint, region=_REGION)
+        keys = {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
+        keys |= dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")
+    else:
+        settings = _s3_settings(endpoint)
+    _set_variables(keys)
+    bucket = S3Bucket(_new_name(), "", settings)
+    connection, region = f'endpoint: "{settings.endpoint}"', bucket.client("change").meta.region_name
+    client = f"      s3.{connection}   # for pyiceberg's own client, which also uses the credentials of the environment\n"
+    return DemoBucket(
+        bucket,
+        lambda: _create_s3_bucket(bucket, region),
+        keys | _NO_CHECKSUMS,
+        f"\ns3: {{{connection}, region: {region}}}   # credentials: {STORES['s3'].environment}\n",
+        f"{client}      s3.region: {region}\n",
+    )
+
+
+def _create_s3_bucket(bucket: S3Bucket, region: str) -> None:
+    from gc_assets.s3.client import translate_errors
+
+    location = {} if region == _REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    with translate_errors(bucket.location):
+        bucket.client("change").create_bucket(Bucket=bucket.name, **location)
+
+
+def _s3_settings(endpoint: str) -> S3Config:
     try:
         return S3Config(endpoint=endpoint)
     except ValidationError:
@@ -112,42 +177,62 @@ def _settings(endpoint: str) -> S3Config:
         ) from None
 
 
-def _fill_bucket(client: Any, bucket: str, lake: Path) -> datetime:
+def _prepare_azure(folder: Path, endpoint: str | None) -> DemoBucket:
+    from gc_assets.azure.bucket import AzureBucket
+    from gc_assets.azure.client import translate_errors
+    from gc_assets.config.azure import CONNECTION_STRING, AzureConfig
+
+    del endpoint
+    server = azure_server.ensure_running(folder)
+    settings = AzureConfig(endpoint=azure_server.endpoint_of(server))
+    variables = {CONNECTION_STRING: azure_server.connection_string(server)}
+    bucket = AzureBucket(f"{_new_name()}@{azure_server.ACCOUNT}.dfs.core.windows.net", "", settings)
+
+    def create() -> None:
+        with translate_errors(bucket.location):
+            bucket.container("change").create_container()
+
+    client = f'      adls.connection-string: "${{{CONNECTION_STRING}}}"   # for adlfs, with which pyiceberg opens tables\n'
+    return DemoBucket(
+        bucket,
+        create,
+        variables,
+        f'\nazure: {{endpoint: "{settings.endpoint}"}}   # credentials: {STORES["azure"].environment}\n',
+        client,
+    )
+
+
+def _new_name() -> str:
+    return f"gc-assets-demo-{secrets.token_hex(4)}"
+
+
+def _fill_bucket(bucket: ConditionalBucket, lake: Path) -> datetime:
     """Upload all files to a new bucket. Return the time of a run for which exactly the young files
     are young.
     """
-    region = client.meta.region_name
-    location = {} if region == _REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-    client.create_bucket(Bucket=bucket, **location)
     files = {path: datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in lake.rglob("*") if path.is_file()}
     young = {path for path, modified in files.items() if modified > datetime.now(UTC)}
-    _upload(client, bucket, lake, files.keys() - young)
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-    newest = max(item["LastModified"] for page in pages for item in page["Contents"])
+    _upload(bucket, lake, files.keys() - young)
+    newest = max(datetime.fromisoformat(modified) for page in bucket.list_pages(role="change") for modified in page.modified)
     boundary = newest.replace(microsecond=0) + timedelta(seconds=1)
-    while _server_time(client, bucket) < boundary:
+    while bucket.now() < boundary:
         time.sleep(0.1)
-    _upload(client, bucket, lake, young)
+    _upload(bucket, lake, young)
     return boundary + _GRACE
 
 
-def _upload(client: Any, bucket: str, lake: Path, paths: Iterable[Path]) -> None:
+def _upload(bucket: ConditionalBucket, lake: Path, paths: Iterable[Path]) -> None:
     def put(path: Path) -> None:
-        client.put_object(Bucket=bucket, Key=path.relative_to(lake).as_posix(), Body=path.read_bytes())
+        bucket.put(path.relative_to(lake).as_posix(), path.read_bytes()).require()
 
     with ThreadPoolExecutor(_MAX_UPLOADS) as pool:
         list(pool.map(put, paths))
 
 
-def _server_time(client: Any, bucket: str) -> datetime:
-    return parsedate_to_datetime(client.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]["date"])
-
-
-def _shell_script(variables: Mapping[str, str]) -> str:
+def _shell_script(store: DemoStore, variables: Mapping[str, str]) -> str:
+    about = f"# Credentials of the demo's {store.title} server, and the clock of the rehearsal. Usage: . {store.environment}"
     lines = (f"export {name}={shlex.quote(value)}" if value else f"unset {name}" for name, value in variables.items())
-    return "".join(
-        f"{line}\n" for line in ("# Credentials of the demo's S3 server, and the clock of the rehearsal. Usage: . s3.env", *lines)
-    )
+    return "".join(f"{line}\n" for line in (about, *lines))
 
 
 def _read_variables(file: Path) -> dict[str, str]:
@@ -163,3 +248,9 @@ def _set_variables(variables: Mapping[str, str]) -> None:
             os.environ[name] = value
         else:
             os.environ.pop(name, None)
+
+
+STORES: Final[Mapping[str, DemoStore]] = {
+    "s3": DemoStore("S3", "s3.env", s3_server.ensure_running, _prepare_s3),
+    "azure": DemoStore("Azure", "azure.env", azure_server.ensure_running, _prepare_azure),
+}
