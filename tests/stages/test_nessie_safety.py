@@ -224,7 +224,7 @@ def test_table_in_unconfigured_storage_makes_the_lake_unreadable(house: Lakehous
     assert "s3://elsewhere/far/metadata/1.metadata.json" in read_error(house)
 
 
-def test_path_with_parent_component_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_path_with_parent_component_makes_its_table_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     path = metadata_of(builder, "db.t")
@@ -233,7 +233,10 @@ def test_path_with_parent_component_makes_the_lake_unreadable(house: Lakehouse, 
     document["snapshots"][0]["manifest-list"] = listed.replace("/metadata/", "/metadata/../metadata/")
     path.write_text(json.dumps(document))
     house.lakes = [builder.config(retention=HEADS)]
-    assert "`..` component" in read_error(house)
+    [unreadable] = house.plan().unreadable
+    assert unreadable.table_name == "db.t"
+    assert "`..` component" in unreadable.why
+    assert not house.planned_actions()
 
 
 def test_files_of_a_commit_after_the_plan_are_kept(house: Lakehouse, builder: NessieBuilder) -> None:

@@ -22,6 +22,7 @@ from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
+from gc_assets.stages.mark.content_index import ContentIndex
 from gc_assets.stages.mark.content_roots import HELD, REACHED, RootTables, open_root_tables, read_content_roots
 from gc_assets.stages.mark.resolution import resolve_or_keep
 from gc_assets.state.files import Files
@@ -47,7 +48,8 @@ class LastKnown:
         unreadable_roots: Parts with content roots of unreadable tables (columns
             `UNREADABLE_ROOTS`).
         claims: Parts with its claims (columns `CLAIMS`).
-        uuids: Uuids of the tables that any run found, by table name.
+        uuids: Uuids of the tables that any run found, by table name. For contents of a server, these
+            are the ids that the earlier run read.
         never_read: Uuids of those that no run read in full. They may include `WHOLE_LAKE`.
         unreadable: Tables that the earlier run could not read.
         resolver: Resolver of this run. Storages and symbolic links may have changed since.
@@ -70,12 +72,15 @@ class LastKnown:
     def roots_of(self, keys: Collection[str]) -> pa.Table:
         """Return the content roots needed by these tables (columns `UNREADABLE_ROOTS`).
 
-        All files of the lake's current state at that time are included.
+        All files of the lake's current state at that time are included. For contents of a server,
+        those of all contents that were unreadable before are included too.
         """
         known = resolve_or_keep(read_content_roots(self.roots), self.resolver)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
         previous = resolve_or_keep(read_parts(self.files, list(self.unreadable_roots), UNREADABLE_ROOTS), self.resolver)
-        if WHOLE_LAKE not in keys:
+        if WHOLE_LAKE not in keys and self.roots.contents is not None:
+            known = known.filter(pc.is_in(known.column("address"), ContentIndex.read(self.roots).addresses_of(keys)))
+        elif WHOLE_LAKE not in keys:
             ids = pa.array(sorted(keys), pa.string())
             known, previous = (
                 rows.filter(pc.or_(pc.is_null(rows.column("commit_id")), pc.is_in(rows.column("table_uuid"), ids)))
@@ -83,7 +88,7 @@ class LastKnown:
             )
         unreadable_ids = sorted(item.table_uuid for item in self.unreadable if item.table_uuid is not None)
         partly = pc.is_in(known.column("table_uuid"), pa.array(unreadable_ids, pa.string()))
-        if any(item.is_whole_lake for item in self.unreadable):
+        if any(item.is_whole_lake or self.roots.contents is not None for item in self.unreadable):
             partly = pa.chunked_array([pa.array(np.ones(known.num_rows, bool))])
         return pa.concat_tables(
             [
@@ -178,6 +183,9 @@ def _open_last_known(context: RunContext, lake_name: str, live: PublishedTable, 
     never_read = {item.table_uuid or WHOLE_LAKE for item in unreadable if item.good_on is None and (item.table_uuid or item.is_whole_lake)}
     rows = read_rows(state, LAKE_REFS, refs, columns=["table_name", "table_uuid"]).to_pylist()
     pairs = [(row["table_name"], row["table_uuid"]) for row in rows] + [(item.table_name, item.table_uuid) for item in unreadable]
+    if LIVE_CONTENTS.name in inputs and not any(item.is_whole_lake for item in unreadable):
+        contents = read_rows(state, LIVE_CONTENTS, inputs[LIVE_CONTENTS.name], columns=["content_key", "content_id"]).to_pylist()
+        pairs += [(row["content_key"], row["content_id"]) for row in contents]
     uuids: dict[str, set[str]] = {}
     for name, uuid in pairs:
         if name is not None and uuid is not None:

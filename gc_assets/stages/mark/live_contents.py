@@ -54,23 +54,22 @@ def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
     return rows.set_column(at, rows.schema.field(at), must)
 
 
-def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequence[str], lost: pa.Table) -> str | None:
+def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequence[str], skipped: pa.ChunkedArray) -> str | None:
     """Describe a live content whose snapshot is missing from its metadata file, or return None.
 
-    The files of such a snapshot are missing from the live set, so the lake is unreadable. Contents
-    with a metadata file in `lost` are skipped.
+    The files of such a snapshot are missing from the live set, so the lake is unreadable.
 
     Args:
         lake_name: The lake.
         roots: Tables of content roots.
         edges: Parts with the edges between containers (columns `EDGES`).
-        lost: Undecoded containers (column address).
+        skipped: Addresses of metadata files that are not checked, because they were not decoded.
     """
     if roots.contents is None:
         return None
     contents = read_parts(roots.files, list(roots.contents), LIVE_CONTENTS.schema)
-    is_lost = pc.is_in(contents.column("metadata_location"), lost.column("address"))
-    at_snapshot = contents.filter(pc.and_not(pc.is_valid(contents.column("snapshot_id")), is_lost))
+    is_skipped = pc.is_in(contents.column("metadata_location"), skipped)
+    at_snapshot = contents.filter(pc.and_not(pc.is_valid(contents.column("snapshot_id")), is_skipped))
     locations, named = at_snapshot.column("metadata_location").combine_chunks(), [EDGES.empty_table().select(["container", "snapshot_id"])]
     for path in edges:
         rows = read_parts(roots.files, [path], EDGES, ["container", "snapshot_id"])

@@ -13,6 +13,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, ROOT_KINDS, Kind
 from gc_assets.stages.mark.container_states import build_states, digest_states
+from gc_assets.stages.mark.content_index import ContentIndex
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, read_content_roots
 from gc_assets.stages.mark.edges import EdgeIndex, read_edges
 from gc_assets.stages.mark.last_known import (
@@ -102,7 +103,7 @@ class _Roots:
         roots: All roots (columns `ROOTS`), including those that unreadable tables need or needed.
         of_unreadable: Roots of unreadable tables (columns `UNREADABLE_ROOTS`).
         edges: Edges between containers.
-        unreadable: Reasons by table uuid or `WHOLE_LAKE`.
+        unreadable: Reasons by table uuid, content id or `WHOLE_LAKE`.
         shields: Locations around containers that could not be decoded (columns `CLAIMS`).
     """
 
@@ -178,13 +179,13 @@ class LiveWalk:
         A container shared by several tables has only one of them as witness. The walk is therefore
         repeated without that table until every required container is decoded.
         """
-        unreadable, shields = dict(self.unread), [CLAIMS.empty_table()]
+        unreadable, shields, contents = dict(self.unread), [CLAIMS.empty_table()], ContentIndex.read(self.roots)
         while True:
-            found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable))), edges)
+            found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable, contents))), edges)
             purged = find_purged(self.roots, self.logs, found, self._read_failures())
             if len(purged):
                 roots, edges = mark_optional(roots, purged), edges.with_optional(purged)
-                found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable))), edges)
+                found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable, contents))), edges)
             containers = self._find_lengths(index, found)
             required = containers.required
             if not required.num_rows:
@@ -192,24 +193,57 @@ class LiveWalk:
             errors = {row["address"]: row["error"] for row in self._read_failures().to_pylist()}
             if not self.is_last_known_read:
                 raise LakeUnreadable(_unreadable_message(self.lake_name, required, errors))
-            shields.append(shield_directories(required, read_parts(self.roots.files, list(self.cache.unread_locations), UNREAD_LOCATIONS)))
+            named = read_parts(self.roots.files, list(self.cache.unread_locations), UNREAD_LOCATIONS)
+            shields.append(shield_directories(required, named))
+            owners = self._find_contents(required, found, named, contents)
             for row in required.to_pylist():
-                key = row["table_uuid"] or WHOLE_LAKE
-                unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
-        self._add_unlisted_snapshot(unreadable, containers.lost)
+                for key in [row["table_uuid"]] if row["table_uuid"] else owners.get(row["address"], [WHOLE_LAKE]):
+                    unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
+        skipped = [*containers.lost.column("address").chunks, contents.addresses_of(unreadable)]
+        self._add_unlisted_snapshot(unreadable, pa.chunked_array(skipped, pa.string()))
+        if WHOLE_LAKE in unreadable:
+            unreadable = {WHOLE_LAKE: unreadable[WHOLE_LAKE]}
         if not unreadable:
             return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable, shields[0])
         last_known = UNREADABLE_ROOTS.empty_table() if self.last_known is None else self.last_known.roots_of(unreadable)
-        is_own = pc.and_(_is_root_of(roots, unreadable), pc.less_equal(roots.column("rank"), HELD))
+        is_own = pc.and_(_is_root_of(roots, unreadable, contents), pc.less_equal(roots.column("rank"), HELD))
         of_unreadable = pa.concat_tables([last_known, unreadable_root_rows(roots.filter(is_own), in_full=False)])
         readable = roots.filter(pc.invert(is_own))
         live = pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))])
         return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))
 
-    def _add_unlisted_snapshot(self, unreadable: dict[str, str], lost: pa.Table) -> None:
+    def _find_contents(self, required: pa.Table, found: pa.Table, named: pa.Table, contents: ContentIndex) -> dict[str, list[str]]:
+        """Find the contents that need undecoded containers, by address (content ids).
+
+        A container is left out, so that the whole lake is unreadable, if the location of one of its
+        contents is unknown. With claims of the lake itself, any of their files may belong to it.
+
+        Args:
+            required: The undecoded containers (columns `ROOTS`).
+            found: All containers of the walk (columns `ROOTS`).
+            named: Locations that undecodable metadata names (columns `UNREAD_LOCATIONS`).
+            contents: The contents of this run.
+        """
+        if self.roots.contents is None or read_parts(self.roots.files, list(self.claims), CLAIMS).num_rows:
+            return {}
+        parents = dict(zip(*(found.column(name).to_pylist() for name in ("address", "parent")), strict=True))
+        located = set(named.column("container").to_pylist())
+        owners: dict[str, list[str]] = {}
+        for address in required.column("address").to_pylist():
+            root, visited = address, set[str]()
+            while (parent := parents.get(root)) is not None and root not in visited:
+                visited.add(root)
+                root = parent
+            ids = contents.ids_of(root)
+            is_located = root != address or root in located
+            if ids and (is_located or (self.last_known is not None and all(map(self.last_known.was_read, ids)))):
+                owners[address] = sorted(ids)
+        return owners
+
+    def _add_unlisted_snapshot(self, unreadable: dict[str, str], skipped: pa.ChunkedArray) -> None:
         """Make the lake unreadable if the metadata of a live content lacks its snapshot."""
         edges = self.cache.edges
-        found = describe_unlisted_snapshot(self.lake_name, self.roots, edges, lost) if WHOLE_LAKE not in unreadable else None
+        found = describe_unlisted_snapshot(self.lake_name, self.roots, edges, skipped) if WHOLE_LAKE not in unreadable else None
         if found is not None and not self.is_last_known_read:
             raise LakeUnreadable(found)
         if found is not None:
@@ -255,21 +289,30 @@ class LiveWalk:
     def _build_claims(self, unlisted: pa.Table, rooted: _Roots) -> pa.Table:
         """Build the claims found in containers, with those of unreadable tables as shields."""
         files = self.roots.files
-        claims = build_claims(read_parts(files, list(self.cache.locations), LOCATIONS), unlisted)
+        locations = read_parts(files, list(self.cache.locations), LOCATIONS)
+        is_location = pc.equal(locations.column("kind"), Kind.TABLE_LOCATION)
+        claims = build_claims(locations, unlisted)
         if not rooted.unreadable:
             return claims
         earlier = [] if self.last_known is None else [self.last_known.read_claims()]
         own = pa.concat_tables([*earlier, read_parts(files, list(self.claims), CLAIMS), claims])
-        return pa.concat_tables([claims, build_shields(own, rooted.unreadable.keys()), rooted.shields])
+        shields = [build_shields(own, rooted.unreadable.keys()), rooted.shields]
+        if self.roots.contents is not None:
+            # All locations that metadata of the unreadable contents has named.
+            is_mine = pc.is_in(locations.column("container"), rooted.of_unreadable.column("address").combine_chunks())
+            shields.append(build_claims(locations.slice(0, 0), locations.filter(pc.and_(is_location, is_mine))))
+        return pa.concat_tables([claims, *shields])
 
     def _read_failures(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.cache.unreadable), UNREADABLE_CONTAINERS, ["address", "error", "absent"])
 
 
-def _is_root_of(roots: pa.Table, unreadable: Collection[str]) -> pa.ChunkedArray:
-    """Return a mask of the roots of these tables (`WHOLE_LAKE`: all roots)."""
+def _is_root_of(roots: pa.Table, unreadable: Collection[str], contents: ContentIndex) -> pa.ChunkedArray:
+    """Return a mask of the roots of these tables or contents (`WHOLE_LAKE`: all roots)."""
     if WHOLE_LAKE in unreadable:
         return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
+    if contents.rows.num_rows:
+        return pc.is_in(roots.column("address"), contents.addresses_of(unreadable))
     return pc.is_in(roots.column("table_uuid"), pa.array(sorted(unreadable), pa.string()))
 
 

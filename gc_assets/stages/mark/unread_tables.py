@@ -15,7 +15,7 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.stages.mark.last_known import WHOLE_LAKE, LastKnown
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 from gc_assets.state.summaries import CommitGraphSummary, LakeRefsSummary, ReachableSnapshotsSummary, UnreadTable
 
@@ -49,7 +49,7 @@ def list_unreadable(
 ) -> tuple[Unreadable, ...]:
     """List all unreadable tables: those found by the walk, and those whose uuid is unknown.
 
-    `found` maps table uuids to reasons (`WHOLE_LAKE`: the lake).
+    `found` maps table uuids or content ids to reasons (`WHOLE_LAKE`: the lake).
     """
     summary = refs.summary(LakeRefsSummary)
     if not found and not summary.unread:
@@ -57,6 +57,7 @@ def list_unreadable(
     previous = _PreviousReads.of(last_known)
     rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     names = previous.names | {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
+    names |= _content_names(context, lake_name) if context.kind(lake_name).has_live_contents else {}
     claims = [row for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist() if row["storage"] is not None]
     known = [
         Unreadable(
@@ -82,6 +83,13 @@ def list_unreadable(
         if item.table_name is not None and not previous.uuids_by_name.get(item.table_name)
     ]
     return (*known, *unknown)
+
+
+def _content_names(context: RunContext, lake_name: str) -> dict[str, str]:
+    """Return the keys of the live contents by content id, those at heads if possible."""
+    contents = context.table(LIVE_CONTENTS, lake_name)
+    rows = read_rows(context.state, LIVE_CONTENTS, contents, columns=["content_id", "content_key", "at_head"]).to_pylist()
+    return {row["content_id"]: row["content_key"] for row in sorted(rows, key=lambda row: bool(row["at_head"])) if row["content_id"]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Locations in Nessie metadata that the first run cannot decode are protected, in claims of other lakes too.
+"""A Nessie table whose metadata cannot be decoded is unreadable alone, if its location is known.
+
+Its locations are protected, in claims of other lakes too, and the other tables of the server are collected. With claims of the lake itself,
+or if the location is unknown, the whole lake is unreadable.
 
 Source: sample lakes with one table of a newer format version.
 """
@@ -6,12 +9,14 @@ Source: sample lakes with one table of a newer format version.
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.cases.iceberg.test_set_aside import set_format_version
+from tests.dates import next_noon
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder
 from tests.lakes.nessie.server import Server
@@ -35,6 +40,8 @@ def test_locations_of_undecodable_metadata_are_protected(spark: SparkSession, ne
     for path in newer.path(f"file://{house.warehouse}/metadata_only/metadata").glob("*.metadata.json"):
         assert json.loads(path.read_text())["properties"]["write.data.path"] == data
         set_format_version(path, 9)
+    good = main.new("shop.good")
+    leftovers |= {house.key(path) for path in good.leftovers(LONG_AGO, 2)}
     house.lakes = [lake.config("sales"), builder.config()]
     apart = {key for key in house.files() if key.startswith("db/sold/apart/")}
     assert apart
@@ -42,6 +49,51 @@ def test_locations_of_undecodable_metadata_are_protected(spark: SparkSession, ne
     header = house.plan()
 
     planned = set(house.planned_actions())
-    assert header.unreadable
+    assert [(item.name, item.good_on) for item in header.unreadable] == [("table shop.newer of lake shop", None)]
+    assert not {key for key in planned if key.startswith("metadata_only/")}
     assert not planned & apart
     assert planned >= leftovers
+
+
+def test_torn_metadata_of_one_table_withholds_that_table(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:
+    now = next_noon(days=2)
+    house = Lakehouse(spark, tmp_path, now=now, settings={"gates": {"max_delete_share": 1.0, "max_live_drop": 1.0}})
+    builder = NessieBuilder(nessie.uri, house.warehouse)
+    main = builder.on()
+    torn, good = main.new("shop.torn"), main.new("shop.good")
+    house.lakes = [builder.config(retention={"default": "1"})]
+    house.plan()
+    of_torn = {house.key(path) for path in torn.leftovers(LONG_AGO, 2)}
+    of_good = {house.key(path) for path in good.leftovers(LONG_AGO, 2)}
+    main.overwrite("shop.torn")
+    main.overwrite("shop.good")
+    path = torn.path(torn.metadata_location)
+    content = path.read_bytes()
+    path.write_bytes(content[:100])
+    for day in (1, 2):
+        house.now = now + timedelta(days=day)
+        header = house.plan()
+        [unreadable] = header.unreadable
+        assert (unreadable.table_name, unreadable.good_on) == ("shop.torn", now.date())
+        planned = set(house.planned_actions())
+        assert planned >= of_good
+        assert not {key for key in planned if key.startswith("shop/torn_")}
+    path.write_bytes(content)
+    house.now = now + timedelta(days=3)
+    assert not house.plan().unreadable
+    assert set(house.planned_actions()) >= of_torn | of_good
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_lake_with_own_claims_is_unreadable_as_a_whole(spark: SparkSession, nessie: Server, tmp_path: Path, is_torn: bool) -> None:
+    house = Lakehouse(spark, tmp_path, now=next_noon(days=2))
+    builder = NessieBuilder(nessie.uri, house.warehouse)
+    main = builder.on()
+    newer, good = main.new("shop.newer"), main.new("shop.good")
+    good.leftovers(LONG_AGO, 2)
+    path = newer.path(newer.metadata_location)
+    path.write_bytes(path.read_bytes()[:100]) if is_torn else set_format_version(path, 9)
+    house.lakes = [builder.config() if is_torn else builder.config(claims=[f"file://{house.warehouse}/shop/"])]
+    [unreadable] = house.plan().unreadable
+    assert unreadable.is_whole_lake
+    assert not house.planned_actions()
