@@ -67,24 +67,24 @@ def test_withdrawn_acceptance_stops_an_approved_plan(shop: Shop) -> None:
     assert outcomes(shop.house.apply(header)) == {"changed"}
 
 
-def dropped(name: str, lake: str = "sales", **values: object) -> DroppedTable:
+def make_dropped(name: str, lake: str = "sales", **values: object) -> DroppedTable:
     table = RememberedTable(lake, name, name, "catalog", (f"{name}/",), NOW, gone_since=NOW)
     return DroppedTable(table, **{"former_files": FormerFiles(1, 1), **values})  # pyright: ignore[reportArgumentType]  # fields of the table
 
 
 def test_only_namespaces_without_a_listed_table_are_gone() -> None:
     tables = [
-        dropped("dev.x"),
-        dropped("dev.y"),
-        dropped("dev.z", waits_for="its waiting time"),
-        dropped("db.a"),
-        dropped("eu.shop.a"),
-        dropped("eu.`a.b`"),
-        dropped("old.a", former_files=FormerFiles()),
-        dropped("accepted.a", accepted_at=NOW),
-        dropped("unreadable.a"),
-        dropped("a"),
-        dropped("db.a", "other"),
+        make_dropped("dev.x"),
+        make_dropped("dev.y"),
+        make_dropped("dev.z", waits_for="its waiting time"),
+        make_dropped("db.a"),
+        make_dropped("eu.shop.a"),
+        make_dropped("eu.`a.b`"),
+        make_dropped("old.a", former_files=FormerFiles()),
+        make_dropped("accepted.a", accepted_at=NOW),
+        make_dropped("unreadable.a"),
+        make_dropped("a"),
+        make_dropped("db.a", "other"),
     ]
     lakes = [
         LakeTables("sales", "catalog", NOW, names={"db.b": "b", "eu.shop.deeper.c": "c"}, unreadable_names=frozenset({"unreadable.b"})),
