@@ -32,7 +32,7 @@ class BranchEdits:
         actions: The deletions to make, or to undo.
         creates: True to create the deleted branches again.
         is_committed: True if a commit was sent.
-        damage: What a commit changed besides the branches, or None.
+        damage: Unplanned changes of a commit, or None.
     """
 
     catalog: CatalogClient

@@ -67,6 +67,7 @@ retention:
   # max_snapshot_age: 30d                   # for all tables, instead of their properties
   # min_snapshots_to_keep: 5
   # refs: [{match: ".*", keep: forever}]    # keeps all history
+  # delete_idle: [{match: "tmp-.*", after: 30d}]   # deletes unused branches
 """
 
 KIND: Final = LakeKind(

@@ -47,6 +47,7 @@ retention:
   default: forever
   tags: keep
   # dangling: 7d
+  # delete_idle: [{match: "tmp-.*", after: 30d}]   # deletes unused branches
 """
 
 KIND: Final = LakeKind(

@@ -96,7 +96,7 @@ class BranchClient(RepositoryClient):
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What protects branches of a repository.
+    """Protection of the branches of a repository.
 
     Attributes:
         default: The default branch.
@@ -199,14 +199,14 @@ def _delete(client: BranchClient, protection: Protection, action: ExpiryAction) 
     error = client.delete_branch(name)
     if error is None:
         return "done", None
-    return ("absent", None) if error.status == _NOT_FOUND else _refused(f"branch {name} cannot be deleted", error)
+    return ("absent", None) if error.status == _NOT_FOUND else _describe_refusal(f"branch {name} cannot be deleted", error)
 
 
 def _create(client: BranchClient, action: ExpiryAction) -> _Verdict:
     name, head = str(action.ref_name), action.snapshot_id
     error = client.create_branch(name, head)
     if error is not None and error.status != _CONFLICT:
-        return _refused(f"branch {name} cannot be created at commit {head}", error)
+        return _describe_refusal(f"branch {name} cannot be created at commit {head}", error)
     found = client.find_head(name)
     if found == head:
         return "done" if error is None else "absent", None
@@ -214,7 +214,7 @@ def _create(client: BranchClient, action: ExpiryAction) -> _Verdict:
     return "changed", f"{used}; create a branch with another name at commit {head}"
 
 
-def _refused(problem: str, error: ApiException) -> _Verdict:
+def _describe_refusal(problem: str, error: ApiException) -> _Verdict:
     found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
     if error.status in _DENIED:
         return "denied", f"{found}; give the collector's user the permissions that docs/lakefs.md lists"

@@ -46,6 +46,7 @@ _RETENTION: Final = """\
 # source: configured, the rules of this file decide, such as default: 90d.
 retention:
   source: server
+  # delete_idle: [{match: "tmp-.*", after: 30d}]   # deletes unused branches
 """
 
 KIND: Final = LakeKind(

@@ -57,7 +57,7 @@ def _delete(client: NessieClient, action: ExpiryAction) -> _Verdict:
         return "absent", None
     if refusal.status == HTTPStatus.CONFLICT:
         return "changed", f"branch {name} moved during the deletion ({refusal.text})"
-    return _refused(f"branch {name} cannot be deleted", refusal)
+    return _describe_refusal(f"branch {name} cannot be deleted", refusal)
 
 
 def _create(client: NessieClient, action: ExpiryAction) -> _Verdict:
@@ -68,7 +68,7 @@ def _create(client: NessieClient, action: ExpiryAction) -> _Verdict:
         if refusal is None:
             return "done", None
         if refusal.status != HTTPStatus.CONFLICT:
-            return _refused(f"branch {name} cannot be created at commit {head}", refusal)
+            return _describe_refusal(f"branch {name} cannot be created at commit {head}", refusal)
         found = client.read_ref(name)
     if found is not None and (found.type, found.hash) == ("BRANCH", head):
         return "absent", None
@@ -76,7 +76,7 @@ def _create(client: NessieClient, action: ExpiryAction) -> _Verdict:
     return "changed", f"{used}; create a branch with another name at commit {head}"
 
 
-def _refused(problem: str, refusal: Refusal) -> _Verdict:
+def _describe_refusal(problem: str, refusal: Refusal) -> _Verdict:
     if refusal.status in _DENIED:
         return "denied", f"{problem}: {refusal.text}; grant CREATE_REFERENCE and DELETE_REFERENCE on branches that rules match"
     return "failed", f"{problem}: {refusal.text}"

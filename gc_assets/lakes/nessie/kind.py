@@ -36,6 +36,7 @@ _RETENTION: Final = """\
 # files that only they need are garbage. The head of each ref is always kept.
 retention:
   default: forever
+  # delete_idle: [{match: "tmp-.*", after: 30d}]   # deletes unused branches
 """
 
 KIND: Final = LakeKind(
