@@ -10,6 +10,7 @@ import click
 from gc_assets.cli.context import Settings, common_options, format_option, open_spark, run_date_option
 from gc_assets.cli.output import print_message
 from gc_assets.cli.what_if import amount_columns, effect_rows, write_amounts
+from gc_assets.core.units import count_of
 
 
 @click.command("blame", short_help="Show what each table, ref or age keeps.")
@@ -41,12 +42,14 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
     names = [config.lake_of_user(name).name for name in lakes] or [lake.name for lake in config.lakes]
     rows: list[dict[str, Any]] = []
     if by == "table":
-        for share in usage_by_table(run_context, [storage.name for storage in config.storages]):
-            if share.lake in names:
-                live = amount_columns(config, share.storage, "live", share.live)
-                garbage = amount_columns(config, share.storage, "garbage", share.all_garbage)
-                rows.append({"storage": share.storage, "lake": share.lake, "table": share.table, **live, **garbage})
+        shares = [item for item in usage_by_table(run_context, [item.name for item in config.storages]) if item.lake in names]
+        for share in shares:
+            live = amount_columns(config, share.storage, "live", share.live)
+            garbage = amount_columns(config, share.storage, "garbage", share.all_garbage)
+            rows.append({"storage": share.storage, "lake": share.lake, "table": share.table, **live, **garbage})
         write_amounts(rows, format_)
+        if unsized := sum(share.unsized for share in shares):
+            print_message(f"Without {count_of(unsized, 'live file')} of unknown size.")
         print_message("Each live file is counted once, at one commit that needs it.")
         return
     spark = open_spark(platform, verbose=settings.verbose)

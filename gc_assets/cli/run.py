@@ -121,7 +121,7 @@ def _print_unused_rules(context: RunContext) -> None:
         table, released = context.find(REACHABLE_SNAPSHOTS, lake.name), find_last_released_files(context, lake.name)
         notes = table.summary(ReachableSnapshotsSummary).unused_rules if table is not None else ()
         if released is not None and released.published.receipt.run_date == context.run_date:
-            notes += released.unused_rules
+            notes += released.notes
         for note in notes:
             print_message(f"Note: {note}.")
 
@@ -197,7 +197,7 @@ def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
     if header.historical:
         print_message(f"{header.storage}: {header.run_date} was not frozen on its own date, so this plan cannot be applied.")
         return
-    for line in describe_reversibility(header, config).lines:
+    for line in describe_reversibility(header, config).lines if header.has_work else ():
         print_message(line)
     if is_text:
         print_data(f"{summarize_plans([header])}.")

@@ -36,6 +36,8 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
     if len(tables) > MAX_TABLES:
         print_message(f"{count_of(len(tables) - MAX_TABLES, 'more table')} with less garbage: gc-assets blame")
     print_message("kept and expiring count snapshots or commits. files now includes the files of expiring ones.")
+    if unsized := sum(item.unsized for item in tables):
+        print_message(f"over: the size of {count_of(unsized, 'file')} is unknown, because no lake records it.")
     for storage in storages:
         _print_dropped(context, storage, set(lakes))
         if (amount := unowned_files(context, storage)).files:
@@ -66,12 +68,12 @@ def _row(context: RunContext, item: RunTable) -> dict[str, Any]:
         "table": item.table,
         "kept": item.kept,
         "expiring": item.expiring,
-        "files now": _amount(item.present),
-        "after expiry": _amount(item.live),
+        "files now": _amount(item.present, item.unsized),
+        "after expiry": _amount(item.live, item.unsized),
         "other garbage": _amount(item.garbage),
         "policy keeps": item.policy,
     }
 
 
-def _amount(amount: Amount | None) -> str:
-    return "" if amount is None else f"{amount.files:,} ({format_bytes(amount.bytes)})"
+def _amount(amount: Amount | None, unsized: int = 0) -> str:
+    return "" if amount is None else f"{amount.files:,} ({'over ' if unsized else ''}{format_bytes(amount.bytes)})"

@@ -21,6 +21,7 @@ from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.run_report import ExpiringCommit, LakePage, RefUsage
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.mark.released_files import find_released_files_of
+from gc_assets.stages.read.usage import find_unsized_files
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
@@ -56,7 +57,7 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
             *refs.summary(LakeRefsSummary).notes,
             *summary.notes,
             *live.summary(LiveFilesSummary).notes,
-            *(released.unused_rules if (released := find_released_files_of(context, live)) is not None else ()),
+            *(released.notes if (released := find_released_files_of(context, live)) is not None else ()),
         ),
         usage=tuple(_usage_by_refs(context, lake, reachable)),
         histories=tuple(shown),
@@ -96,6 +97,9 @@ def _usage_by_refs(context: RunContext, lake: str, reachable: PublishedTable) ->
     rows.
     """
     sums = LiveSet(context, context.table(LIVE_FILES, lake)).totals.by_all("table_uuid", "commit_id")
+    if (None, None) in sums:
+        for storage in context.config.storages:
+            sums[None, None] = find_unsized_files(context, storage.name, lake).add_to(sums[None, None])
     columns = ["table_uuid", "commit_id", "table_name", "refs", "refs_count"]
     commits = read_parts(context.state.files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, columns)
     wanted = commits.filter(pc.is_in(commits.column("commit_id"), pa.array([commit_id for _, commit_id in sums], pa.string())))

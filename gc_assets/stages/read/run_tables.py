@@ -42,6 +42,7 @@ class RunTable:
         live: Live files, that is those that remain after the expiry. None if they were not counted.
         expired: Files that only expired history needs.
         garbage: All other garbage, without foreign files.
+        unsized: Number of live files of unknown size.
         reclaimable_usd: Price of the expired files and the garbage per month, or None without a
             price.
     """
@@ -55,6 +56,7 @@ class RunTable:
     expired: Amount = field(default_factory=Amount)
     garbage: Amount = field(default_factory=Amount)
     reclaimable_usd: float | None = None
+    unsized: int = 0
 
     @property
     def present(self) -> Amount | None:
@@ -91,6 +93,7 @@ def _add_files(context: RunContext, item: RunTable, usages: Sequence[TableUsage]
         item,
         reclaimable_usd=sum(known) if known else None,
         live=Amount.total(usage.live for usage in usages),
+        unsized=sum(usage.unsized for usage in usages),
         expired=Amount.total(amount for reason, amount in garbage if reason == _EXPIRED),
         garbage=Amount.total(amount for reason, amount in garbage if reason != _EXPIRED),
     )

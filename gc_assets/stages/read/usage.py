@@ -7,18 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
 from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
+from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.mark.live_set import LiveSet
-from gc_assets.stages.read.browse import batches
+from gc_assets.stages.read.browse import batches, read_matching_rows
 from gc_assets.stages.read.dropped_tables import dropped_names
 from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, Table
+from gc_assets.state.listings import open_listing
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY, Table
+from gc_assets.state.side_tables import PINNED, PINNED_SIDE
+
+# Longer listings are not searched for the sizes of files.
+MAX_LISTED: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,7 @@ class TableUsage:
         table: The name of the table, or None for a lake that is a single repository.
         live: Live files, each counted for one table only.
         garbage: Garbage by reason.
+        unsized: Number of live files of unknown size. Their size is not in `live`.
     """
 
     storage: str
@@ -36,6 +44,7 @@ class TableUsage:
     table: str | None
     live: Amount
     garbage: Mapping[str, Amount]
+    unsized: int = 0
 
     @property
     def all_garbage(self) -> Amount:
@@ -60,8 +69,12 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
         for (storage, uuid), amount in totals.by_all("storage", "table_uuid").items():
             live[str(storage), lake.name, uuid] = amount
     garbage: dict[tuple[str, str, str | None], dict[str, Amount]] = {}
-    wanted = set(storages)
+    wanted, unsized = set(storages), dict[tuple[str, str, str | None], int]()
     for storage in wanted:
+        for lake in context.config.lakes:
+            if (group := (storage, lake.name, None)) in live:
+                found = find_unsized_files(context, storage, lake.name)
+                live[group], unsized[group] = found.add_to(live[group]), found.unknown
         orphans = context.table(ORPHAN_FILES, storage)
         names = dropped_names(context, orphans) | names
         for (lake, uuid, reason), amount in _sums(context, ORPHAN_FILES, orphans, ["lake", "table_uuid", "reason"]):
@@ -69,10 +82,46 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
                 garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
     groups = [group for group in live.keys() | garbage.keys() if group[0] in wanted]
     shares = [
-        TableUsage(group[0], group[1], names.get(group[1:], group[2]), live.get(group, Amount()), garbage.get(group, {}))
+        TableUsage(
+            group[0], group[1], names.get(group[1:], group[2]), live.get(group, Amount()), garbage.get(group, {}), unsized.get(group, 0)
+        )
         for group in groups
     ]
     return sorted(shares, key=lambda item: (-item.all_garbage.bytes, -item.live.bytes, item.storage, item.lake, item.table or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class UnsizedFiles:
+    """Pinned files whose size the lake does not record, such as old metadata of tables.
+
+    Attributes:
+        bytes: Size of those in the listing.
+        absent: Number of those that may be absent and are not listed.
+        unknown: Number of those of unknown size, because the listing is missing or too long.
+    """
+
+    bytes: int = 0
+    absent: int = 0
+    unknown: int = 0
+
+    def add_to(self, live: Amount) -> Amount:
+        """Return live files that include these, with the sizes and without the absent files."""
+        return Amount(files=max(0, live.files - self.absent), bytes=live.bytes + self.bytes)
+
+
+def find_unsized_files(context: RunContext, storage: str, lake: str) -> UnsizedFiles:
+    """Look up the pinned files of a lake without a recorded size in the listing of a storage."""
+    rows = read_side_rows(context, context.table(LAKE_REFS, lake), PINNED_SIDE, PINNED)
+    keys = {row["key"]: row["must_exist"] for row in rows if row["storage"] == storage and row["size_bytes"] is None}
+    inventory = context.find(STORAGE_INVENTORY, storage) if keys else None
+    listing = open_listing(context.state, inventory) if inventory is not None else None
+    if listing is None or listing.rows > MAX_LISTED:
+        return UnsizedFiles(unknown=len(keys))
+    schema = pa.schema([STORAGE_INVENTORY.schema.field(name) for name in ("key", "size_bytes")])
+    listed = read_matching_rows(context.state, schema, listing.paths(), "key", list(keys)).to_pylist()
+    sizes = {row["key"]: row["size_bytes"] for row in listed if row["size_bytes"] is not None}
+    absent = sum(key not in sizes and not must_exist for key, must_exist in keys.items())
+    return UnsizedFiles(sum(sizes.values()), absent, len(keys) - len(sizes) - absent)
 
 
 def _sums(context: RunContext, table: Table, published: PublishedTable, by: list[str]) -> Iterator[tuple[tuple[str | None, ...], Amount]]:

@@ -8,11 +8,12 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.run_tables import print_run
 from gc_assets.core.plan import Amount
 from gc_assets.engine.tables import read_rows
+from gc_assets.report.lakes import lake_page
 from gc_assets.report.shares import breakdown_steps
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read.file_tables import FileTables
 from gc_assets.stages.read.plan_text import summarize_plans
-from gc_assets.stages.read.run_tables import CURRENT_STATE, summarize_tables, unowned_files
+from gc_assets.stages.read.run_tables import CURRENT_STATE, RunTable, summarize_tables, unowned_files
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -60,7 +61,24 @@ def test_each_table_has_its_policy_snapshots_and_files(house: Lakehouse) -> None
     assert orders.live is not None
     assert orders.present == Amount.total((orders.live, orders.expired))
     live = sum(item.live.files for item in rows.values() if item.live is not None)
-    assert live == len(house.live())
+    assert live == sum(not key.endswith("/version-hint.text") for key in house.live()), "pyiceberg writes no such file"
+
+
+def test_metadata_of_a_table_has_its_listed_size(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_state() -> RunTable:
+        tables = summarize_tables(house.run_context(), ["sales", "weather"], [STORAGE])
+        return next(item for item in tables if item.table == CURRENT_STATE)
+
+    metadata = [house.warehouse / key for key in house.live() if key.endswith(".metadata.json")]
+    size = sum(path.stat().st_size for path in metadata)
+    assert (read_state().live, read_state().unsized) == (Amount(files=len(metadata), bytes=size), 0)
+    usage = {row.refs: (row.files, row.size_bytes) for row in lake_page(house.run_context(), "sales", "iceberg").usage}
+    assert usage["current state (metadata, refs, configuration)"] == (len(metadata), size)
+    monkeypatch.setattr("gc_assets.stages.read.usage.MAX_LISTED", 0)
+    unknown = read_state()
+    assert unknown.unsized > 0
+    assert unknown.live is not None
+    assert unknown.live.bytes < size
 
 
 def test_files_of_a_waiting_dropped_table_are_not_unowned(house: Lakehouse) -> None:
