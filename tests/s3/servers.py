@@ -45,8 +45,6 @@ OWNER = ("AKOWNER", "owner-secret-key")
 STRANGER = ("AKSTRANGER", "stranger-secret-key")
 PROFILES = {OWNER[0]: "owner", STRANGER[0]: "stranger"}
 REGION = "us-east-1"
-# A day of a lifecycle rule takes this number of seconds on Ceph, for few buckets with rules.
-LIFECYCLE_DAY_SECONDS = 2
 CEPH_PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "monmaptool", "osdmaptool")
 CEPH_PACKAGES = "ceph-mon ceph-osd radosgw ceph-common"
 VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.7.0"
@@ -137,8 +135,8 @@ def ceph_rgw(folder: Path) -> Iterator[S3Server]:
     """A Ceph cluster of one monitor, one object daemon and one S3 gateway.
 
     Objects are kept in memory (memstore): it starts in 0.7 s, and in 8 s on disk (bluestore), with
-    the same answers and times afterwards. One worker processes one list of lifecycle rules: three
-    that process 32 lists permanently use a tenth of a core.
+    the same answers and times afterwards. No thread executes lifecycle rules: even one that looks
+    for them every two seconds uses a tenth of a core.
 
     Raises:
         Unavailable: Its programs are not installed.
@@ -303,9 +301,7 @@ rgw_data = {folder}/run
 rgw_frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1
 rgw_thread_pool_size = 64
 rgw_multipart_min_part_size = 1
-rgw_lc_debug_interval = {LIFECYCLE_DAY_SECONDS}
-rgw_lc_max_objs = 1
-rgw_lc_max_worker = 1
+rgw_enable_lc_threads = false
 rgw_dynamic_resharding = false
 rgw_s3_auth_use_sts = true
 rgw_sts_key = {os.urandom(8).hex()}

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from gc_assets.s3.client import error_code
 from tests.debian import Unavailable
 from tests.ports import free_port
-from tests.s3.servers import LIFECYCLE_DAY_SECONDS, SERVERS, S3Server, ceph_rgw, fetch, shared_server, versitygw
+from tests.s3.servers import SERVERS, S3Server, ceph_rgw, fetch, shared_server, versitygw
 
 CHECKOUT = Path(__file__).parents[2]
 ODD_KEYS = [
@@ -99,21 +99,6 @@ def test_ceph_accepts_small_parts(ceph: S3Server) -> None:
     parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
     client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
     assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == b"xxx"
-
-
-def test_lifecycle_day_takes_seconds_on_ceph(tmp_path: Path) -> None:
-    # A separate server: each day Ceph starts with the first bucket with rules, and with six of them
-    # it never reaches the last.
-    with ceph_rgw(tmp_path) as ceph:
-        bucket, client = ceph.bucket(), ceph.client()
-        client.put_object(Bucket=bucket, Key="tmp/k", Body=b"x")
-        client.put_object(Bucket=bucket, Key="kept", Body=b"x")
-        rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 1}}
-        client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
-        deadline = time.monotonic() + 30 * LIFECYCLE_DAY_SECONDS
-        while client.list_objects_v2(Bucket=bucket)["KeyCount"] == 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]] == ["kept"]
 
 
 def test_two_servers_run_concurrently(tmp_path: Path, ceph: S3Server) -> None:
