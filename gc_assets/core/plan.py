@@ -241,8 +241,8 @@ class PlanHeader(RenamedKeys, _Model):
             id depends on the tables, but not on the error messages.
         left_out: Files and edits that cannot succeed now, so that the plan does not contain them
             (since 0.4). They are not part of the id.
-        warnings: Sentences that a user should read before the approval (since 0.4). They are not part of
-            the id.
+        warnings: Sentences that a user should read before the approval (since 0.4). They are not
+            part of the id.
         expiry_actions: Number of expiry actions by lake.
         edits_by_action: Number of expiry actions by action (since 0.4).
         idle_branches: Number of idle branches to delete by lake, which are among the expiry actions

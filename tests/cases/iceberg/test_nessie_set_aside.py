@@ -20,7 +20,7 @@ from tests.dates import next_noon
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder
 from tests.lakes.nessie.server import Server
-from tests.stages.lakehouse import Lakehouse, days_ago
+from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
 
 pytestmark = pytest.mark.spark
 
@@ -80,8 +80,14 @@ def test_torn_metadata_of_one_table_withholds_that_table(spark: SparkSession, ne
         assert not {key for key in planned if key.startswith("shop/torn_")}
     path.write_bytes(content)
     house.now = now + timedelta(days=3)
-    assert not house.plan().unreadable
+    header = house.plan()
+    assert not header.unreadable
     assert set(house.planned_actions()) >= of_torn | of_good
+    house.approve(header)
+    path.write_bytes(content[:100])
+    assert outcomes(house.apply(header)) == {"done", "changed"}
+    assert not of_good & house.files().keys()
+    assert of_torn <= house.files().keys()
 
 
 @pytest.mark.parametrize("is_torn", [False, True])
