@@ -81,7 +81,8 @@ def _release_figures(published: PublishedTable) -> Figures:
 
 
 def _release_notes(_: RunContext, published: PublishedTable) -> str:
-    return "\n".join(f"- {escape_markdown(note)}" for note in published.summary(LifecycleObjectsSummary).unused_rules)
+    summary = published.summary(LifecycleObjectsSummary)
+    return "\n".join(f"- {escape_markdown(note)}" for note in (*summary.unused_rules, *summary.notes))
 
 
 # Figures and reports of kind tables. Other kind tables only report their rows.

@@ -616,7 +616,7 @@ class PotentialCommitsSummary(Summary):
 class LifecycleObjectsSummary(Summary):
     """Objects released by rules, and objects released under one path but kept under another.
 
-    `unused_rules` are notes on rules that apply to no object.
+    `unused_rules` are notes on rules that apply to no object, `notes` are others.
     """
 
     TABLE: ClassVar = "lifecycle_objects"
@@ -624,6 +624,7 @@ class LifecycleObjectsSummary(Summary):
     released: Amount = Amount()
     deduplicated: Amount = Amount()
     unused_rules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 # Index summaries by table. Other tables have none.

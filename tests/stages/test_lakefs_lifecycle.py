@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -389,6 +391,33 @@ def test_gates_stop_rule_for_everything(repo: tuple[LifecycleRepository, Reposit
     at.rules(everything={"prefix": "", "days": 0, "enabled": True})
     at.house.now = NOW + timedelta(days=1)
     assert "live_drop" in at.house.failed_gates(at.house.plan())
+
+
+def test_results_are_written_into_the_namespace_and_never_collected(spark: SparkSession, tmp_path: Path) -> None:
+    for at, builder in serve(spark, tmp_path):
+        results = builder.namespace / "_lakefs/retention/lc"
+        at.house.lakes = [at.house.lakes[0].model_copy(update={"publish_results": True})]
+        old, shared = builder.stage("main", "tmp/a"), builder.stage("main", "tmp/b")
+        builder.stage("main", "keep/b", shared)
+        builder.commit("main")
+        at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
+        header = at.house.plan()
+        (written,) = (results / f"addresses/date={NOW:%Y-%m-%d}").iterdir()
+        run_id = written.name.rpartition("-")[0]
+        assert pq.read_table(written).to_pylist() == [{"run_id": run_id, "address": old, "paths": ["tmp/a"], "matched_rules": ["rule1"]}]
+        at.house.approve_and_apply(header)
+        at.house.now = NOW + timedelta(days=30)
+
+        at.house.plan()
+
+        assert (results / f"stats/{NOW:%Y-%m-%d}.csv").read_text() == f"run_id,addresses,bytes,status\n{run_id},1,1,finished\n"
+        assert not any("_lakefs" in key for key in at.house.keys("orphan_files"))
+        shutil.rmtree(results / "addresses")
+        (results / "addresses").touch()  # so that the next file cannot be created
+        at.house.now = NOW + timedelta(days=31)
+        at.house.mark()
+        (note,) = at.house.summary("lifecycle_objects", "ml")["notes"]
+        assert note.startswith("lake ml: the results of lifecycle rules are not written to the namespace: ")
 
 
 def find_collision(prefix: str) -> tuple[str, str]:

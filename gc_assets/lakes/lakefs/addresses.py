@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 BY_PREFIX, RELATIVE, FULL = 0, 1, 2
 DATA: Final = "data/"
 METADATA: Final = "_lakefs/"
+# Results of lifecycle rules, in the place of lakeFS's proposal.
+RESULTS: Final = f"{METADATA}retention/lc/"
 _SCHEME: Final = "^[A-Za-z][A-Za-z0-9+.-]*://"
 _LOCAL: Final = "local://"
 

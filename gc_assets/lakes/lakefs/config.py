@@ -62,6 +62,9 @@ class LakeFsLakeConfig(LakeConfig):
     secret_access_key: SecretStr
     retention: LakeFsRetention = Field(default_factory=lambda: LakeFsRetention())
     rules: str | None = Field(default=None, description="A JSON file with lifecycle rules by path prefix. Every run reads it.")
+    publish_results: bool = Field(
+        default=False, description="Whether runs write the objects that lifecycle rules release to _lakefs/retention/lc/ in the namespace."
+    )
     verify_deduplicated: bool = Field(
         default=True,
         description="Check objects again that another path once kept from a lifecycle rule. The lakeFS proposal never does.",
@@ -77,7 +80,7 @@ class LakeFsLakeConfig(LakeConfig):
     recheck_deduplicated = RenamedAttribute("verify_deduplicated")
 
     def policy(self) -> dict[str, Any]:
-        found = self.model_dump(mode="json", exclude={"access_key_id", "secret_access_key"})
+        found = self.model_dump(mode="json", exclude={"access_key_id", "secret_access_key", "publish_results"})
         found["recheck_deduplicated"] = found.pop("verify_deduplicated")  # its name in the digests up to 0.3
         return found
 

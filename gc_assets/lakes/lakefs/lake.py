@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -23,12 +24,12 @@ from pydantic import SecretStr
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import ClockSkewed, FormatError, LakeUnreadable
 from gc_assets.core.moments import from_timestamp
-from gc_assets.core.objects import Objects
+from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import Location
 from gc_assets.core.units import format_duration
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs import containers
-from gc_assets.lakes.lakefs.addresses import DATA, METADATA, Roots, possible_names
+from gc_assets.lakes.lakefs.addresses import DATA, METADATA, RESULTS, Roots, possible_names
 from gc_assets.lakes.lakefs.branches import BranchClient, create_branches, delete_branches, protect_branches
 from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
@@ -71,7 +72,7 @@ class LakeFsLake:
 
     kind = "lakefs"
 
-    def __init__(self, config: LakeFsLakeConfig, objects: Objects, storages: Sequence[str] = ()) -> None:
+    def __init__(self, config: LakeFsLakeConfig, objects: EditableObjects, storages: Sequence[str] = ()) -> None:
         self.name = config.name
         self._config = config
         self._objects = objects
@@ -141,6 +142,24 @@ class LakeFsLake:
             uncommitted=_build_uncommitted(staged, roots),
             repository=_identify(self._config.repository, repository, client.installation_id()),
         )
+
+    @property
+    def publishes_results(self) -> bool:
+        """True if runs write the objects that lifecycle rules release into the namespace."""
+        return self._config.publish_results
+
+    def write_result(self, claim: str, name: str, content: bytes) -> None:
+        """Create a file in `_lakefs/retention/lc/`, the directory of results in the lakeFS proposal.
+
+        An existing file is kept.
+
+        Args:
+            claim: The claimed `data/` of the namespace.
+            name: Name below that directory.
+            content: Its bytes.
+        """
+        with suppress(FileExistsError):
+            self._objects.create(f"{claim.removesuffix(DATA)}{RESULTS}{name}", content)
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yield the commits of one range of the dump."""

@@ -28,9 +28,10 @@ class ReleasedFiles:
         return self.published.rows
 
     @property
-    def unused_rules(self) -> tuple[str, ...]:
-        """Notes on rules that apply to no file."""
-        return self.published.summary(LifecycleObjectsSummary).unused_rules
+    def notes(self) -> tuple[str, ...]:
+        """Notes on rules that apply to no file, and others."""
+        summary = self.published.summary(LifecycleObjectsSummary)
+        return (*summary.unused_rules, *summary.notes)
 
     def read(self, spark: SparkSession, state: State, columns: Sequence[str] | None = None) -> DataFrame:
         """Read all rows, including files kept by another reference (`deduplicated`)."""

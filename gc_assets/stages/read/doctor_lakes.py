@@ -41,7 +41,7 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
         yield Finding(name, "unreadable", FAIL, item.reason, advice)
     unused = find_unused_rules(context.config.lake(name), refs, context.clock.now())
     last = find_last_released_files(context, name)
-    of_objects = () if last is None else (f"{note} (run of {last.published.receipt.run_date})" for note in last.unused_rules)
+    of_objects = () if last is None else (f"{note} (run of {last.published.receipt.run_date})" for note in last.notes)
     for note in (*unused, *refs.notes, *of_objects):
         if note not in refs.wrong_names:
             yield Finding(name, "note", WARN, note)

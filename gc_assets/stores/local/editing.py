@@ -16,6 +16,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import ObjectChanged
@@ -61,6 +62,7 @@ class EditableLocalObjects(LocalObjects):
             entry.sync_directory()
 
     def create(self, address: str, content: bytes) -> None:
+        _make_directories(Path(local_path(address)).parent)
         with _open_entry(address, create=True) as entry:
             staged = _staging_entry(entry)
             try:
@@ -86,6 +88,29 @@ class EditableLocalObjects(LocalObjects):
             entry.sync_directory()
             if found != etag:
                 raise _changed_error(entry, etag, found)
+
+
+def _make_directories(path: Path) -> None:
+    """Create a directory and the missing ones above it, with the owner and mode of the first above.
+
+    Other programs can then write to them as before. Raises `OSError` if that is not permitted.
+    """
+    if os.path.lexists(path):
+        return
+    _make_directories(path.parent)
+    model = path.parent.stat()
+    try:
+        path.mkdir(0o700)
+    except FileExistsError:
+        return  # another writer has created it
+    try:
+        created = path.stat()
+        if (created.st_uid, created.st_gid) != (model.st_uid, model.st_gid):
+            os.chown(path, model.st_uid, model.st_gid)
+        path.chmod(stat.S_IMODE(model.st_mode))
+    except OSError:
+        path.rmdir()
+        raise
 
 
 @contextmanager

@@ -198,6 +198,22 @@ def test_create_makes_the_directory(tmp_path: Path):
     assert (tmp_path / "refs" / "branch.x" / "ref.json").read_bytes() == b"{}"
 
 
+def test_created_directories_have_the_mode_of_the_one_above(tmp_path: Path):
+    (tmp_path / "refs").mkdir()
+    (tmp_path / "refs").chmod(0o2775)
+    OBJECTS.create(f"file://{tmp_path}/refs/a/b/ref.json", b"{}")
+    assert {(tmp_path / name).stat().st_mode & 0o7777 for name in ("refs/a", "refs/a/b")} == {0o2775}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
+def test_directory_whose_owner_cannot_be_kept_is_not_created():
+    with memory_directory() as base:
+        base.chmod(0o777)
+        with as_unprivileged_user(), pytest.raises(PermissionError):
+            OBJECTS.create(f"file://{base}/refs/a/ref.json", b"{}")
+        assert not (base / "refs").exists()
+
+
 @pytest.mark.parametrize("what", ["the object", "its directory"])
 def test_change_through_a_symbolic_link_is_refused(tmp_path: Path, file: Path, what: str):
     target = tmp_path / "elsewhere"

@@ -27,6 +27,7 @@ from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import Rule, evaluate, find_used
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
 from gc_assets.stages.mark.lake_refs import read_side_rows
+from gc_assets.stages.mark.lakefs.result_files import write_results
 from gc_assets.stages.mark.lakefs.rules import read_lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.state.arrow_types import STRINGS
@@ -100,6 +101,7 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
         released=amounts.get("false", Amount()),
         deduplicated=amounts.get("true", Amount()),
         unused_rules=tuple(to_message(f"lake {lake_name}: {text}") for text in unused),
+        notes=tuple(map(to_message, write_results(context, refs, run, written))),
     )
     return publish(state, run, written, context.clock, inputs=[potential, refs, entries], summary=summary, unsafe=context.unsafe)
 
