@@ -123,26 +123,29 @@ def test_apply_deletes_the_branches_and_no_file(story: Branches) -> None:
     assert all(key.endswith(".metadata.json") or "/_lakefs/" in key for key in house.files().keys() - files.keys())
 
 
-def test_next_run_has_no_such_branch_and_keeps_its_commits(story: Branches) -> None:
-    header = story.plan(41)
+def test_undo_creates_the_branches_again_and_restarts_their_time(story: Branches) -> None:
+    plan = find_plan(story.house.config, story.headers[-1].plan_id)
+    assert undo_expiry(story.house.run_context(), plan) == {"undone": 4}
+    header = story.plan(40)
+    assert story.branches() == {(lake, name) for lake in LAKES for name in ("main", "tmp-a")}
+    assert (story.deletions(), header.expiry_actions, header.failed_gates) == (set(), {}, [])
+
+
+def test_branches_are_idle_again_after_their_time(story: Branches) -> None:
+    header = story.plan(73)
+    assert story.deletions() == {(lake, "tmp-a") for lake in LAKES}
+    assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "done"): 4}
+
+
+def test_run_after_the_deletion_keeps_the_commits(story: Branches) -> None:
+    header = story.plan(74)
     assert story.branches() == {(lake, "main") for lake in LAKES}
     assert (story.deletions(), header.totals, header.failed_gates) == (set(), {}, [])
     reasons = {row["reason"] for row in story.house.rows("reachable_snapshots", "weather")}
     assert "kept: for the grace period after the deletion of idle branches (tmp-a)" in reasons
 
 
-def test_undo_creates_the_branches_again(story: Branches) -> None:
-    plan = find_plan(story.house.config, story.headers[1].plan_id)
-    assert undo_expiry(story.house.run_context(), plan) == {"undone": 4}
-    header = story.plan(42)
-    assert story.branches() == {(lake, name) for lake in LAKES for name in ("main", "tmp-a")}
-    assert (story.deletions(), header.failed_gates) == (set(), [])
-
-
-def test_files_of_deleted_branches_are_collected_after_the_grace_period(story: Branches) -> None:
-    header = story.plan(73)
-    assert story.deletions() == {(lake, "tmp-a") for lake in LAKES}
-    assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "done"): 4}
+def test_files_are_collected_after_the_grace_period(story: Branches) -> None:
     header = story.plan(81)
     planned = story.house.planned_actions()
     assert {key.split("/")[0] for key in planned} == {"weather"}

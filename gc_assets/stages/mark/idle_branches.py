@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.core.idle_branches import Branch, BranchKey, IdleRule, Sighting, explain_idle, find_rule, find_unchanged_since
-from gc_assets.core.phases import DONE
+from gc_assets.core.phases import DONE, UNDONE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import (
@@ -40,6 +40,33 @@ _COLUMNS = ["table_uuid", "ref_name", "ref_type", "head_commit_id"]
 
 
 @dataclass(frozen=True, slots=True)
+class BranchLog:
+    """Deletions of idle branches by plans.
+
+    Attributes:
+        rows: Newest outcome of each deletion, with the columns of `expiry_log`.
+        edited_at: Time of the newest deletion or undo, by branch.
+    """
+
+    rows: tuple[Mapping[str, Any], ...] = ()
+    edited_at: Mapping[BranchKey, datetime] = field(default_factory=dict[BranchKey, datetime])
+
+    @classmethod
+    def read(cls, files: Files, logs: Sequence[str]) -> BranchLog:
+        """Read the parts of `expiry_log`, oldest first."""
+        newest: dict[tuple[str, str | None, str], dict[str, Any]] = {}
+        edited_at: dict[BranchKey, datetime] = {}
+        for path in logs:
+            rows = read_parts(files, [path], EXPIRY_LOG.schema)
+            for row in rows.filter(pc.equal(rows.column("action"), DELETE_IDLE_BRANCH)).to_pylist():
+                key = row["table_uuid"], row["ref_name"]
+                newest[row["plan_id"], *key] = row
+                if row["outcome"] in {DONE, UNDONE}:
+                    edited_at[key] = max(row["at"], edited_at.get(key, row["at"]))
+        return cls(tuple(newest.values()), edited_at)
+
+
+@dataclass(frozen=True, slots=True)
 class IdleBranchSearch:
     """Branches that a rule matches, with the evidence of earlier runs. Picklable.
 
@@ -55,12 +82,13 @@ class IdleBranchSearch:
     unchanged_since: Mapping[BranchKey, datetime]
     as_of: datetime
 
-    def plan(self, commits: pa.Table, expiry: pa.Table) -> pa.Table:
+    def plan(self, commits: pa.Table, expiry: pa.Table, log: BranchLog) -> pa.Table:
         """Return the deletions of idle branches (columns of `expiry_plan`).
 
         Args:
             commits: The commit graph.
             expiry: The other edits. A branch that they delete has no second deletion.
+            log: Earlier deletions. A branch that exists again was created since.
         """
         lapsed = expiry.filter(pc.equal(expiry.column("action"), DELETE_REF))
         deleted = set(zip(lapsed.column("table_uuid").to_pylist(), lapsed.column("ref_name").to_pylist(), strict=True))
@@ -68,7 +96,9 @@ class IdleBranchSearch:
         rows = list[dict[str, Any]]()
         for ref in self.branches:
             key = ref.table_uuid, ref.ref_name
-            branch = Branch(ref.ref_name, times.get((ref.table_uuid, ref.head_commit_id)), self.unchanged_since.get(key))
+            seen, edited = self.unchanged_since.get(key), log.edited_at.get(key)
+            since = seen if seen is None or edited is None else max(seen, edited)
+            branch = Branch(ref.ref_name, times.get((ref.table_uuid, ref.head_commit_id)), since)
             reason = explain_idle(branch, self.rules, self.as_of)
             if reason is not None and key not in deleted:
                 rows.append(_to_row(ref, reason))
@@ -92,17 +122,12 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
     return IdleBranchSearch(rules, tuple(branches), find_unchanged_since(heads, _sightings(context, lake_name, frozen_at), until), as_of)
 
 
-def read_deleted_branches(files: Files, logs: Sequence[str], since: datetime, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
+def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
     """Return the idle branches that plans deleted since a time, with their old heads.
 
     Branches that exist again with this head are left out, and those whose head is not in the graph.
     """
-    newest: dict[tuple[str, str | None, str], dict[str, Any]] = {}
-    for path in logs:
-        rows = read_parts(files, [path], EXPIRY_LOG.schema)
-        for row in rows.filter(pc.equal(rows.column("action"), DELETE_IDLE_BRANCH)).to_pylist():
-            newest[row["plan_id"], row["table_uuid"], row["ref_name"]] = row
-    deleted = [row for row in newest.values() if row["outcome"] == DONE and row["at"] >= since]
+    deleted = [row for row in log.rows if row["outcome"] == DONE and row["at"] >= since]
     known = set(zip(commits.column("table_uuid").to_pylist(), commits.column("commit_id").to_pylist(), strict=True)) if deleted else set()
     heads = {(ref.table_uuid, ref.ref_name): ref.head_commit_id for ref in refs.refs}
     found: dict[tuple[str | None, str, str], Ref] = {}

@@ -27,11 +27,10 @@ from gc_assets.lakes.protocol import (
     ExpiryAction,
     FrozenRefs,
     Lake,
-    Ref,
     Retention,
     as_filtered,
 )
-from gc_assets.stages.mark.idle_branches import IdleBranchSearch, keep_deleted, read_deleted_branches, search_idle_branches
+from gc_assets.stages.mark.idle_branches import BranchLog, IdleBranchSearch, find_deleted_branches, keep_deleted, search_idle_branches
 from gc_assets.stages.mark.lake_refs import read_frozen_refs
 from gc_assets.stages.mark.previous_refs import build_freeze, find_previous_refs
 from gc_assets.state.files import Files
@@ -206,12 +205,14 @@ class _ApplyRetention:
         for _ in batches:
             commits = read_parts(self.files, list(self.graph_paths), COMMIT_GRAPH.schema)
             refs = replace(self.refs, edits=read_edits(self.files, self.logs))
-            retention, unread = self._retain(refs, commits)
+            has_deletions = bool(self.idle.rules) or any(edit.action == DELETE_IDLE_BRANCH for edit in refs.edits)
+            log = BranchLog.read(self.files, self.logs) if has_deletions else BranchLog()
+            retention, unread = self._retain(refs, commits, log)
             self._check(commits, retention.reachable)
             reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.runs.reachable, self.files)
             edits = retention.expiry
             if unread is None:
-                edits = pa.concat_tables([edits, self.idle.plan(commits, edits)])
+                edits = pa.concat_tables([edits, self.idle.plan(commits, edits, log)])
             expiry = write_rows(edits, EXPIRY_PLAN, self.runs.expiry, self.files)
             states = {
                 state: pc.sum(pc.equal(retention.reachable.column("state"), state)).as_py() or 0 for state in (RETAINED, EXPIRED, DANGLING)
@@ -227,7 +228,7 @@ class _ApplyRetention:
                 contents = write_rows(retention.contents, LIVE_CONTENTS, self.runs.contents, self.files)
                 yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})
 
-    def _retain(self, refs: FrozenRefs, commits: pa.Table) -> tuple[Retention, str | None]:
+    def _retain(self, refs: FrozenRefs, commits: pa.Table, log: BranchLog) -> tuple[Retention, str | None]:
         """Apply the policy, and return why a single-repository lake is unreadable, if so.
 
         All commits of an unreadable repository are retained.
@@ -235,7 +236,7 @@ class _ApplyRetention:
         unread = self.unread
         if unread is None:
             try:
-                deleted = self._read_deleted(refs, commits)
+                deleted = find_deleted_branches(log, self.grace_cutoff, refs, commits)
                 return keep_deleted(self.lake, refs, deleted, lambda of: self.lake.retain(of, commits, self.as_of, self.grace_cutoff)), None
             except (LakeUnreadable, StoreError) as error:
                 if not self.fails_alone:
@@ -247,11 +248,6 @@ class _ApplyRetention:
         ]
         reachable = pa.Table.from_pylist(rows, REACHABLE_SNAPSHOTS.schema)
         return Retention(reachable, EXPIRY_PLAN.schema.empty_table()), unread
-
-    def _read_deleted(self, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
-        if not any(edit.action == DELETE_IDLE_BRANCH for edit in refs.edits):
-            return ()
-        return read_deleted_branches(self.files, self.logs, self.grace_cutoff, refs, commits)
 
     def _check(self, commits: pa.Table, reachable: pa.Table) -> None:
         expected, found = _commit_keys(commits), _commit_keys(reachable)
