@@ -19,7 +19,6 @@ from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import WrittenParts
 from gc_assets.lakes.lakefs.addresses import DATA
-from gc_assets.lakes.lakefs.lake import LakeFsLake
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.mark.policy import newest_finished_date
@@ -40,6 +39,8 @@ def write_results(context: RunContext, refs: PublishedTable, run: TableRun, writ
     Yields:
         A note if the files cannot be written. Nothing depends on them.
     """
+    from gc_assets.lakes.lakefs.lake import LakeFsLake  # it imports the SDK
+
     lake_name = refs.receipt.owner
     lake, claims = context.lake(lake_name), read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS)
     is_rehearsal = context.clock.is_rehearsal and any(storage.rehearsals != "allowed" for storage in context.config.storages)
