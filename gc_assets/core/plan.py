@@ -89,7 +89,8 @@ class Unreadable(_Model):
 
     Attributes:
         lake: The lake.
-        table_uuid: Table uuid, or None if the whole lake is unreadable.
+        table_uuid: Table uuid, or content id in a Nessie lake. None if the whole lake is unreadable,
+            or if it is unknown.
         table_name: Table name, or None if the whole lake is unreadable.
         why: The error.
         since: Time of the first run that failed to read it.
