@@ -11,10 +11,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from gc_assets.assets.names import asset_key, step_name
 from gc_assets.config.models import Config
 from gc_assets.core.commands import command
+from gc_assets.core.phases import QUARANTINE
 from gc_assets.core.plan import PlanHeader, gate_name
-from gc_assets.stages.records.plans import override_command
+from gc_assets.stages.records.plans import StoredPlan, override_command
+from gc_assets.state.schemas import DELETION_LOG
 
 _SHORT_ID: Final = 12
 # A command in backticks, on a line of its own, or one without arguments in a sentence.
@@ -28,6 +31,8 @@ _OPTION: Final = re.compile(
 _NUMBER: Final = re.compile(r"[0-9]+(e[0-9]+)?")
 _QUOTED_OVERRIDE: Final = re.compile(r"`--override (?P<gate>\w+)`")
 _OPTION_FIELDS: Final = {"plan": "plan_id"}
+# Without a partition, Dagster asks for a confirmation.
+CHOOSE_PLAN: Final = "in the launchpad of the job `approve`, choose this plan as Partition"
 _PLANS: Final = "the page of the asset `deletion_plan`"
 
 
@@ -54,7 +59,8 @@ def approve_action(config: Config, header: PlanHeader, *, short: bool = False) -
         return f"`{override_command(header)}`"
     if short:
         return "job `approve`" + (" with `override`" if header.failed_gates else "")
-    return "launch " + _launch("approve", {"plan_id": header.plan_id[:_SHORT_ID], "override": _overrides(header)})
+    overrides = _overrides(header)
+    return f"{CHOOSE_PLAN}, and enter your name as `by`" + (f" and `override: {overrides}`" if overrides else "")
 
 
 def approve_config(header: PlanHeader) -> Iterator[str]:
@@ -70,13 +76,33 @@ def _overrides(header: PlanHeader) -> str:
 
 
 def apply_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
-    """Return how an approved plan is applied: by the sensor, or by a command if its storage is in
-    mode `plan`.
-    """
+    """Return how an approved plan is applied: by the sensor, or by the job `apply`."""
+    job = "job `apply`" if short else f"launch the job `apply` for the partition {header.run_date} with this configuration"
     if config.storage(header.storage).mode != "apply":
-        return f"`{command('apply', header.plan_id[:_SHORT_ID], mode='apply')}`"
-    sensor = "sensor `approved_plans`"
-    return sensor if short else f"turn on the {sensor}, or run `{command('apply', header.plan_id[:_SHORT_ID])}`"
+        return job
+    return f"sensor `approved_plans` or {job}" if short else f"turn on the sensor `approved_plans`, or {job}"
+
+
+def apply_config(config: Config, header: PlanHeader) -> Iterator[str]:
+    """Yield the run configuration that applies an approved plan, also if its storage only plans."""
+    step = step_name(asset_key(config, header.storage, DELETION_LOG))
+    yield from ("ops:", f"  {step}:", "    config:", f'      plan_id: "{header.plan_id[:_SHORT_ID]}"')
+    if config.storage(header.storage).mode != "apply":
+        yield "      mode: apply"
+
+
+def next_actions(config: Config, plan: StoredPlan) -> Iterator[str]:
+    """Yield how a plan is finished, planned again or undone after its apply."""
+    plan_id = plan.header.plan_id[:_SHORT_ID]
+    if plan.finished is None or any(name.endswith("/failed") for name in plan.not_done):
+        yield f"**To continue**: {_launch('apply', {'plan_id': plan_id})}"
+    elif plan.not_done:
+        yield "**Next**: the job `run` plans again what is still garbage"
+    moved = plan.effective_header.totals.get(QUARANTINE)
+    if plan.finished is not None and moved is not None and moved.files:
+        undo = command("restore", plan=plan_id)
+        action = _action(undo.partition(" ")[2], config) or f"`{undo}`"
+        yield f"**To restore** the quarantined files, before a later plan purges them: {action}"
 
 
 def _name_fields(text: str) -> str:

@@ -12,7 +12,15 @@ from datetime import datetime
 from typing import Final
 
 from gc_assets.assets.markdown import escape_markdown
-from gc_assets.assets.page_actions import apply_action, approve_action, approve_config, to_page_message
+from gc_assets.assets.page_actions import (
+    CHOOSE_PLAN,
+    apply_action,
+    apply_config,
+    approve_action,
+    approve_config,
+    next_actions,
+    to_page_message,
+)
 from gc_assets.config.models import Config
 from gc_assets.core.gates import OVERRIDE
 from gc_assets.core.outcomes import describe_not_done
@@ -23,7 +31,7 @@ from gc_assets.core.units import count_of, format_bytes
 from gc_assets.stages.read.plan_tables import TableAmounts
 from gc_assets.stages.read.plan_text import describe_edits
 from gc_assets.stages.read.reversibility import describe_reversibility
-from gc_assets.stages.records.plans import StoredPlan
+from gc_assets.stages.records.plans import PARTIALLY_APPLIED, StoredPlan
 
 MAX_CHARACTERS: Final = 999
 _FULL, _MEDIUM, _SHORT = 2, 1, 0
@@ -65,7 +73,8 @@ def page_length(text: str) -> int:
 def _lines(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[TableAmounts], detail: int) -> Iterator[str]:
     header, shown = plan.header, plan.effective_header
     status = plan.status_at(now) if header.has_work or header.failed_gates else "nothing to do"
-    title = f"Plan `{header.plan_id[:SHORT_ID]}` of {header.run_date}: **{status}**"
+    # The tab Overview shows the card of the run, also after later decisions.
+    title = f"Plan `{header.plan_id[:SHORT_ID]}` of {header.run_date}: **{status}** as of {_minute(now)}"
     yield mark_rehearsal(title, header.rehearsal)
     yield ""
     yield from _amounts(shown)
@@ -122,8 +131,12 @@ def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, deta
             yield _wrap(f"**Approved by** {_cut(verdict.approved_by or '')}: {len(verdict.approvals):,} of {verdict.needed:,} approvals")
         yield from _approval(header, config, now, detail)
     elif status == "approved":
-        yield _wrap(f"**Apply before** {_minute(header.apply_before)}: {apply_action(config, header, short=detail == _SHORT)}")
         yield _wrap(f"**Approved by** {_cut(verdict.approved_by or '')}")
+        yield _wrap(f"**Apply before** {_minute(header.apply_before)}: {apply_action(config, header, short=detail == _SHORT)}")
+        if detail == _FULL:
+            yield from _yaml(apply_config(config, header))
+    elif status in {"applied", PARTIALLY_APPLIED} and detail != _SHORT:
+        yield from map(_wrap, next_actions(config, plan))
     elif status == "rejected":
         yield _wrap(f"**Rejected by** {_cut(', '.join(event.by for event in verdict.rejections))}")
     elif status == "historical":
@@ -139,10 +152,14 @@ def _approval(header: PlanHeader, config: Config, now: datetime, detail: int) ->
     else:
         before = f"**Approve before** {_minute(header.approve_before)}"
         if detail == _FULL and header.failed_gates and "approve" in config.page_may:
-            yield _wrap(f"{before}, in spite of the refusal: launch the job `approve` with this configuration and your name in `by`")
-            yield from ("", "```yaml", *approve_config(header), "```")
+            yield _wrap(f"{before}, in spite of the refusal: {CHOOSE_PLAN}, and complete the configuration to this, with your name as `by`")
+            yield from _yaml(approve_config(header))
         else:
             yield _wrap(f"{before}: {approve_action(config, header, short=detail == _SHORT)}")
+
+
+def _yaml(lines: Iterator[str]) -> Iterator[str]:
+    yield from ("", "```yaml", *lines, "```")
 
 
 def _reason(gate: GateResult, config: Config, limit: int) -> str:

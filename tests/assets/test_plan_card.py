@@ -17,10 +17,11 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.gates import NO_OVERRIDE, OVERRIDE
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Amount, GateResult, Uploads
+from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read.plan_tables import TableAmounts
-from gc_assets.stages.records.plans import StoredPlan, approve, load_plan, record_finished, reject
+from gc_assets.stages.records.plans import StoredPlan, approve, execution_directory, load_plan, record_finished, reject
 from gc_assets.state.journal import State
 from tests.assets.launches import launch, output_metadata
 from tests.assets.platforms import NOW, platform, stored_plan
@@ -45,7 +46,7 @@ def test_card_of_a_waiting_plan_shows_what_is_decided(tmp_path: Path) -> None:
     plan = plan_of(at, totals=totals, expiry_actions={"weather": 4}, uploads=Uploads(count=2, bytes=500))
     name = plan.header.plan_id[:12]
     assert card(at, plan, TableAmounts("sales", "shop.orders"), TableAmounts("weather", None)).splitlines() == [
-        f"REHEARSAL Plan `{name}` of 2026-03-14: **ready**",
+        f"REHEARSAL Plan `{name}` of 2026-03-14: **ready** as of 2026-03-14 09:30 UTC",
         "",
         "| action | number | size |",
         "|---|--:|--:|",
@@ -58,8 +59,9 @@ def test_card_of_a_waiting_plan_shows_what_is_decided(tmp_path: Path) -> None:
         "- **Cannot be undone**: 3 files (900 B) purged\\",
         "  permanently; 2 unfinished uploads (500 B) aborted\\",
         "  permanently, with the data that their writers sent",
-        "- **Approve before** 2026-03-15 09:30 UTC: launch\\",
-        f"  the job `approve` with `plan_id: {name}`",
+        "- **Approve before** 2026-03-15 09:30 UTC: in the\\",
+        "  launchpad of the job `approve`, choose this plan\\",
+        "  as Partition, and enter your name as `by`",
     ]
 
 
@@ -89,7 +91,7 @@ def test_card_of_a_refused_plan_shows_the_reason_and_the_override(tmp_path: Path
     text = card(at, plan)
     assert "**refused**" in text
     assert "- **Refused by** delete\\_bytes: 200 B planned,\\\n  max\\_delete\\_bytes allows 1 B." in text
-    assert "in spite of the refusal: launch the job `approve` with this configuration and your name in `by`" in join_lines(text)
+    assert "in spite of the refusal: in the launchpad of the job `approve`, choose this plan as Partition" in join_lines(text)
     config = run_config(text)["ops"]["approve_plan"]["config"]
     assert config == {"plan_id": plan.header.plan_id[:12], "by": "", "comment": "", "override": ["delete_bytes"]}
     result = launch(at, "approve", **{**config, "by": "kim"})
@@ -133,7 +135,7 @@ def test_card_follows_the_override(tmp_path: Path) -> None:
     text = join_lines(card(at, load_plan(at.config, plan.published)))
     assert "**approved**" in text
     assert "- **Overridden** by kim: delete_bytes" in text
-    assert not [word for word in ("Refused by", "Approve before", "```") if word in text]
+    assert not [word for word in ("Refused by", "Approve before", "override:") if word in text]
     record_finished(State.of(at.config), plan.header, {"at": NOW.isoformat()})
     assert "Refused by" not in card(at, load_plan(at.config, plan.published))
 
@@ -176,12 +178,42 @@ def test_card_of_an_applied_plan_shows_what_was_done(tmp_path: Path) -> None:
     assert "**partially applied**" in text
     assert "| quarantine | 1 file | 100 B |" in text
     assert "- **Not done**: 1 file of phase quarantine (denied)" in text
-    assert "Approve before" not in text
+    assert "- **Next**: the job `run` plans again what is still garbage" in join_lines(text)
+    plan_id = plan.header.plan_id[:12]
+    assert f"before a later plan purges them: `gc-assets restore --plan {plan_id}`" in join_lines(text)
+    page = on_page(tmp_path, "restore")
+    assert f"the job `restore` with `plan_id: {plan_id}`" in join_lines(card(page, load_plan(at.config, plan.published)))
+    assert not [word for word in ("Approve before", "Apply before", "```") if word in text]
+
+
+@pytest.mark.parametrize("mode, action", [("plan", "launch"), ("apply", "turn on the sensor `approved_plans`, or launch")])
+def test_card_of_an_approved_plan_has_the_configuration_that_applies_it(mode: str, action: str, tmp_path: Path) -> None:
+    plan = plan_of(at := platform(tmp_path, mode=mode))
+    approve(at.config, at.clock, plan.header.plan_id, "kim")
+    text = card(at, load_plan(at.config, plan.published))
+    assert f"2026-03-17 09:30 UTC: {action} the job `apply` for the partition 2026-03-14 with this configuration" in join_lines(text)
+    config = run_config(text)["ops"]["warehouse__deletion_log"]["config"]
+    assert config == {"plan_id": plan.header.plan_id[:12], **({"mode": "apply"} if mode == "plan" else {})}
+    job = build_definitions(at).resolve_job_def("apply")
+    assert dg.validate_run_config(job, run_config(text))
+
+
+@pytest.mark.parametrize("end", [None, {"quarantine/failed": {"files": 2, "bytes": 200}}], ids=["interrupted", "failed"])
+def test_card_of_an_unfinished_apply_names_the_job_that_continues_it(end: dict[str, Any] | None, tmp_path: Path) -> None:
+    plan = plan_of(at := platform(tmp_path))
+    if end is None:
+        State.of(at.config).files.replace(f"{execution_directory(plan.header)}/log.json", b"{}")
+    else:
+        record_finished(State.of(at.config), plan.header, {"at": NOW.isoformat(), "by_outcome": end})
+    text = join_lines(card(at, load_plan(at.config, plan.published)))
+    assert "**partially applied**" in text
+    assert f"- **To continue**: the job `apply` with `plan_id: {plan.header.plan_id[:12]}`" in text
+    assert "restore" not in text
 
 
 def test_card_without_work_is_one_line(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path), files=0)
-    assert card(at, plan).splitlines()[0].endswith("**nothing to do**")
+    assert card(at, plan).splitlines()[0].endswith("**nothing to do** as of 2026-03-14 09:30 UTC")
     assert "Approve" not in card(at, plan)
 
 
