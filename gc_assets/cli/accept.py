@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option
-from gc_assets.cli.output import print_command, print_message, with_old_keys, write_json
+from gc_assets.cli.output import print_command, print_data, print_message, with_old_keys, write_json
 
 
 @click.command("accept", short_help="Accept that a table in no catalog is dead.")
@@ -47,7 +47,7 @@ def accept_command(settings: Settings, table: str, location: str | None, by: str
         write_json({"storage": storage, **with_old_keys(record.model_dump(mode="json"), said="decision")} for storage, record in found)
     for storage, record in found:
         if format_ != "json":
-            click.echo(f"storage {config.label_of(storage)}: {record}")
+            print_data(f"storage {config.label_of(storage)}: {record}")
         if not withdraw and (effect := describe_dead_table(config, storage, record)) is not None:
             print_message(effect)
     print_command("Next, because earlier plans do not change", "gc-assets run")

@@ -34,6 +34,7 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
       gc-assets blame --by age --run-date 2026-11-21 --format json
     """
     from gc_assets.stages.read.blame import blame_by_age, blame_by_ref
+    from gc_assets.stages.read.run_tables import CURRENT_STATE
     from gc_assets.stages.read.usage import usage_by_table
 
     platform = settings.platform()
@@ -43,10 +44,12 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
     rows: list[dict[str, Any]] = []
     if by == "table":
         shares = [item for item in usage_by_table(run_context, [item.name for item in config.storages]) if item.lake in names]
+        with_tables = {share.lake for share in shares if share.table is not None}
         for share in shares:
             live = amount_columns(config, share.storage, "live", share.live)
             garbage = amount_columns(config, share.storage, "garbage", share.all_garbage)
-            rows.append({"storage": share.storage, "lake": share.lake, "table": share.table, **live, **garbage})
+            table = share.table or (CURRENT_STATE if share.lake in with_tables and format_ != "json" else None)
+            rows.append({"storage": share.storage, "lake": share.lake, "table": table, **live, **garbage})
         write_amounts(rows, format_)
         if unsized := sum(share.unsized for share in shares):
             print_message(f"Without {count_of(unsized, 'live file')} of unknown size.")

@@ -296,8 +296,12 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
     if not result.by_outcome and result.purged is None:
         if plan is not None:
             _explain_purging_plan(platform, plan)
+            if plan.restored_at is not None:
+                print_message(f"Nothing to do: the files of this plan were restored at {plan.restored_at:%Y-%m-%d %H:%M}Z.")
+                return
         name = platform.config.label_of(result.request.storage)
-        print_message(f"Nothing to do: no such file is in quarantine in storage {name}. To find a file, run gc-assets explain KEY.")
+        print_message(f"Nothing to do: no such file is in quarantine in storage {name}.")
+        print_command("To find a file", "gc-assets explain KEY")
     elif plan is not None and _can_undo_history(platform, plan.header) and not result.request.history and result.by_outcome:
         from gc_assets.lakes.kinds import reversible_titles
 

@@ -77,9 +77,9 @@ def test_apply_in_mode_plan_names_the_mode_and_the_missing_approval(plans: Plans
     plan = plans.add()
     refused = " ".join(plans.call("apply", plan).stderr.split())
     assert "storage warehouse is in mode plan" in refused
-    assert refused.endswith("The plan also lacks its approval: it is not approved.")
+    assert refused.endswith(f"Also, plan {plan} is not approved. Approve it with gc-assets approve {plan} --by WHO")
     plans.call("approve", plan, "--by", "ada")
-    assert "lacks its approval" not in plans.call("apply", plan).stderr
+    assert "not approved" not in plans.call("apply", plan).stderr
 
 
 @pytest.mark.usefixtures("terminal")

@@ -47,6 +47,9 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "plans": ("plans",),
     "approve-refused": ("approve", "REFUSED_PLAN", "--by", "ada"),
     "approve": ("approve", "READY_PLAN", "--by", "ada"),
+    "reject": ("reject", "READY_PLAN", "--by", "ada", "--comment", "orders is being migrated"),
+    "apply-in-mode-plan": ("apply", "READY_PLAN"),
+    "accept-unknown": ("accept", "shop.orders", "--by", "ada"),
     "show-deletion_log": ("show", "deletion_log"),
     "show-deletion_plan": ("show", "deletion_plan"),
     "doctor": ("doctor",),
@@ -88,7 +91,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command_of(name: str) -> list[str]:
     """Return a command of `COMMANDS`, with the ids of the plans in the working directory."""
-    listed = CliRunner(env=CLOCK).invoke(cli, ["plans", "--format", "json"]) if name.startswith("approve") else None
+    listed = CliRunner(env=CLOCK).invoke(cli, ["plans", "--format", "json"]) if any("_PLAN" in word for word in COMMANDS[name]) else None
     ids = {f"{row['status'].upper()}_PLAN": row["plan_id"] for row in json.loads(listed.stdout)} if listed is not None else {}
     return [ids.get(word, word) for word in COMMANDS[name]]
 

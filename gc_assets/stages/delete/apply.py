@@ -26,6 +26,7 @@ from gc_assets.stages.delete.verification import make_verification_mark
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import (
     StoredPlan,
+    describe_unapproved,
     execution_directory,
     has_begun,
     list_plans,
@@ -114,7 +115,8 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     storage = context.storage(header.storage)
     refuse_historical(header)
     if storage.mode != "apply":
-        unapproved = "" if plan.verdict.missing is None else f" The plan also lacks its approval: it is {plan.verdict.missing}."
+        why = describe_unapproved(plan)
+        unapproved = "" if why is None else f" Also, {why}"
         raise GateRefused(
             f"storage {storage.label} is in mode plan, so its files are not changed. "
             f"Set `mode: apply` for it in lakes.yaml, or pass --mode apply for this command.{unapproved}"

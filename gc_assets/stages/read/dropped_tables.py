@@ -71,8 +71,8 @@ def accept_command(table_uuid: str, waits_for: str | None) -> str | None:
 def describe_dropped(context: RunContext, item: DroppedTableSummary) -> str:
     """Return a sentence on a dropped table: its files, and what they wait for."""
     name = f"{context.config.label_of(item.lake)}: {item.table_name or item.table_uuid}"
-    state = "they are planned" if item.waits_for is None else f"they wait: {item.waits_for}"
-    return f"Dropped {item.noun} {name}, {count_of(item.files, 'file')} ({format_bytes(item.bytes)}); {state}."
+    state = "is planned. Younger files than the grace period follow later" if item.waits_for is None else f"waits: {item.waits_for}"
+    return f"Dropped {item.noun} {name}, {count_of(item.files, 'file')} ({format_bytes(item.bytes)}), {state}."
 
 
 def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
@@ -98,7 +98,7 @@ def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
                 addresses = [resolver.address(storage.name, prefix) for prefix in row["prefixes"]]
                 found[row["table_uuid"]] = [*found.get(row["table_uuid"], ()), *addresses]
     if not found:
-        raise UsageError(f"no run found a dropped table {table!r}. List them with `gc-assets show dropped_tables`, or name its LOCATION.")
+        raise UsageError(f"no run found a dropped table {table!r}. Name its LOCATION, or list them with `gc-assets show dropped_tables`.")
     if len(found) > 1:
         raise UsageError(f"several dropped tables are named {table!r}. Name one by its uuid: {', '.join(sorted(found))}")
     return next(iter(found.items()))

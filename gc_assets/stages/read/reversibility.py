@@ -238,7 +238,7 @@ def _reversible_effects(
 ) -> Iterator[str]:
     plan = header.plan_id[:12]
     if quarantined.files and restored:
-        yield "its files were restored"
+        yield "nothing more of its files, because they were restored"
     elif quarantined.files:
         earliest = "" if days is None else f", at the earliest {count_of(days, 'day')} after quarantine"
         moved = f"{_amount(quarantined)} to quarantine: `{command('restore', plan=plan)}` moves them back"

@@ -413,13 +413,20 @@ def has_begun(state: State, header: PlanHeader) -> bool:
 
 def refuse_unapproved(plan: StoredPlan) -> None:
     """Raise `GateRefused` if the plan is not approved."""
-    verdict, plan_id = plan.verdict, plan.header.plan_id
-    if verdict.missing is not None:
-        who = "WHO" if not verdict.events else "ANOTHER_NAME"
-        way = f"approve it with `{command('approve', plan_id[:12], by=who)}`"
-        if verdict.rejections:
-            way = "it stays rejected until the same name approves it; the next run date has a new plan"
-        raise GateRefused(f"plan {plan_id} is {verdict.missing}; {way}")
+    if (why := describe_unapproved(plan)) is not None:
+        raise GateRefused(why)
+
+
+def describe_unapproved(plan: StoredPlan) -> str | None:
+    """Return why the plan is not approved, with the command that approves it, or None."""
+    verdict, plan_id = plan.verdict, plan.header.plan_id[:12]
+    if verdict.missing is None:
+        return None
+    if verdict.rejections:
+        by = verdict.rejections[0].by
+        return f"plan {plan_id} was {verdict.missing}. Only the same name can approve it: `{command('approve', plan_id, by=by)}`."
+    who = "ANOTHER_NAME" if verdict.events else "WHO"
+    return f"plan {plan_id} is {verdict.missing}. Approve it with `{command('approve', plan_id, by=who)}`."
 
 
 def refuse_historical(header: PlanHeader) -> None:

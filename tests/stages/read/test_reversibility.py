@@ -90,7 +90,7 @@ def test_deferred_quarantine_deletes_files_in_place(at: Platform) -> None:
 def test_restores_and_restored_plans_are_described(at: Platform) -> None:
     assert "3 files (2 MB) only restored from quarantine" in lines(at, totals={RESTORE: AMOUNT})[0]
     can, cannot, free = lines(at, restored=True, totals={QUARANTINE: AMOUNT}, expiry_actions={"sales": 9})
-    assert can == "Can be undone: its files were restored."
+    assert can == "Can be undone: nothing more of its files, because they were restored."
     assert "9 edits" in cannot
     assert free == "Becomes free: nothing."
 
