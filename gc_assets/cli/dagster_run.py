@@ -26,6 +26,7 @@ from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.definitions import build_definitions
+from gc_assets.engine.telemetry import stage_span
 from gc_assets.lakes.kinds import all_tables, kind_of
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
@@ -114,7 +115,8 @@ def run_partition(
     if in_jobs:
         observer.set_activity("running a job")
     selected = [prefixed_key(platform.config, *key) for key in keys]
-    result = _execute(assets, run_date, selected, _logger(observer, verbose), _instance(recorded=recorded))
+    with stage_span("run", {"gc_assets.stage": "run", "gc_assets.run_date": str(run_date)}):  # the trace of all stages
+        result = _execute(assets, run_date, selected, _logger(observer, verbose), _instance(recorded=recorded))
     plans = [
         header_of(run_context.state.require(storage.name, DELETION_PLAN.name, run_date))
         for storage in platform.config.storages

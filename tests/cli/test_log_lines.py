@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gc_assets.cli.main import cli
+from gc_assets.engine import telemetry
 from tests.cli.lakes import write_config
 from tests.dates import now_before_midnight
 
@@ -51,6 +56,19 @@ def test_verbose_can_precede_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["-v", "run", "--config", str(path), "--through", "policy_table", "-v", "--format", "json"])
     assert sum("begins run" in line for line in result.stderr.splitlines()) == 1
     assert json.loads(result.stdout) == []
+
+
+def test_stages_of_a_run_are_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spans, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    found = telemetry.Telemetry(tracers.get_tracer("test"), MeterProvider().get_meter("test"))
+    monkeypatch.setattr(telemetry, "telemetry", lambda: found)
+    assert run_policy(tmp_path).exit_code == 0
+    *stages, run = spans.get_finished_spans()
+    assert run.name == "run"
+    assert {(span.name, span.parent and span.parent.span_id) for span in stages} == {
+        (name, run.context.span_id) for name in ("policy_table", "current_rules")
+    }
 
 
 def test_log_handler_is_removed_after_the_command(tmp_path: Path) -> None:
