@@ -73,10 +73,9 @@ def page_length(text: str) -> int:
 def _lines(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[TableAmounts], detail: int) -> Iterator[str]:
     header, shown = plan.header, plan.effective_header
     status = plan.status_at(now) if header.has_work or header.failed_gates else "nothing to do"
+    title = f"Plan `{header.plan_id[:SHORT_ID]}` of {header.run_date}: **{status}**"
     # The tab Overview shows the card of the run, also after later decisions.
-    title = f"Plan `{header.plan_id[:SHORT_ID]}` of {header.run_date}: **{status}** as of {_minute(now)}"
-    yield mark_rehearsal(title, header.rehearsal)
-    yield ""
+    yield from (mark_rehearsal(title, header.rehearsal) + "\\", f"as of {_minute(now)}", "")
     yield from _amounts(shown)
     yield ""
     yield from map(_wrap, [*_items(plan, config, tables, detail), *_gates(plan, config, detail)])

@@ -46,7 +46,8 @@ def test_card_of_a_waiting_plan_shows_what_is_decided(tmp_path: Path) -> None:
     plan = plan_of(at, totals=totals, expiry_actions={"weather": 4}, uploads=Uploads(count=2, bytes=500))
     name = plan.header.plan_id[:12]
     assert card(at, plan, TableAmounts("sales", "shop.orders"), TableAmounts("weather", None)).splitlines() == [
-        f"REHEARSAL Plan `{name}` of 2026-03-14: **ready** as of 2026-03-14 09:30 UTC",
+        f"REHEARSAL Plan `{name}` of 2026-03-14: **ready**\\",
+        "as of 2026-03-14 09:30 UTC",
         "",
         "| action | number | size |",
         "|---|--:|--:|",
@@ -211,9 +212,11 @@ def test_card_of_an_unfinished_apply_names_the_job_that_continues_it(end: dict[s
     assert "restore" not in text
 
 
-def test_card_without_work_is_one_line(tmp_path: Path) -> None:
+def test_card_without_work_has_no_items(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path), files=0)
-    assert card(at, plan).splitlines()[0].endswith("**nothing to do** as of 2026-03-14 09:30 UTC")
+    first, second, *rest = card(at, plan).splitlines()
+    assert first.endswith("**nothing to do**\\")
+    assert (second, set(rest)) == ("as of 2026-03-14 09:30 UTC", {""})
     assert "Approve" not in card(at, plan)
 
 
