@@ -207,7 +207,9 @@ class LiveWalk:
             return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable, shields[0])
         last_known = UNREADABLE_ROOTS.empty_table() if self.last_known is None else self.last_known.roots_of(unreadable)
         is_own = pc.and_(_is_root_of(roots, unreadable, contents), pc.less_equal(roots.column("rank"), HELD))
-        of_unreadable = pa.concat_tables([last_known, unreadable_root_rows(roots.filter(is_own), in_full=False)])
+        found = pa.concat_tables([last_known, unreadable_root_rows(roots.filter(is_own), in_full=False)])
+        # Earlier runs have published most of these rows too.
+        of_unreadable = found.group_by(found.column_names, use_threads=False).aggregate([])
         readable = roots.filter(pc.invert(is_own))
         live = pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))])
         return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))

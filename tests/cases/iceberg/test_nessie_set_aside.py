@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.state.parts import read_parts
+from gc_assets.state.side_tables import UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
 from tests.cases.iceberg.test_set_aside import set_format_version
 from tests.dates import next_noon
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -78,6 +80,9 @@ def test_torn_metadata_of_one_table_withholds_that_table(spark: SparkSession, ne
         planned = set(house.planned_actions())
         assert planned >= of_good
         assert not {key for key in planned if key.startswith("shop/torn_")}
+        live = house.find_table("live_files", "shop")
+        roots = read_parts(house.run_context().state.files, live.paths(UNREADABLE_ROOTS_SIDE), UNREADABLE_ROOTS).to_pylist()
+        assert len({str(row) for row in roots}) == len(roots) > 0
     path.write_bytes(content)
     house.now = now + timedelta(days=3)
     header = house.plan()
