@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -67,6 +68,12 @@ class GcsServer:
         )
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).close()
         return name
+
+    def set_updated(self, bucket: str, name: str, at: float) -> None:
+        """Set the time of an object of our own server."""
+        url = f"{self.endpoint}/of-tests/{bucket}/{quote(name, safe='')}/updated/{at}"
+        request = urllib.request.Request(url, b"", method="POST")  # noqa: S310  (loopback)
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).close()
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A storage in a bucket of a real S3 server, for the tests of stages."""
+"""A storage in a bucket, for the tests of stages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gc_assets.config.models import Config, StorageConfig
 from gc_assets.stores.protocol import RESERVED_PREFIX
 from tests.stages.lakehouse import STORAGE, Lakehouse
 from tests.stores.azure_bench import AzureBench
+from tests.stores.gcs_bench import GcsBench
 from tests.stores.s3_bench import S3Bench
 
 
@@ -20,7 +21,7 @@ class BucketHouse(Lakehouse):
     On other stores it may be in the same bucket.
     """
 
-    bench: S3Bench | AzureBench = field(kw_only=True)
+    bench: S3Bench | AzureBench | GcsBench = field(kw_only=True)
 
     @property
     def config(self) -> Config:

@@ -21,6 +21,7 @@ from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from tests.azure.credentials import ACCOUNT, KEY, connection_string
 from tests.azure.servers import AzureServer
+from tests.gcs.servers import GcsServer
 from tests.lakes.lakefs.fake_server import Answer, FakeServer
 from tests.lakes.lakefs.support import config_of
 from tests.lakes.nessie.builder import NessieBuilder, iceberg_table
@@ -34,8 +35,11 @@ from tests.stores.s3_bench import S3Bench
 ROWS = Schema(NestedField(1, "id", LongType()))
 
 
-def file_io(server: S3Server | AzureServer) -> dict[str, str]:
+def file_io(server: S3Server | AzureServer | GcsServer) -> dict[str, str]:
     """Return pyiceberg's properties for the server."""
+    if isinstance(server, GcsServer):
+        token = {"gcs.oauth2.token": "unused", "gcs.oauth2.token-expires-at": "4102444800000"}
+        return {"gcs.service.host": server.endpoint, **token}
     if isinstance(server, AzureServer):
         return {"adls.connection-string": f"{connection_string(KEY)};BlobEndpoint={server.endpoint}"}
     keys = {"s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key}

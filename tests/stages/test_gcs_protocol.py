@@ -6,10 +6,9 @@ cannot be set, so the clock of the runs is moved ahead. Nothing here was run aga
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from pyspark.sql import SparkSession
 
-from gc_assets.config.gcs import GcsConfig
-from gc_assets.config.models import Config, StorageConfig
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
 from tests.dates import next_noon
 from tests.depth import select_cases
 from tests.gcs.servers import GcsServer, own_process
-from tests.stages.lakehouse import STORAGE, Lakehouse, outcomes
-from tests.stores.gcs_bench import GcsBench, open_gcs_bench
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import file_io
+from tests.stages.lakehouse import outcomes
+from tests.stores.gcs_bench import open_gcs_bench
 
 pytestmark = pytest.mark.spark
 
@@ -47,31 +46,10 @@ FURTHER: list[tuple[QuarantineMode, str]] = [
 
 
 @dataclass
-class GcsHouse(Lakehouse):
-    """A storage in a bucket of Google Cloud Storage."""
-
-    bench: GcsBench = field(kw_only=True)
-
-    @property
-    def config(self) -> Config:
-        gcs = self.bench.connections.default(GcsConfig)
-        location = {"name": STORAGE, "location": self.bench.store.location}
-        storage = StorageConfig.model_validate(
-            {**location, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0, **self.settings}
-        )
-        return Config(state=self.state or str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes), gcs=gcs)
-
-    def contents(self) -> dict[str, str]:
-        """Return the sha256 of every readable object by key, without the collector's own."""
-        keys = [key for key in self.bench.everything() if not key.startswith(RESERVED_PREFIX)]
-        return {key: hashlib.sha256(self.bench.get(key) or b"").hexdigest() for key in keys}
-
-
-@dataclass
 class GcsStory:
     """`garbage` are keys that a plan must contain."""
 
-    house: GcsHouse
+    house: BucketHouse
     catalog: SqlCatalog
     weather: Any
     garbage: set[str]
@@ -97,14 +75,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
         yield running
 
 
-def write_orders(house: GcsHouse) -> tuple[SqlCatalog, IcebergLakeConfig]:
-    token = {"gcs.oauth2.token": "unused", "gcs.oauth2.token-expires-at": "4102444800000"}
+def write_orders(house: BucketHouse) -> tuple[SqlCatalog, IcebergLakeConfig]:
     properties = {
         "type": "sql",
         "uri": f"sqlite:///{house.root}/catalog.db",
         "warehouse": f"{house.bench.store.location}iceberg",
-        "gcs.service.host": house.bench.server.endpoint,
-        **token,
+        **file_io(house.bench.server),
     }
     catalog = SqlCatalog("default", **properties)
     catalog.create_namespace("db")
@@ -115,7 +91,7 @@ def write_orders(house: GcsHouse) -> tuple[SqlCatalog, IcebergLakeConfig]:
     return catalog, IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": properties})
 
 
-def write_weather(house: GcsHouse) -> tuple[Any, IcechunkLakeConfig]:
+def write_weather(house: BucketHouse) -> tuple[Any, IcechunkLakeConfig]:
     # icechunk has no option for another server. The key of a service account may name one.
     account = {"gcs_base_url": house.bench.server.endpoint, "disable_oauth": True}
     key = json.dumps(account | dict.fromkeys(("client_email", "private_key", "private_key_id"), ""))
@@ -137,7 +113,7 @@ def test_garbage_is_planned_quarantined_restored_and_purged(
     spark: SparkSession, server: GcsServer, tmp_path: Path, mode: QuarantineMode, state: str
 ) -> None:
     with open_gcs_bench(server, versioned=mode == "versioned", prefix="lakes/") as bench:
-        house = GcsHouse(spark, tmp_path, settings={"quarantine": mode}, now=next_noon(days=30), bench=bench)
+        house = BucketHouse(spark, tmp_path, settings={"quarantine": mode}, now=next_noon(days=30), bench=bench)
         if state == "state_in_bucket":
             house.state = f"gs://{server.bucket()}/state"
         catalog, sales = write_orders(house)

@@ -1,8 +1,8 @@
-"""Compare live files and garbage of random lakes with brute force, on a disk and in a bucket.
+"""Compare live files and garbage of random lakes with brute force, on a disk and in buckets.
 
 A usual run checks 25 Iceberg tables and 50 Icechunk repositories on a disk. `make test DEPTH=all` checks 200 of each there and 50 of each
-in a bucket. `random_lakes` draws and writes the lakes, `bucket_mirror` copies them to a bucket, and `oracles` reads them without any code
-of the project.
+on S3, on Azurite and on our own server of Google Cloud Storage. `random_lakes` draws and writes the lakes, `bucket_mirror` copies them to
+a bucket, and `oracles` reads them without any code of the project.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.depth import example_count, full_suite_only, select_cases
 from tests.lakes.iceberg.builder import LakeBuilder, clock_at
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import file_io
-from tests.stages.bucket_mirror import SERVER, MirrorBuilder, copy_to_bucket
+from tests.stages.bucket_mirror import MirrorBuilder, open_mirror
 from tests.stages.forecasts import (
     Forecast,
     difference,
@@ -54,15 +54,22 @@ from tests.stages.random_lakes import (
     build_tree,
     draw_examples,
 )
-from tests.stores.s3_bench import S3Bench, open_s3_bench
+from tests.stores.azure_bench import AzureBench
+from tests.stores.gcs_bench import GcsBench
+from tests.stores.s3_bench import S3Bench
 
 # The first examples of Hypothesis are simple. Therefore many are drawn, and a part of them is used.
 DRAWN = 200
-EVERY_TABLE, EVERY_TREE = {"disk": example_count(8, 1), "bucket": 4}, {"disk": example_count(4, 1), "bucket": 4}
-LOCATIONS = select_cases(["disk"], ["bucket"])
+BUCKETS = ["bucket", "azure", "gcs"]
+EVERY_TABLE = {"disk": example_count(8, 1), **dict.fromkeys(BUCKETS, 4)}
+EVERY_TREE = {"disk": example_count(4, 1), **dict.fromkeys(BUCKETS, 4)}
+LOCATIONS = select_cases(["disk"], BUCKETS)
 # A run needs about a second of Spark per lake. The other trees go through the code of the executors without Spark.
 TREES_IN_SPARK = 4
 WHAT_IF_TREES = 1
+
+
+Bench = S3Bench | AzureBench | GcsBench
 
 
 @dataclass
@@ -90,11 +97,12 @@ def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory
                 build_table(LakeBuilder(root, warehouse=house.warehouse / f"h{number:03}"), history)
             house.lakes = [LakeBuilder(root).config("sales")]
         else:
-            bench = stack.enter_context(open_s3_bench(SERVER, prefix="lakes/"))
+            mirror = stack.enter_context(open_mirror(request.param))
+            bench = mirror.bench
             for number, history in enumerate(histories):
                 build_table(MirrorBuilder(root, root / "warehouse", f"h{number:03}", bench.store.location), history)
             LOCAL_FOLDERS[bench.store.location] = f"{root}/warehouse/"
-            copy_to_bucket(root / "warehouse", bench, root / "warehouse")
+            mirror.copy(root / "warehouse", root / "warehouse")
             house = BucketHouse(spark, root, now=NOW, bench=bench)
             lake = LakeBuilder(root)
             lake.properties |= file_io(bench.server)
@@ -174,13 +182,13 @@ class Forest:
     trees: Sequence[Tree]
     address: str
     objects: Objects
-    bench: S3Bench | None = None
+    bench: Bench | None = None
 
     def house(self, spark: SparkSession) -> Lakehouse:
         root = self.trees[0].path.parent.parent
         if self.bench is None:
             return Lakehouse(spark, root, now=NOW)
-        return BucketHouse(spark, root, now=NOW, state=str(root / "state-of-bucket"), bench=self.bench)
+        return BucketHouse(spark, root, now=NOW, state=str(root / f"state-of-{self.address.partition(':')[0]}"), bench=self.bench)
 
 
 @pytest.fixture(scope="module", params=LOCATIONS)
@@ -189,10 +197,10 @@ def forest(request: pytest.FixtureRequest, trees: list[Tree]) -> Iterator[Forest
     if request.param == "disk":
         yield Forest(taken, f"file://{warehouse}/", LocalObjects())
         return
-    with open_s3_bench(SERVER, prefix="lakes/") as bench:
-        copy_to_bucket(warehouse, bench, *(tree.path for tree in taken))
-        LOCAL_FOLDERS[bench.store.location] = f"{warehouse}/"
-        yield Forest(taken, bench.store.location, bench.store.objects, bench)
+    with open_mirror(request.param) as mirror:
+        mirror.copy(warehouse, *(tree.path for tree in taken))
+        LOCAL_FOLDERS[mirror.bench.store.location] = f"{warehouse}/"
+        yield Forest(taken, mirror.bench.store.location, mirror.bench.store.objects, mirror.bench)
 
 
 def verdict_of(tree: Tree) -> Verdict:

@@ -25,7 +25,7 @@ from tests.lakes.icechunk.v2.builder import DocumentTree, RepositoryBuilder, doc
 from tests.lakes.icechunk.v2.library import Library
 from tests.s3.servers import REGION
 from tests.stages.bucket_house import BucketHouse
-from tests.stages.bucket_mirror import SERVER, copy_to_bucket
+from tests.stages.bucket_mirror import SERVER, mirror_on_s3
 from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago, outcomes
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
@@ -109,7 +109,7 @@ def story(
         yield WeatherStory(house, icechunk2, tree.builder.path, files_of(house), lost, dangling, expected, house.plan())
         return
     with open_s3_bench(SERVER, prefix="lakes/") as bench:
-        copy_to_bucket(house.warehouse, bench, house.warehouse)
+        mirror_on_s3(bench).copy(house.warehouse, house.warehouse)
         location = f"{bench.store.location}weather/"
         house = BucketHouse(spark, root, bench=bench, s3=bench.connections.default(S3Config))
         house.lakes = [IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, **POLICY})]
