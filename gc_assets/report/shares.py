@@ -22,7 +22,7 @@ def breakdown_steps(orphans: OrphanFilesSummary) -> list[Step]:
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))
     garbage = Amount.total(amount for name, amount in orphans.by_reason.items() if not name.startswith(("expired/", "foreign/")))
     kept = {
-        "dropped tables, waiting": shares.get("dropped", Amount()),
+        "dropped tables": shares.get("dropped", Amount()),
         "foreign": orphans.foreign_amount,
         "protected": shares.get("protected", Amount()),
         "waiting for a listing": shares.get("unnamed", Amount()),
