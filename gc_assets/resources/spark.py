@@ -13,11 +13,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import dagster as dg
 import pyspark
 from dagster_pyspark import LazyPySparkResource
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
 from pydantic import Field, PrivateAttr
 from pyspark import SparkContext
@@ -75,6 +76,14 @@ LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress":
 # The Python of the tasks, as executors find it.
 _WORKERS_PYTHON: Final = "spark.sql.execution.pyspark.python"
 _EXECUTORS_PATH: Final = "spark.executorEnv.PYTHONPATH"
+# Each lookup of these names searches all jars, a tenth of the CPU time of the JVM in a small run.
+_JAVA_CLASSES: Final = (
+    "functions",
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.classic.SparkSession",
+    "PythonUtils",
+    "PythonSQLUtils",
+)
 # Keys whose values Spark redacts (`spark.redaction.regex`).
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
@@ -233,7 +242,7 @@ def _start_session(settings: Mapping[str, str]) -> SparkSession:
     secrets = {key: value for key, value in settings.items() if _SECRET.search(key)}
     is_started = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # pyright: ignore[reportPrivateUsage]
     if not secrets or is_started:
-        return LazyPySparkResource(spark_config=dict(settings)).spark_session
+        return _keep_classes(LazyPySparkResource(spark_config=dict(settings)).spark_session)
     shown = {key: value for key, value in settings.items() if key not in secrets}
     with tempfile.TemporaryDirectory(prefix="gc-assets-conf-") as directory:
         file = Path(directory) / "spark.conf"
@@ -242,10 +251,20 @@ def _start_session(settings: Mapping[str, str]) -> SparkSession:
         previous = os.environ.get(_SUBMIT_ARGUMENTS)
         os.environ[_SUBMIT_ARGUMENTS] = f"{shlex.join(options)} {previous or 'pyspark-shell'}"
         try:
-            return LazyPySparkResource(spark_config=shown).spark_session
+            return _keep_classes(LazyPySparkResource(spark_config=shown).spark_session)
         finally:
             os.environ.pop(_SUBMIT_ARGUMENTS)
             os.environ.update({_SUBMIT_ARGUMENTS: previous} if previous is not None else {})
+
+
+def _keep_classes(spark: SparkSession) -> SparkSession:
+    """Keep the Java classes that pyspark looks up by name for each column and each query."""
+    names: Any = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
+    for name in _JAVA_CLASSES:
+        found = getattr(names, name)
+        if isinstance(found, JavaClass):  # a name that this version of Spark lacks is a package
+            setattr(names, name, found)
+    return spark
 
 
 def write_properties(file: Path, settings: Mapping[str, str], version: str, home: Path) -> list[str]:
