@@ -55,7 +55,7 @@ def test_commands_collect_garbage_and_show_no_secret(
         storage = {"name": "warehouse", "location": bench.store.location, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0}
         azure = bench.server.settings.model_dump(mode="json", exclude_none=True)
         document = {"state": location_of(bench.server.container(), "state/"), "azure": azure, "storages": [storage], "lakes": [sales]}
-        house.state = document["state"]
+        house.state, house.lakes = document["state"], [iceberg.config]
         collect_garbage(house, traces, document, "iceberg/db/orders/data/lost.parquet", caplog)
         assert traces.find(KEY, APPLY_KEY, token, token.partition("sig=")[2].partition("&")[0]) == []
 

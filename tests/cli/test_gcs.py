@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 from tests.cli import cloud_commands
 from tests.cli.cloud_commands import Traces, collect_garbage
 from tests.dates import next_noon
-from tests.gcs.servers import own_server
+from tests.depth import full_suite_only
+from tests.gcs.servers import own_process
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stores.gcs_bench import open_gcs_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, full_suite_only]
 
 traces = cloud_commands.traces
 
@@ -32,7 +33,8 @@ def test_commands_collect_garbage_and_show_no_secret(
     caplog.set_level(logging.INFO)
     now = next_noon(days=10)
     monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", now.isoformat())
-    with open_gcs_bench(own_server(), prefix="lakes/") as bench:
+    # Arrow's client waits for an answer without releasing Python, so the server needs a process of its own.
+    with own_process(tmp_path) as server, open_gcs_bench(server, prefix="lakes/") as bench:
         account = json.loads(Path(os.environ["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())
         house = BucketHouse(spark, tmp_path, now=now, bench=bench)
         iceberg = Iceberg(house)
@@ -42,6 +44,6 @@ def test_commands_collect_garbage_and_show_no_secret(
         storage = {"name": "warehouse", "location": bench.store.location, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0}
         gcs = bench.server.settings.model_dump(mode="json", exclude_none=True)
         document = {"state": f"gs://{bench.server.bucket()}/state", "gcs": gcs, "storages": [storage], "lakes": [sales]}
-        house.state = document["state"]
+        house.state, house.lakes = document["state"], [iceberg.config]
         collect_garbage(house, traces, document, "iceberg/db/orders/data/lost.parquet", caplog)
         assert traces.find(account["private_key"].splitlines()[1], "token-of-", "BEGIN PRIVATE KEY") == []
