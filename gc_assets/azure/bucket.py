@@ -242,7 +242,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._copy(source, key, to, entry, {"match_condition": MatchConditions.IfMissing})
 
     def delete_if_match(self, key: str, token: str | None) -> Change:
-        """Delete as the protocol specifies. A delete with a condition that was not executed is repeated."""
+        """Delete as the protocol specifies.
+
+        A delete with a condition is repeated if it was not executed.
+        """
         condition = _if_match(token) if token is not None else {}
         for attempt in range(ATTEMPTS):
             change = self._change(key, lambda blob: blob.delete_blob(**condition), attempts=1)
@@ -252,7 +255,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
         raise AssertionError("a loop of attempts ends by returning")
 
     def delete(self, objects: Sequence[Deletion]) -> list[Change]:
-        """Delete as the protocol specifies. Deletes with a condition that were not executed are repeated."""
+        """Delete as the protocol specifies.
+
+        Deletes with a condition are repeated if they were not executed.
+        """
         changes, pending = dict[int, Change](), list(range(len(objects)))
 
         def delete_part(numbers: Sequence[int]) -> list[Change]:
@@ -297,7 +303,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return [changes[number] for number in range(len(objects))]
 
     def _send_batch(self, rows: Sequence[dict[str, Any]], key: str) -> dict[int, BatchPart] | Change:
-        """Send deletes as one request. Returns the answers by position, or why there are none."""
+        """Send deletes as one request. Returns the answers by position, or its error."""
         answers = list[tuple[str, bytes]]()
 
         def remember(response: Any) -> None:

@@ -146,7 +146,7 @@ class BucketFiles:
             self._delete_many(list(zip(names, page.etags, strict=True)))
 
     def _delete_many(self, files: Sequence[tuple[str, str]]) -> None:
-        """Delete listed files, which are paths with tokens. Those that remain are deleted one by one."""
+        """Delete listed files, which are paths with tokens. Then delete the remaining ones singly."""
         is_compared = self.bucket.compares_in_batches
         changes = self.bucket.delete([Deletion(path, token=token if is_compared else None) for path, token in files])
         remaining = list[tuple[str, str]]()

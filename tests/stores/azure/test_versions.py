@@ -19,7 +19,7 @@ from tests.stores.builders import PLAN
 from tests.stores.contract import QuarantineBench, inventory
 
 FIRST, SECOND = "2026-11-26T06:00:00Z", "2026-11-26T07:00:00Z"
-BEFORE = datetime(2026, 11, 26, 5, tzinfo=UTC)
+EARLIER = datetime(2026, 11, 26, 5, tzinfo=UTC)
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def test_listing_has_the_ids_of_an_account_that_enabled_versions_later() -> None
     [({}, "b", None), ({"b": FIRST}, "b", "Enabled"), ({"a": FIRST, "b": SECOND}, "a", "Enabled"), ({"a": FIRST}, "b", "Suspended")],
 )
 def test_newest_blob_shows_if_the_account_keeps_versions(ids: dict[str, str], newest: str, status: str | None) -> None:
-    with open_versions(ids, times={newest: BEFORE + timedelta(days=9000)}) as bench:
+    with open_versions(ids, times={newest: EARLIER + timedelta(days=9000)}) as bench:
         for key in ("a", "b"):
             bench.put(key, b"x")
         assert bucket_of(bench).versioning("read").status == status
@@ -63,7 +63,7 @@ def test_newest_blob_shows_if_the_account_keeps_versions(ids: dict[str, str], ne
 
 def test_lease_shows_that_the_account_keeps_versions_now() -> None:
     lease = ".gc-assets/lease/000000000001.json"
-    with open_versions({lease: FIRST}, times={"a": BEFORE}) as bench:
+    with open_versions({lease: FIRST}, times={"a": EARLIER}) as bench:
         bench.put("a", b"x")
         bench.put(lease, b"{}")
         assert bucket_of(bench).versioning("read").status == "Enabled"
