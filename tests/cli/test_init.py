@@ -34,7 +34,7 @@ from tests.lakes.icechunk.v2.builder import RepositoryBuilder as RepositoryBuild
 from tests.lakes.icechunk.v2.library import Library
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeRepository, FakeServer
 from tests.lakes.nessie.scripted_server import CONFIG, serve_answers
-from tests.stages.bucket_mirror import copy_to_bucket
+from tests.stages.bucket_mirror import mirror_on_s3
 from tests.stores.s3_bench import open_s3_bench
 
 AT = datetime(2026, 1, 10, tzinfo=UTC)
@@ -102,11 +102,11 @@ def test_init_and_doctor_know_icechunk_2(icechunk2: Library, tmp_path: Path) -> 
 def test_init_finds_icechunk_2_in_a_bucket(icechunk2: Library, tmp_path: Path) -> None:
     RepositoryBuilder2.create(icechunk2, tmp_path / "weather", AT)
     with open_s3_bench("versity", prefix="lakes/") as bench:
-        copy_to_bucket(tmp_path, bench, tmp_path / "weather")
+        mirror_on_s3(bench).copy(tmp_path, tmp_path / "weather")
         target = DiscoveryTarget(f"{bench.store.location}weather/", open_objects(bench.connections), {})
         (found,) = discover(target)
         assert found.entry == {"kind": "icechunk", "location": f"{bench.store.location}weather/"}
-        assert list(discover(replace(target, address=bench.store.location))) == []
+        assert list(discover(replace(target, address=bench.store.location))) == [found]
 
 
 def test_first_line_refers_to_the_schema(data: Path, tmp_path: Path) -> None:
