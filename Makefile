@@ -43,7 +43,8 @@ demo: env .dagster_home/dagster.yaml ## build sample lakes, collect them once, p
 
 # A skipped test counts as failed, so all servers are downloaded before the tests start. Three
 # processes share the test files, each with its own Spark session and servers. On two cores one of
-# them usually waits for a server. Exit code 2 of pytest is an interrupt.
+# them usually waits for a server. The suite itself checks the prose. Exit code 2 of pytest is an
+# interrupt.
 test: export GC_ASSETS_TEST_NESSIE := required
 test: export GC_ASSETS_TEST_S3 := $(or $(filter none,$(S3)),required)
 test: export GC_ASSETS_TEST_AZURE := $(or $(filter none,$(AZURE)),required)
@@ -61,7 +62,7 @@ test: env ## lint, types and the suite (S3=none: without S3 servers, AZURE=none:
 	@[ $$GC_ASSETS_TEST_AZURE = none ] || $(BIN)/python -m tests.azure.servers
 	@[ -z "$$GC_ASSETS_TEST_DEPTH" ] || $(BIN)/python -m tests.gcs.servers
 	@mkdir -p build
-	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
+	@set -m; $(MAKE) -s lint PROSE=none >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder $(if $(COVERAGE)$(filter all,$(DEPTH)),--cov --cov-report=) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  $(if $(COVERAGE)$(filter all,$(DEPTH)),$(BIN)/coverage report --format=total | sed "s/.*/Branch coverage: & %/" || true;) wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
 	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: the tests in a browser were skipped."; \
@@ -78,7 +79,7 @@ lint: env ## style, format, types and prose: seconds
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/basedpyright
-	@$(BIN)/python -m tests.prose
+	@[ "$(PROSE)" = none ] || $(BIN)/python -m tests.prose
 
 mutants: env ## test the tests by mutations of the safety rules; hours (ARGS="gc_assets.core.claims*")
 	@$(BIN)/mutmut run $(ARGS)

@@ -24,12 +24,13 @@ from gc_assets.state.files import Files
 from gc_assets.state.index import Index, IndexEntry, PastRun
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG, LAKE_REFS, MANIFEST_ENTRIES, Table
+from tests.depth import example_count
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
-RUNS = 1_000
+RUNS = example_count(300, 1_000)
 # Every fifth run decoded new containers, and every twentieth applied a plan. The other runs of
 # these tables have no rows.
 EVERY = {MANIFEST_ENTRIES.name: 5, DELETION_LOG.name: 20, EXPIRY_LOG.name: 20}

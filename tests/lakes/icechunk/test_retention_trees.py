@@ -20,7 +20,7 @@ from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, edits, graph_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
-GROUPS = example_count(4, 20)
+GROUPS = example_count(2, 20)
 TREES_A_GROUP = 12
 
 

@@ -31,6 +31,7 @@ from gc_assets.stores.local.objects import etag_of
 from gc_assets.stores.protocol import LEASE_DURATION, Lease, PlannedAction, QuarantineMode, Result, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
+from tests.depth import example_count
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
 from tests.lakes.icechunk.support import expire, lake_at, plan_actions, verdicts
 from tests.process_kills import exit_code, kill_before
@@ -228,7 +229,7 @@ def dangling_snapshots(root: Path) -> list[str]:
 def test_killed_run_leaves_no_dangling_snapshot(expired_repository: tuple[Path, list[str]], action: Action) -> None:
     readable, keys = expired_repository
     with memory_directory() as base:
-        for step in count(1):
+        for step in count(1, example_count(3, 1)):
             root, state = base / "storage", base / f"state{step}"
             shutil.copytree(readable, root)
             rows = build_rows(root, keys, "quarantine")

@@ -25,6 +25,7 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CANDIDATES, HASHES_SIDE
+from tests.depth import example_count
 from tests.stages.lakehouse import NOW, STORAGE
 from tests.stages.live_sets import publish_live_set
 
@@ -72,7 +73,7 @@ def test_executors_and_process_build_the_same_filter(
     assert keys_in_filter(context, remote, executors) == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(example_count(2, 4)))
 def test_filter_contains_exactly_the_live_keys_of_each_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -524,7 +524,7 @@ def test_keys_invalid_in_xml_are_deleted(mode: QuarantineMode, versioned: bool) 
 
 # Killed
 
-STEP_SIZE = example_count(6, 1)
+STEP_SIZE = example_count(10, 1)
 KEYS = ("a", "t/b", "u/c")
 LIVE = ("live", "t/live")
 
@@ -569,7 +569,7 @@ KILLED = [(action, *mode) for action in ACTIONS for mode in MODES]
 def test_next_run_completes_a_run_killed_at_any_request(action: Action, mode: QuarantineMode, versioned: bool) -> None:
     """The process is killed after the server has executed a request, or before the first one.
 
-    At every sixth request by default, at every request with `make test DEPTH=all`.
+    At every tenth request by default, at every request with `make test DEPTH=all`.
     """
     for step in count(0, STEP_SIZE):
         with open_s3_bench("ceph", versioned=versioned) as bench:

@@ -27,7 +27,7 @@ from tests.lakes.icechunk.v2.support import (
 )
 from tests.stores.builders import memory_directory
 
-GROUPS, HISTORIES_A_GROUP = example_count(2, 20), 15
+GROUPS, HISTORIES_A_GROUP = example_count(1, 20), 15
 STEPS = 10
 
 
