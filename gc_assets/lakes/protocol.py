@@ -119,7 +119,7 @@ REMOVE_SCHEMA: Action = "remove_schema"
 REMOVE_SPEC: Action = "remove_spec"
 PRUNING: frozenset[Action] = frozenset({REMOVE_SCHEMA, REMOVE_SPEC})
 # Edits that release no files in their plan. Later plans collect what a deleted branch alone kept.
-WITHOUT_FILES: frozenset[Action] = PRUNING | {DELETE_IDLE_BRANCH}
+WITHOUT_FILES: frozenset[Action] = frozenset({REMOVE_SCHEMA, REMOVE_SPEC, DELETE_IDLE_BRANCH})
 # Property of a branch that is never deleted as idle: the reason.
 PROTECTED = "protected"
 ExpiryVerdict = Literal["done", "absent", "changed", "denied", "failed"]
