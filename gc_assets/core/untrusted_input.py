@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import json
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -159,3 +160,11 @@ def _decompress_snappy(raw: bytes, limit: int) -> bytes:
 def _require(found: int, limit: int) -> None:
     if found > limit:
         raise ValueError(f"the content is larger than {limit:,} bytes after decompression, which is too large for metadata")
+
+
+def normalize_uuid(text: str) -> str:
+    """Return a uuid in lower case, as engines compare them, and any other text unchanged."""
+    return text.lower() if _UUID.fullmatch(text) else text
+
+
+_UUID: Final = re.compile("(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
 
 from gc_assets.core.errors import FormatError
-from gc_assets.core.untrusted_input import gunzip, gunzip_start, is_text, parse_json
+from gc_assets.core.untrusted_input import gunzip, gunzip_start, is_text, normalize_uuid, parse_json
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import ContentRoot
 
@@ -175,7 +175,7 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
     locations = [document.require("location", str), *(properties[key] for key in _LOCATIONS if properties.get(key))]
     return TableMetadata(
         address=address,
-        table_uuid=document.require("table-uuid", str).lower(),
+        table_uuid=normalize_uuid(document.require("table-uuid", str)),
         properties=properties,
         locations=tuple(dict.fromkeys(location for location in locations if not _is_relative(location))),
         snapshots=snapshots,
@@ -200,7 +200,7 @@ def parse_view(address: str, raw: bytes) -> ViewMetadata:
         newest = None
     return ViewMetadata(
         address=address,
-        view_uuid=document.require("view-uuid", str).lower(),
+        view_uuid=normalize_uuid(document.require("view-uuid", str)),
         location=document.require("location", str),
         newest=newest,
         previous_metadata=_parse_metadata_log(document),
@@ -225,7 +225,7 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
         if not isinstance(version, int) or version <= MAX_FORMAT_VERSION:
             raise
         newest = None
-    return MetadataIdentity(uuid.lower(), newest, is_view=table_uuid is None)
+    return MetadataIdentity(normalize_uuid(uuid), newest, is_view=table_uuid is None)
 
 
 def is_fragment(raw: bytes) -> bool:

@@ -17,7 +17,7 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.typedef import Identifier
 
 from gc_assets.core.errors import GcError
-from gc_assets.core.untrusted_input import parse_json
+from gc_assets.core.untrusted_input import normalize_uuid, parse_json
 
 _LOCATION, _REST_LOCATION = "metadata_location", "metadata-location"
 
@@ -39,7 +39,7 @@ def read_raw_pointer(client: Catalog, identifier: Identifier) -> RawPointer | No
         answer = _get(client, Endpoints.load_table, identifier, IdentifierKind.TABLE)
         metadata = answer.get("metadata")
         uuid = metadata.get("table-uuid") if isinstance(metadata, dict) else None
-        return RawPointer(_require_location(answer, _REST_LOCATION), uuid.lower() if isinstance(uuid, str) else None)
+        return RawPointer(_require_location(answer, _REST_LOCATION), normalize_uuid(uuid) if isinstance(uuid, str) else None)
     parameters = _read_parameters(client, identifier)
     return None if parameters is None else RawPointer(_require_location(parameters, _LOCATION))
 

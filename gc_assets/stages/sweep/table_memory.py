@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.claims import Claim
 from gc_assets.core.dropped_tables import REPOSITORY, TABLE, LakeTables, RememberedTable, remember_tables
+from gc_assets.core.untrusted_input import normalize_uuid
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
@@ -90,7 +91,7 @@ def read_remembered(context: RunContext, swept: PublishedTable) -> list[tuple[Re
 
 def _value(name: str, value: Any) -> Any:
     if name == "table_uuid":
-        return value.lower()  # earlier releases kept the case
+        return normalize_uuid(value)  # earlier releases kept the case
     if name == "noun":
         return value or TABLE
     return tuple(value) if name == "prefixes" else value

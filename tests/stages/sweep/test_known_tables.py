@@ -72,7 +72,7 @@ def test_table_on_a_branch_is_as_new_as_the_newest_commit() -> None:
 )
 def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTable, is_old: bool, foreign: bool) -> None:
     (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(10)}]}))
-    classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"a": known}, metadata_patterns())
+    classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, metadata_patterns())
     rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [is_old]})
     assert [batch.num_rows for batch in classifier(iter([rows]))] == [int(foreign)]
 
@@ -103,4 +103,4 @@ def test_accepted_dead_table_is_foreign_only_after_a_later_write(
     assert len(found) == (message is not None)
     assert all((message or "") in why for why in found)
     if message == "is in no configured catalog":
-        assert found[0].endswith(f"if it is dead: `gc-assets accept a file://{tmp_path}/db/t/ --by WHO`")
+        assert found[0].endswith(f"if it is dead: `gc-assets accept A file://{tmp_path}/db/t/ --by WHO`")
