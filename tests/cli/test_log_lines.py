@@ -65,6 +65,7 @@ def test_stages_of_a_run_are_one_trace(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(telemetry, "telemetry", lambda: found)
     assert run_policy(tmp_path).exit_code == 0
     *stages, run = spans.get_finished_spans()
+    assert run.context is not None
     assert run.name == "run"
     assert {(span.name, span.parent and span.parent.span_id) for span in stages} == {
         (name, run.context.span_id) for name in ("policy_table", "current_rules")

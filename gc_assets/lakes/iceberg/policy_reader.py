@@ -9,10 +9,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 
 from gc_assets.core.errors import FormatError, GcError
 from gc_assets.lakes.iceberg.catalog import CatalogClient
@@ -96,17 +97,20 @@ class PolicyReader:
             )
         base = f"{root.removesuffix('/catalog')}/management/v1/warehouse/{warehouse}"
         self._lakekeeper = base
-        queues = [
-            get_json(rest, f"{base}/task-queue/{queue}/config", {}).get("queue-config") for queue in (LAKEKEEPER_EXPIRY, LAKEKEEPER_ORPHANS)
-        ]
-        if not all(isinstance(queue, dict) for queue in queues):
-            raise GcError("the answer of Lakekeeper has no queue-config")
-        return lambda name, properties: parse_lakekeeper(queues[0], queues[1], properties)  # noqa: ARG005 - the same queues for all tables
+        expiry, orphans = (_read_queue(rest, f"{base}/task-queue/{name}/config") for name in (LAKEKEEPER_EXPIRY, LAKEKEEPER_ORPHANS))
+        return lambda name, properties: parse_lakekeeper(expiry, orphans, properties)  # noqa: ARG005 - the same queues for all tables
 
     def _read_polaris(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
         *namespace, table = name.split(".")
         query = {"namespace": _SEPARATOR.join(namespace), "target-name": table}
         return parse_polaris(list(self._catalog.request(f"policies of {name}", partial(_list_polaris, query=query))), properties)
+
+
+def _read_queue(rest: RestCatalog, url: str) -> dict[str, Any]:
+    config = get_json(rest, url, {}).get("queue-config")
+    if not isinstance(config, dict):
+        raise GcError("the answer of Lakekeeper has no queue-config")
+    return cast("dict[str, Any]", config)
 
 
 def _list_polaris(client: Catalog, query: Mapping[str, str]) -> list[Any]:

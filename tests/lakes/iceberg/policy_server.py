@@ -53,7 +53,8 @@ class PolarisServer(RestServer):
                 if isinstance(found, int):
                     raise Refusal(found)
                 return {"applicable-policies": found}
-        return super().get(path[1:] if path[0] == "main" else path, query)
+            case _:
+                return super().get(path[1:] if path[0] == "main" else path, query)
 
     def commit(self, path: list[str], body: bytes) -> tuple[int, dict[str, Any]]:
         return super().commit(path[1:], body)
@@ -79,7 +80,8 @@ class LakekeeperServer(RestServer):
             case ["v1", "warehouse", warehouse, "deleted-tabulars"] if warehouse == WAREHOUSE:
                 first, token = ([], "") if "pageToken" in query else (self.deleted[:1], "second")
                 return {"tabulars": first or self.deleted[1:], "next-page-token": token or None}
-        return super().get(path[2:] if path[:2] == ["v1", WAREHOUSE] else path, query)
+            case _:
+                return super().get(path[2:] if path[:2] == ["v1", WAREHOUSE] else path, query)
 
 
 _TABLE_ENDPOINTS = [

@@ -32,6 +32,12 @@ class Bucket:
             raise FileNotFoundError(address)
         return MAGIC if address.endswith("/repo") else b"other"
 
+    def read_identified(self, address: str) -> tuple[bytes, str]:
+        return self.read(address), ""
+
+    def cached_identity(self, address: str) -> str | None:
+        return None
+
     def size(self, address: str) -> int:
         return len(self.read(address))
 
