@@ -86,7 +86,7 @@ def owners_of(config: Config, table: Table) -> list[str]:
 
 
 def has_table(lake: LakeConfig, table: Table) -> bool:
-    """Return True if a lake has the table. Every lake that deletes idle branches has a log of edits."""
+    """Return True if a lake has the table. A lake that deletes idle branches has a log of edits."""
     return kind_of(lake).has(table) or (table.name == EXPIRY_LOG.name and bool(lake.idle_rules))
 
 
