@@ -68,4 +68,5 @@ def test_lifecycle_rule_of_a_missing_branch_is_described(tmp_path: Any) -> None:
 def test_repository_that_keeps_every_commit_is_described(retention: dict[str, Any], properties: dict[str, str], note: str | None) -> None:
     settings = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost", "repository": "ml", "retention": retention}
     config = LakeFsLakeConfig.model_validate({**settings, "access_key_id": "a", "secret_access_key": "b"})
+    assert config.unused_rules([], NOW) == ()
     assert config.unused_rules(REFS, NOW, properties) == (() if note is None else (f"lake ml: {note}",))

@@ -127,13 +127,18 @@ class RefDeleted(LakeUnreadable):
 class RepositoryClient:
     """Client for one repository."""
 
-    def __init__(self, server: Server, repository: str, *, retries: int = RETRIES) -> None:
+    def __init__(self, server: Server, repository: str, *, retries: int | None = None) -> None:
         configuration: Any = Configuration(
             host=f"{server.base_url}/api/v1", username=server.access_key_id, password=server.secret_access_key
         )
-        # All requests of this class can be repeated: they only read, or start tasks that write a new file.
+        # All requests of this class can be repeated: they only read, or start tasks that write a
+        # new file.
         configuration.retries = urllib3.Retry(
-            total=retries, backoff_factor=server.pause_seconds, status_forcelist=_RETRIED, allowed_methods=None, raise_on_status=False
+            total=RETRIES if retries is None else retries,
+            backoff_factor=server.pause_seconds,
+            status_forcelist=_RETRIED,
+            allowed_methods=None,
+            raise_on_status=False,
         )
         self._api = ApiClient(configuration)
         self._server = server

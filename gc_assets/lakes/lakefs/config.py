@@ -107,8 +107,14 @@ class LakeFsLakeConfig(LakeConfig):
     def unused_rules(
         self, refs: Iterable[tuple[str, str]], as_of: datetime, properties: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """Return the notes of all kinds, and one if every commit is kept."""
-        found = super().unused_rules(refs, as_of)
+        """Return the notes of all kinds, and one if every commit is kept.
+
+        A lake without refs is deleted or unreadable, so that its rules are unknown.
+        """
+        names = list(refs)
+        found = super().unused_rules(names, as_of)
+        if not names:
+            return found
         if self.retention.source == "server" and DEFAULT_RETENTION_DAYS not in (properties or {}):
             found += (f"lake {self.name}: the server has no garbage collection rules for this repository, so every commit is kept",)
         elif self.retention.source == "configured" and self.retention.keeps_everything:

@@ -99,7 +99,9 @@ def test_missing_rules_keep_every_commit(builder: Builder, lake: tuple[LakeFsLak
     builder.branch("main", "head")
     assert set(states_of(lake[0]).values()) == {"retained"}
     (source,) = lake[0].freeze(NOW).sources
-    assert "no garbage collection rules" in config_of("http://localhost", "ml").unused_rules([], NOW, source.properties)[0]
+    assert (
+        "no garbage collection rules" in config_of("http://localhost", "ml").unused_rules([("branch", "main")], NOW, source.properties)[0]
+    )
 
 
 def test_rules_of_zero_days_keep_every_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:

@@ -96,7 +96,8 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     # An unreadable lake has no ranges, so nothing is known about its rules.
     is_known = potential.summary(PotentialCommitsSummary).ranges > 0
     references = _named_entries(rows, claimed).join(ranges, "container")
-    unused = _describe_unused(rules, _list_rule_ids(released), references) if is_known else ()
+    releasing = _list_rule_ids(released) if written.rows else set[str]()
+    unused = _describe_unused(rules, releasing, references) if is_known else ()
     summary = LifecycleObjectsSummary(
         released=amounts.get("false", Amount()),
         deduplicated=amounts.get("true", Amount()),
