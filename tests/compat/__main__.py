@@ -41,6 +41,10 @@ def main(arguments: Sequence[str]) -> int:
         cells = [found]
     else:
         cells = select_cells(options.python, options.spark, options.cell)
+    if options.prepare:
+        for cell in cells:
+            make_environment(cell)
+        return 0
     results = _run_cells(cells, is_quick=options.by_commit)
     sys.stdout.write(render(results))
     if not options.by_commit:
@@ -54,6 +58,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--spark", default="", help="only cells of this Spark version, such as 4.0")
     parser.add_argument("--cell", default="", help="only cells with this text in their name, such as lowest")
     parser.add_argument("--by-commit", action="store_true", help="only the cell of the number of commits, without changing the page")
+    parser.add_argument("--prepare", action="store_true", help="only make the environments, for a later run on the same day")
     return parser.parse_args(arguments)
 
 
