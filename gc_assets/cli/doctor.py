@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform as machine
 import shutil
@@ -84,9 +85,9 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
 def _run_checks(platform: Platform, progress: CommandProgress, *, verbose: bool) -> list[Finding]:
     """Return the results of all checks. Spark starts while another thread checks everything else."""
     from gc_assets.engine.progress import set_activity
-    from gc_assets.resources.collector import Collector  # noqa: F401  (two threads must not import the same modules)
     from gc_assets.stages.read.doctor import doctor
 
+    importlib.import_module("gc_assets.resources.collector")  # two threads must not import the same modules
     context, config = platform.run_context(platform.clock.today()), platform.config
     others: Future[list[Finding]] = Future()
 

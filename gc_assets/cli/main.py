@@ -55,10 +55,11 @@ COMMANDS: Final = {
 # The effects of interrupted commands.
 _UNCHANGED: Final = "Nothing was changed in the lakes, the storages and the state."
 _RECORDED: Final = "All steps so far are complete and recorded. Run the same command again to continue."
-_LEFT: Final = dict.fromkeys(("run", "demo", "apply", "restore", "prune", "rename"), _RECORDED) | dict.fromkeys(
-    ("init", "approve", "reject", "adopt", "forget", "accept", "accept-prefix", "set-aside", "retry"),
-    "Run the same command again: it is recorded completely or not at all.",
-)
+_REPEAT: Final = "Run the same command again: it is recorded completely or not at all."
+_LEFT: Final[dict[str, str]] = {
+    **dict.fromkeys(("run", "demo", "apply", "restore", "prune", "rename"), _RECORDED),
+    **dict.fromkeys(("init", "approve", "reject", "adopt", "forget", "accept", "accept-prefix", "set-aside", "retry"), _REPEAT),
+}
 
 
 class Commands(click.Group):
