@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from gc_assets.cli.main import cli
 from gc_assets.engine import telemetry
 from gc_assets.state.files import Files
+from tests.depth import example_count
 from tests.stages.bucket_house import BucketHouse
 
 
@@ -79,8 +80,8 @@ def collect_garbage(house: BucketHouse, traces: Traces, document: dict[str, Any]
         return result.stdout
 
     (plan,) = json.loads(run_command("run", "--run-date", date, "--format", "json"))
-    findings = json.loads(run_command("doctor", "--format", "json"))
-    assert findings
+    if example_count(0, 1):  # it starts a session of Spark to test it
+        assert json.loads(run_command("doctor", "--format", "json"))
     run_command("report", "--run-date", date, "-o", str(traces.home / "report.html"))
     before = house.contents()
     run_command("approve", plan["plan_id"], "--by", "ada")

@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 from tests.cli import cloud_commands
 from tests.cli.cloud_commands import Traces, collect_garbage
 from tests.dates import next_noon
+from tests.depth import full_suite_only
 from tests.gcs.servers import own_process
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stores.gcs_bench import open_gcs_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, full_suite_only]
 
 traces = cloud_commands.traces
 

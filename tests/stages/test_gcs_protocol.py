@@ -1,7 +1,7 @@
 """The whole protocol on our own server of Google Cloud Storage: plan, approve, apply, restore, plan, apply, purge.
 
 It covers lakes of all kinds in the bucket. The lakeFS server is the suite's own one, which uploads what it writes. The age of objects
-cannot be set, so the clock of the runs is moved ahead. In a normal run, `cli/test_gcs.py` plans, applies and restores an Iceberg lake.
+cannot be set, so the clock of the runs is moved ahead.
 Nothing here was run against Google.
 """
 
