@@ -28,7 +28,7 @@ endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test compat lint mutants ui site pictures fuzz programs bench constraints clean
+.PHONY: help env demo test compat style lint mutants ui site pictures fuzz programs bench constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,7 +62,7 @@ test: env ## lint, types and the suite (S3=none: without S3 servers, AZURE=none:
 	@[ $$GC_ASSETS_TEST_AZURE = none ] || $(BIN)/python -m tests.azure.servers
 	@[ -z "$$GC_ASSETS_TEST_DEPTH" ] || $(BIN)/python -m tests.gcs.servers
 	@mkdir -p build
-	@set -m; $(MAKE) -s lint PROSE=none >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
+	@set -m; $(MAKE) -s style >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder $(if $(COVERAGE)$(filter all,$(DEPTH)),--cov --cov-report=) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  $(if $(COVERAGE)$(filter all,$(DEPTH)),$(BIN)/coverage report --format=total | sed "s/.*/Branch coverage: & %/" || true;) wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
 	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: the tests in a browser were skipped."; \
@@ -75,11 +75,13 @@ compat: env ## the whole protocol at both ends of the ranges of pyproject.toml, 
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@$(BIN)/python -m tests.compat --python="$(CHOSEN)" --spark="$(SPARK)" --cell="$(CELL)"
 
-lint: env ## style, format, types and prose: seconds
+style: env ## style, format and types: seconds
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/basedpyright
-	@[ "$(PROSE)" = none ] || $(BIN)/python -m tests.prose
+
+lint: style ## style, format, types and prose: seconds
+	@$(BIN)/python -m tests.prose
 
 mutants: env ## test the tests by mutations of the safety rules; hours (ARGS="gc_assets.core.claims*")
 	@$(BIN)/mutmut run $(ARGS)

@@ -283,8 +283,9 @@ def test_make_targets_in_pages_exist() -> None:
 
 def test_pre_commit_runs_the_linters_of_make_lint() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    (recipe,) = re.findall(r"^lint: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert {hook["entry"] for hook in hooks} >= {line.strip().lstrip("@").replace("$(BIN)", ".venv/bin") for line in recipe.splitlines()}
+    style, lint = re.findall(r"^(?:style|lint): .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    commands = {line.strip().lstrip("@").replace("$(BIN)", ".venv/bin") for line in (style + lint).splitlines()}
+    assert {hook["entry"] for hook in hooks} >= commands
 
 
 def test_modules_in_pages_exist() -> None:

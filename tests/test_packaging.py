@@ -113,8 +113,10 @@ def test_java_of_pypi_has_one_version() -> None:
 
 def test_ci_runs_the_commands_of_the_readme() -> None:
     run = ROOT / ".ci" / "run"
-    commands = [line for line in run.read_text().splitlines() if not line.startswith("# ")]
-    assert commands == ["#!/usr/bin/env bash", "set -euo pipefail", "make test", ".venv/bin/python -m tests.compat --by-commit"]
+    commands = run.read_text().splitlines()
+    assert commands[:2] == ["#!/usr/bin/env bash", "set -euo pipefail"]
+    assert "make test" in commands
+    assert commands[-1] == ".venv/bin/python -m tests.compat --by-commit"
     assert run.stat().st_mode & 0o111 == 0o111
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
 

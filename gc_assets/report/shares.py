@@ -15,8 +15,8 @@ def breakdown_steps(orphans: OrphanFilesSummary) -> list[Step]:
     """Return the storage breakdown from the summary of `orphan_files`.
 
     Shares that are usually empty are included only if there are such files: those of dropped tables,
-    foreign and protected files, and in a run without a listing those that wait for one or were
-    removed since the last.
+    and foreign and protected files. In a run without a listing, so are files that wait for one and
+    files that were removed since the last.
     """
     shares: Amounts = orphans.storage_breakdown
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))

@@ -112,7 +112,7 @@ class PlanExecution:
         planned: Number of files in the phases so far.
         failed: Histories with a failed edit.
         not_made: Histories with an edit that was not made.
-        made: Histories with an edit that was made.
+        edited_histories: Histories with an edit that was made.
         done_edits: Number of edits that were made, by lake.
     """
 
@@ -127,7 +127,7 @@ class PlanExecution:
     planned: int = 0
     failed: frozenset[HistoryName] = frozenset()
     not_made: frozenset[HistoryName] = frozenset()
-    made: frozenset[HistoryName] = frozenset()
+    edited_histories: frozenset[HistoryName] = frozenset()
     done_edits: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
@@ -231,14 +231,19 @@ class PlanExecution:
         mark_context = verification_context(self.context, self.plan, verification_id)
         result = expire_lakes(self.spark, self.context, mark_context, self.plan, self.lease, only_interrupted=self.only_interrupted)
         self.by_outcome |= {(EXPIRE, verdict): Totals(count) for verdict, count in result.counts.items()}
-        self.failed, self.not_made, self.made, self.done_edits = result.failed, result.not_made, result.made, result.done_by_lake
+        self.failed, self.not_made, self.edited_histories, self.done_edits = (
+            result.failed,
+            result.not_made,
+            result.edited_histories,
+            result.done_by_lake,
+        )
         if result.edited:
             self.context.clock.wait_for_next_second()
         return result.edited
 
     def record_verified(self, mark: VerificationMark) -> None:
         """Record the edited tables that a mark after the edits has read."""
-        record_verified(self.context, mark.context, mark.refs, self.made)
+        record_verified(self.context, mark.context, mark.refs, self.edited_histories)
 
     def publish_histories(self, verification_id: str) -> None:
         """Republish the snapshot histories of edited lakes, from the verification mark."""

@@ -92,7 +92,7 @@ class ExpiryResult:
             release files, even if a mark suggests it: a catalog may have dropped a ref with its
             snapshot, or the table may exist in another catalog.
         done_by_lake: Number of edits with the verdict `done`, by lake.
-        made: Histories with such an edit.
+        edited_histories: Histories with such an edit.
     """
 
     counts: dict[str, int]
@@ -100,7 +100,7 @@ class ExpiryResult:
     failed: frozenset[HistoryName]
     not_made: frozenset[HistoryName]
     done_by_lake: Mapping[str, int]
-    made: frozenset[HistoryName] = frozenset()
+    edited_histories: frozenset[HistoryName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ def expire_lakes(
     missed = read_missed_tables(context, plan.header.storage)
     unreadable = (*list_unreadable([mark.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *missed)
     edited, failed, not_made, done_by_lake = False, set[HistoryName](), set[HistoryName](), dict[str, int]()
-    made = set[HistoryName]()
+    edited_histories = set[HistoryName]()
     for lake_name, actions in read_actions(context, plan).items():
         record = ExpiryRecord(context, plan.header, lake_name)
         settled_actions = record.settled_actions()
@@ -237,10 +237,10 @@ def expire_lakes(
         done_by_lake[lake_name] = published.get(DONE, 0)
         for item in record.outcomes().values():
             if item.verdict == DONE:
-                made.add((lake_name, item.action.table_uuid))
+                edited_histories.add((lake_name, item.action.table_uuid))
             if item.verdict in {FAILED, CHANGED, DENIED} and item.action.action not in WITHOUT_FILES:
                 (failed if item.verdict == FAILED else not_made).add((lake_name, item.action.table_uuid))
-    return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made), done_by_lake, frozenset(made))
+    return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made), done_by_lake, frozenset(edited_histories))
 
 
 def make_edits(

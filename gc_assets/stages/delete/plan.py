@@ -188,7 +188,8 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, exclude
 class _CopyExpiry:
     """Copy rows of `expiry_plan` to the plan, which makes them immutable.
 
-    `summary` counts them by lake and by action, and idle branches by lake. One task for `run_single_task`.
+    `summary` counts them by lake and by action, and idle branches by lake. One task for
+    `run_single_task`.
     """
 
     storage: str
