@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final, NoReturn
@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 import click
 
 _SIGNALS: Final[dict[int, object]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 # Signals whose handlers are those of this module.
 _installed: list[int] = []
 # Python writes the number of every signal to it, whichever library has replaced the handler.
@@ -64,22 +65,22 @@ def _list_signals() -> list[int]:
 
 def exit_at_next_interrupt() -> None:
     """End the process at the next Ctrl-C, because the command only stops Spark and ends."""
-    _replace_handlers(lambda number, _: os._exit(128 + number))
+    _replace_handlers(dict.fromkeys(_SIGNALS, lambda number, _: os._exit(128 + number)))
 
 
 def ignore_interrupts() -> None:
     """Ignore Ctrl-C until the process ends, because the work of the command is done and recorded.
 
-    The rest is to print the result, and to stop Spark. Has no effect without `install_handler`, so
-    a program that calls the command keeps its own handler.
+    The rest is to print the result, and to stop Spark. SIGTERM ends the process. Has no effect
+    without `install_handler`, so a program that calls the command keeps its own handlers.
     """
-    _replace_handlers(signal.SIG_IGN)
+    _replace_handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL})
 
 
-def _replace_handlers(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+def _replace_handlers(handlers: Mapping[int, _Handler]) -> None:
     if threading.current_thread() is threading.main_thread():
         for number in _installed:
-            signal.signal(number, handler)
+            signal.signal(number, handlers[number])
 
 
 def _raise(_: int, __: object) -> NoReturn:
@@ -116,7 +117,8 @@ def defer_interrupts() -> Generator[None]:
     def note(number: int, _: FrameType | None) -> None:
         pressed.append(number)
 
-    previous = {number: signal.signal(number, note) for number in _SIGNALS}
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, note) for number in handled}
     try:
         yield
     finally:

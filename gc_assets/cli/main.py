@@ -57,6 +57,8 @@ _UNCHANGED: Final = "Nothing was changed in the lakes, the storages and the stat
 _RECORDED: Final = "All steps so far are complete and recorded. Run the same command again to continue."
 _REPEAT: Final = "Run the same command again: it is recorded completely or not at all."
 _LEFT: Final[dict[str, str]] = {
+    "doctor": "Nothing was changed. Test files of doctor may remain in the state, and under .gc-assets/ in the storages.",
+    "what-if": "Nothing was changed in the lakes and storages. Temporary files may remain in the state.",
     **dict.fromkeys(("run", "demo", "apply", "restore", "prune", "rename"), _RECORDED),
     **dict.fromkeys(("init", "approve", "reject", "adopt", "forget", "accept", "accept-prefix", "set-aside", "retry"), _REPEAT),
 }

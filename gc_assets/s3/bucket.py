@@ -30,8 +30,10 @@ _BLOCK_BYTES: Final = 4 * 2**20
 _READ_ATTEMPTS: Final = 5
 # Characters that the XML of DeleteObjects or its answer cannot represent.
 _UNSAFE_IN_XML: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
-# Error codes of servers without a function.
+# Error codes of servers without a function. Those that do not know etags in DeleteObjects reject the
+# document.
 _UNSUPPORTED: Final = frozenset({"NotImplemented", "501"})
+_MALFORMED: Final = frozenset({"MalformedXML"})
 _NO_VERSIONS: Final = _UNSUPPORTED | {"VersioningNotConfigured"}
 # Matches no object.
 _UNKNOWN_ETAG: Final = "0" * 32
@@ -283,6 +285,9 @@ def _refused_request(error: OSError) -> Change:
     """Return the result for each key of a request about several keys."""
     if isinstance(error, PermissionError):
         return Change("denied", PermissionError(errno.EACCES, f"AccessDenied: {error.strerror}", error.filename))
+    code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
+    if code in _UNSUPPORTED | _MALFORMED:
+        return Change("unsupported", error)
     return Change("denied" if is_permanent(error) else "unknown", error)
 
 

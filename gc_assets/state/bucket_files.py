@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gc_assets.buckets.identity import token_of
-from gc_assets.buckets.protocol import ConditionalBucket, Deletion, ObjectInfo, Page
+from gc_assets.buckets.protocol import Change, ConditionalBucket, Deletion, ObjectInfo, Page
 from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.core.errors import StateError, StoreError
 from gc_assets.state import conditions
@@ -171,6 +171,7 @@ class BucketFiles:
             OSError: If another process has replaced the file, or it cannot be deleted.
         """
         condition: str | None = token
+        change: Change | None = None
         for attempt in range(_ATTEMPTS):
             found = None if is_current else self.bucket.head(path)
             if not is_current and found is None:
@@ -178,6 +179,8 @@ class BucketFiles:
             if found is not None and token_of(found.identity) != token:
                 text = "another process replaced the file while it was being deleted; left alone"
                 raise OSError(errno.EAGAIN, text, self.uri(path))
+            if found is not None and change is not None and change.verdict == "changed":
+                condition = None  # the server does not recognise the token that it gives
             is_current, change = False, self.bucket.delete_if_match(path, condition)
             if change.verdict in _DELETED:
                 return

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.cli.context import open_session
-from gc_assets.cli.interrupt import CommandInterrupt, install_handler, restore_interrupts
+from gc_assets.cli.interrupt import CommandInterrupt, defer_interrupts, install_handler, restore_interrupts
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import load_platform
 from tests.cli.lakes import small_lake, write_config
@@ -121,11 +121,23 @@ def test_error_of_a_job_after_ctrl_c_is_an_interruption() -> None:
             signal.signal(number, handler)
 
 
-def test_interrupt_after_the_work_changes_nothing() -> None:
-    """The result is printed, and the exit code is that of the command."""
+@pytest.mark.parametrize("name, code, output", [("SIGINT", 3, "result\n"), ("SIGTERM", -signal.SIGTERM, "")])
+def test_only_sigterm_ends_a_command_after_the_work(name: str, code: int, output: str) -> None:
+    """After Ctrl-C the result is printed, and the exit code is that of the command."""
     program = (
         "import os, signal; from gc_assets.cli.interrupt import ignore_interrupts, install_handler; install_handler(); "
-        "ignore_interrupts(); os.kill(os.getpid(), signal.SIGINT); print('result'); raise SystemExit(3)"
+        f"ignore_interrupts(); os.kill(os.getpid(), signal.{name}); print('result'); raise SystemExit(3)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "result\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (code, output, "")
+
+
+def test_ignored_interrupts_stay_ignored_while_spark_starts() -> None:
+    """`nohup` and background jobs of scripts ignore Ctrl-C."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with defer_interrupts():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)

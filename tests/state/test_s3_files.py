@@ -215,6 +215,27 @@ def test_delete_with_lost_response_is_recognised(monkeypatch: pytest.MonkeyPatch
     assert server.objects == {}
 
 
+def test_server_that_refuses_its_own_token_deletes_after_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("absent", "match")
+    conditions: list[str | None] = []
+
+    def refuse_token(Key: str, IfMatch: str | None = None, **_: Any) -> dict[str, Any]:  # noqa: N803
+        if Key.endswith("/a"):  # and not the canary
+            conditions.append(IfMatch)
+        if IfMatch is not None:
+            raise refusal("PreconditionFailed")
+        del server.objects[Key]
+        return {}
+
+    monkeypatch.setattr(server, "delete_object", refuse_token)
+    files = files_on(monkeypatch, server)
+    files.replace_if("a", b"first", None)
+    files.delete("a")
+    assert not server.objects
+    assert conditions[-1] is None
+    assert len(conditions) == 2
+
+
 def test_file_written_after_a_lost_response_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server("absent", "match")
     files = files_on(monkeypatch, server)

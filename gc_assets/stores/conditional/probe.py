@@ -79,9 +79,9 @@ def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal[
     current = bucket.head(canary)
     if current is None:
         return "none"
-    _require_lost_none(bucket.delete([Deletion(canary, token=bucket.unknown_token)]))
-    in_batches = bucket.head(canary) is not None
-    if not in_batches:
+    refused = bucket.delete([Deletion(canary, token=bucket.unknown_token)])
+    _require_lost_none(refused)
+    if bucket.head(canary) is None or any(change.verdict == "unsupported" for change in refused):
         return "one"
     _require_lost_none(bucket.delete([Deletion(canary, token=token_of(current.identity))]))
     return "batch" if bucket.head(canary) is None else "one"

@@ -54,6 +54,16 @@ def test_probe_finds_the_conditions_of_the_server(bench: S3Bench) -> None:
     assert bench.everything() == set()
 
 
+@pytest.mark.skipif(not is_ceph_conditional(), reason="the probe sends no etags in batches to this server")
+def test_probe_of_a_server_that_rejects_etags_in_batches(bench: S3Bench) -> None:
+    """Some servers reject the element, which the first DeleteObjects of the probe contains."""
+    rejected = Rule(lambda request: request.method == "POST", answer_instead(400, "MalformedXML"))
+    with open_through_proxy(bench, rejected) as (store, _):
+        assert store.probe().delete_if_match == "one"
+    assert rejected.times == 0
+    assert bench.everything() == set()
+
+
 @pytest.mark.parametrize("mode, action", MOVES)
 def test_delete_without_support_for_conditions_compares_again(bench: S3Bench, mode: QuarantineMode, action: Action) -> None:
     bench.put("a", b"old")
