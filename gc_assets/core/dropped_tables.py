@@ -80,6 +80,14 @@ class RememberedTable:
         return f"{self.lake}: {self.table_name or self.table_uuid}"
 
     @property
+    def is_missed(self) -> bool:
+        """False if its name belongs to another table, so that its lake still lists the name.
+
+        A repository is a whole lake, so one that was made again is missed too.
+        """
+        return self.noun == REPOSITORY or not self.replaced
+
+    @property
     def lost_amount(self) -> str:
         """Amount of the lake that the same run missed first, for messages."""
         if self.noun == REPOSITORY:

@@ -164,7 +164,12 @@ def _require(found: int, limit: int) -> None:
 
 def normalize_uuid(text: str) -> str:
     """Return a uuid in lower case, as engines compare them, and any other text unchanged."""
-    return text.lower() if _UUID.fullmatch(text) else text
+    return text.lower() if is_uuid(text) else text
+
+
+def is_uuid(text: str) -> bool:
+    """Check if a text is a uuid in its usual form."""
+    return _UUID.fullmatch(text) is not None
 
 
 _UUID: Final = re.compile("(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

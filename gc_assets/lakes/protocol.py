@@ -652,12 +652,21 @@ class ListingLake(Lake, Protocol):
         """
         ...
 
+    def find_recoverable(self, uuids: Collection[str]) -> Mapping[str, str]:
+        """Return why dropped tables can be restored in the catalog, by uuid.
+
+        Raises:
+            GcError: If the catalog has such tables, but does not list them.
+            TimeoutError: If it does not answer in time.
+        """
+        ...
+
 
 @runtime_checkable
 class RepositoryLake(Lake, Protocol):
     """Lake that is one repository of a server, which can delete it."""
 
-    def find_repository(self, repository_uuid: str, namespace: str, server_id: str | None) -> str | None:
+    def find_repository(self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None) -> str | None:
         """Return why a repository that an earlier run read may still exist or be needed.
 
         None if the server confirms that it was deleted, and no other repository has its files.
@@ -666,6 +675,8 @@ class RepositoryLake(Lake, Protocol):
             repository_uuid: `RepositoryIdentity.uuid`.
             namespace: Address of its files.
             server_id: Id of the server's installation, if it is known.
+            successor: Uuid of the repository with its name that this run read, if there is one. Any
+                other repository with this name may need the files.
         """
         ...
 

@@ -492,6 +492,7 @@ class OrphanFilesSummary(Summary):
         dropped: Dropped tables with listed files, those that are due first.
         dropped_tables: Number of dropped tables that the storage remembers.
         dropped_due: Number of due tables with files that no user accepted and no table replaced.
+            Replaced repositories count.
         lost_tables: Messages on lakes of which one run missed most tables, for due tables.
         gone_namespaces: Namespaces of due tables that list no table any more.
     """

@@ -54,6 +54,12 @@ class Repositories:
     def delete(self, name: str = "ml") -> None:
         del self.server.repositories[name]
 
+    def make_again(self, name: str = "ml") -> None:
+        """Make the repository again in place, as `refs-restore` does, with the same commits."""
+        repository = self.builders[name].repository
+        repository.created = 99
+        self.server.repositories[name] = repository
+
     def forget(self, day: float, name: str = "ml") -> None:
         self.house.now = NOW + timedelta(days=day)
         forget_lake(self.house.config, self.house.clock, name, "ada")
@@ -165,6 +171,31 @@ def test_uncertain_deletion_is_unreadable_although_its_lake_is_forgotten(found: 
         assert len(found.unreadable()) == 1
 
 
+def test_repository_that_was_made_again_is_not_deleted_while_it_is_unreadable(found: Repositories) -> None:
+    """No run has read the new one, which may need any file of the former one."""
+    found.delete()
+    found.make_again()
+    found.server.fault = hide("/repositories/ml/branches", status=403)
+    found.run(1)
+    assert "list of branches: HTTP 403" in found.unreadable()[0]
+    found.forget(1.5)
+    for day in (2, 10):
+        assert (found.run(day).rows, found.list_dropped(), len(found.unreadable())) == (0, [], 1)
+
+
+def test_files_wait_if_the_repository_is_made_again_after_the_freeze(found: Repositories) -> None:
+    found.delete()
+    found.forget(0.5)
+    found.run(1)
+    header = found.run(9)
+    assert found.list_planned("ml") == found.data()
+    found.make_again()
+    assert found.run(9.1).rows == 0  # the refs of this run date are frozen
+    assert (found.waits_for() or "").endswith("has another repository ml now, which this run did not read")
+    found.house.approve(header, "dropped_tables")
+    assert outcomes(found.house.apply(header)) == {"changed"}
+
+
 STORIES = ("ended", "written", "imported", "moved", "again", "back", "other")
 
 
@@ -207,6 +238,8 @@ Found = tuple[Repositories, dict[str, set[str]], PlanHeader]
 def test_only_the_gate_on_dropped_tables_asks_for_an_override(stories: Found) -> None:
     found, _, header = stories
     assert found.house.failed_gates(header) == GONE
+    lost = found.house.summary("orphan_files")["lost_tables"]
+    assert [text.split()[1] for text in lost] == ["again", "ended", "imported", "moved"]
 
 
 @pytest.mark.parametrize("name", ["ended", "moved", "again"], ids=["deleted", "made_again_at_another_place", "made_again_in_place"])

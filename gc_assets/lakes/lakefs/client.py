@@ -41,6 +41,8 @@ RETRIES: Final = 5
 ACCESS_PAUSE_SECONDS: Final = 0.1
 _TIMEOUT_SECONDS: Final = (10, 120)
 _RETRIED: Final = (429, 500, 502, 503, 504)
+# Older servers answer a path that they do not know with this message and status 500.
+_UNKNOWN_ENDPOINT: Final = "invalid API endpoint"
 # A dump of 5,000 commits takes 50 ms. This limit is for the largest repositories.
 _DUMP_TIMEOUT: Final = timedelta(minutes=20)
 _HINTS: Final = {
@@ -158,7 +160,7 @@ class RepositoryClient:
             try:
                 return RepositoriesApi(self._api).get_repository_with_http_info(self._name, **OPTIONS)
             except NotFoundException as error:
-                if not _is_of_server(error):
+                if not is_of_server(error):
                     raise
                 return None
 
@@ -179,13 +181,20 @@ class RepositoryClient:
         """Return the id of the lakeFS installation, or None if the server does not give it.
 
         Servers without usage reports, and older ones, do not.
+
+        Raises:
+            LakeUnreadable: If the server fails to answer, because the id is then unknown.
         """
 
         def fetch() -> str | None:
             try:
                 response: Any = InternalApi(self._api).get_usage_report_summary_with_http_info(_preload_content=False, **OPTIONS)
                 document = parse_json(response.raw_data)
-            except (ApiException, ValueError):
+            except ApiException as error:
+                if (error.status is None or error.status in _RETRIED) and _find_message(_body(error)) != _UNKNOWN_ENDPOINT:
+                    raise
+                return None
+            except ValueError:
                 return None
             found = document.get("installation_id") if isinstance(document, dict) else None
             return found if isinstance(found, str) and found else None
@@ -439,7 +448,7 @@ def describe_error(error: ApiException) -> str:
     return (body[:200] or str(error.reason)) if message is None else message
 
 
-def _is_of_server(error: ApiException) -> bool:
+def is_of_server(error: ApiException) -> bool:
     """Check if lakeFS sent the response. A proxy or another server sends other bodies."""
     return _find_message(_body(error)) is not None
 

@@ -87,11 +87,11 @@ class LakeFsLake:
         """Read the repository's entry. Raises `LakeUnreadable` if it fails."""
         RepositoryClient(replace(self._server(), pause_seconds=ACCESS_PAUSE_SECONDS), self._config.repository).repository()
 
-    def find_repository(self, repository_uuid: str, namespace: str, server_id: str | None) -> str | None:
+    def find_repository(self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None) -> str | None:
         """Return why the repository of an earlier run may still exist or be needed, or None.
 
-        Its name must be unknown to the server or belong to another repository, and the server must
-        list others, unless its installation is known to be the same.
+        Its name must be unknown to the server or belong to `successor`, and the server must list
+        others, unless its installation is known to be the same.
         """
         client = RepositoryClient(self._server(), self._config.repository)
         try:
@@ -101,8 +101,11 @@ class LakeFsLake:
         name, where = self._config.repository, f"the server at {self._config.endpoint}"
         if server_id not in {None, current_id}:
             return f"{where} has the installation id {current_id or 'unknown'}, and that of repository {name} was {server_id}"
-        if current is not None and _identify(name, current, None).uuid == repository_uuid:
+        current_uuid = None if current is None else _identify(name, current, None).uuid
+        if current_uuid == repository_uuid:
             return f"{where} still has repository {name}"
+        if current_uuid not in {None, successor}:
+            return f"{where} has another repository {name} now, which this run did not read"
         if current is None and (name in namespaces or not (namespaces or server_id)):
             listed = f"lists repository {name}" if namespaces else "lists no repository at all"
             return f"{where} finds no repository {name}, but {listed}"
@@ -159,7 +162,8 @@ class LakeFsLake:
             content: Its bytes.
         """
         with suppress(FileExistsError):
-            self._objects.create(f"{claim.removesuffix(DATA)}{RESULTS}{name}", content)
+            # The server has created `_lakefs/`.
+            self._objects.create(f"{claim.removesuffix(DATA)}{RESULTS}{name}", content, new_directories=4)
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yield the commits of one range of the dump."""

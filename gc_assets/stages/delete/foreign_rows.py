@@ -19,9 +19,11 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.foreign import OTHER_FORMAT, RULES, ForeignRules
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import PlanHeader
+from gc_assets.core.printable import show
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, frame_from_arrow, map_arrow, read_table
 from gc_assets.lakes.kinds import KINDS
+from gc_assets.stages.records.dead_tables import read_table_id, withdrawn_since
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.dropped_tables import DROPPED, DroppedFinder, build_claims, claims_with_dropped, load_dropped_tables
@@ -66,12 +68,15 @@ class ForeignRows:
         finder: Finds foreign files, None if the rows are not checked for them.
         purges: Rules by key of foreign copies that the plan purges.
         dropped: Finds the rules for files of dropped tables, or None without any.
+        withdrawn: Prefixes of tables without a memory whose acceptance as dead was withdrawn after
+            the plan was made.
     """
 
     protected: str | None = None
     finder: ForeignFinder | None = None
     purges: Mapping[str, str] = field(default_factory=dict[str, str])
     dropped: DroppedFinder | None = None
+    withdrawn: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -106,7 +111,10 @@ class ForeignRows:
         purges = rows.filter(F.col("action") == PURGE).select("key", "etag", "lake", "source_plan_id")
         copies = foreign_copies(spark, context, storage, tables, live, purges)
         found = {row["key"]: row["rule"] for row in collect(copies)} if copies is not None else {}
-        return cls(protected_keys(context, storage), finder, found, DroppedFinder.of(dropped, finder, rules) if dropped.tables else None)
+        of_dropped = DroppedFinder.of(dropped, finder, rules) if dropped.tables else None
+        remembered = {read_table_id(item.table.table_uuid) for item in dropped.tables}
+        withdrawn = [item.prefix for item in withdrawn_since(context, storage, header.as_of) if item.table_uuid not in remembered]
+        return cls(protected_keys(context, storage), finder, found, of_dropped, tuple(withdrawn))
 
     @classmethod
     def of_uploads(
@@ -138,6 +146,9 @@ class ForeignRows:
             rules = self._with_dropped(batch, files, self._relevant(batch, self.finder.find_rules(files))).to_pylist()
             texts = [None if rule is None else f"it may belong to others: {RULES[rule]}" for rule in rules]
             found = pa.array(texts, pa.string())
+        for prefix in self.withdrawn:
+            text = pa.scalar(f"the acceptance of a dead table under {show(prefix)} was withdrawn after the plan was made")
+            found = pc.if_else(pc.starts_with(keys, prefix), text, found)
         if self.protected is not None:
             is_protected = pc.match_substring_regex(keys, self.protected)
             found = pc.if_else(is_protected, pa.scalar("`protect` in lakes.yaml names its key"), found)

@@ -48,14 +48,14 @@ def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: Repository
         f"lake {label}: repository {known.name} was deleted on its server, and {record.by} forgot the lake at "
         f"{record.at:%Y-%m-%d %H:%M} UTC; `gc-assets show dropped_tables` lists its files"
     )
-    refs = FrozenRefs(lake.name, lake.kind, (), (), (), (), notes=(note,), repository=_identify(known))
+    refs = FrozenRefs(lake.name, lake.kind, (), (), (), (), notes=(note,), repository=identify(known))
     return replace(refs, read_at=known.read_at, is_deleted=True)
 
 
 def with_known_repository(context: RunContext, lake: Lake, refs: FrozenRefs) -> FrozenRefs:
     """Return the freeze of an unreadable lake with the repository that an earlier run read."""
     known = find_known_repository(context, lake.name) if as_repository(lake) is not None else None
-    return refs if known is None else replace(refs, repository=_identify(known), read_at=known.read_at)
+    return refs if known is None else replace(refs, repository=identify(known), read_at=known.read_at)
 
 
 def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySummary | None:
@@ -71,6 +71,12 @@ def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySum
         read_at=refs.read_at or frozen_at,
         deleted=refs.is_deleted,
     )
+
+
+def find_read_repository(summary: LakeRefsSummary) -> RepositorySummary | None:
+    """Return the repository that a freeze read, or None if it was deleted or unreadable."""
+    found = summary.repository
+    return found if found is not None and found.read_at == summary.frozen_at else None
 
 
 def find_known_repository(context: RunContext, lake_name: str) -> RepositorySummary | None:
@@ -101,8 +107,10 @@ def is_deleted(context: RunContext, lake_name: str) -> bool:
 
 
 def _find(lake: RepositoryLake, known: RepositorySummary) -> str | None:
-    return lake.find_repository(_identify(known).uuid, known.namespace, known.server_id)
+    # A repository that was made again is unreadable, because its freeze failed.
+    return lake.find_repository(identify(known).uuid, known.namespace, known.server_id)
 
 
-def _identify(known: RepositorySummary) -> RepositoryIdentity:
+def identify(known: RepositorySummary) -> RepositoryIdentity:
+    """Return the identity of a published repository."""
     return RepositoryIdentity(known.name, known.namespace, known.created, known.server_id)

@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from gc_assets.config.models import Config
 from gc_assets.core.foreign import HIDDEN_PATH, OTHER_FORMAT, has_hidden_directory
+from gc_assets.core.printable import show
 from gc_assets.core.units import count_of, format_bytes
-from gc_assets.stages.records.dead_tables import DeadTable, accepted_prefixes_of
+from gc_assets.stages.records.dead_tables import DeadTable, accepted_prefixes_of, read_table_id
 from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
@@ -54,10 +55,12 @@ def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str 
     if swept is None:
         return None
     rows = read_parts(state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES).to_pylist()
-    if row := next((row for row in rows if row["gone_since"] is not None and row["table_uuid"].lower() == record.table_uuid), None):
+    if row := next((row for row in rows if row["gone_since"] is not None and read_table_id(row["table_uuid"]) == record.table_uuid), None):
         return _describe_dropped(row, accepted_prefixes_of(state, storage, record.table_uuid))
     summary = swept.summary(OrphanFilesSummary)
-    found = [item for item in summary.foreign_metadata if item.startswith(record.prefix) and record.table_uuid in item.lower()]
+    mine = [item for item in summary.foreign_metadata if item.startswith(record.prefix)]
+    spellings = (show(record.table_uuid), record.table_uuid.replace("-", ""))
+    found = [item for item in mine if any(spelling in item.lower() for spelling in spellings)]
     if found or summary.foreign_metadata_count > len(summary.foreign_metadata):
         return None
     return (

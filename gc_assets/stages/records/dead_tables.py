@@ -22,10 +22,16 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
+from gc_assets.core.printable import show
 from gc_assets.core.renamed_keys import RenamedKeys
+from gc_assets.core.untrusted_input import is_uuid
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.user_records import UserRecords, resolve_directory
 from gc_assets.state.journal import State
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import ORPHAN_FILES
+from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
+from gc_assets.state.summaries import OrphanFilesSummary
 
 
 class DeadTable(RenamedKeys):
@@ -72,18 +78,18 @@ def accept_dead_table(
         The name of the storage, and the record.
 
     Raises:
-        UsageError: If there is no name, the uuid is invalid, or the location is not inside a storage.
+        UsageError: If there is no name, the uuid is invalid and no table of the last run has it, or
+            the location is not inside a storage.
     """
     if not by.strip():
         raise UsageError("accepting a table as dead needs a name: --by WHO")
-    try:
-        uuid = str(UUID(table_uuid))
-    except ValueError:
+    uuid = read_table_id(table_uuid)
+    storage, prefix = resolve_directory(config, location, "name the location of the dead table")
+    if not (withdraw or is_uuid(uuid) or _is_found(State.of(config), storage, prefix, table_uuid)):
         raise UsageError(
             f"{table_uuid!r} is no table uuid. Copy it from the message of the gate foreign_metadata, or from "
             "`gc-assets show dropped_tables --wide`. A dropped table needs no LOCATION, and can be named."
-        ) from None
-    storage, prefix = resolve_directory(config, location, "name the location of the dead table")
+        )
     decision = "withdrawn" if withdraw else "dead"
     record = DeadTable(
         table_uuid=uuid,
@@ -105,6 +111,29 @@ def accept_dead_table(
     return storage, record
 
 
+def read_table_id(text: str) -> str:
+    """Return the id of a table as records contain it: a uuid in its usual form.
+
+    Other ids, which the specification does not allow, are in lower case.
+    """
+    try:
+        return str(UUID(text))
+    except ValueError:
+        return text.lower()
+
+
+def _is_found(state: State, storage: str, prefix: str, table_id: str) -> bool:
+    """Check if the last run found a table with an id that is no uuid, as foreign or dropped."""
+    swept = state.latest(storage, ORPHAN_FILES.name)
+    if swept is None:
+        return False
+    named = f" {show(table_id)}, which is"
+    rows = read_parts(state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES, ["table_uuid", "gone_since"]).to_pylist()
+    return any(item.startswith(prefix) and named in item for item in swept.summary(OrphanFilesSummary).foreign_metadata) or any(
+        row["table_uuid"] == table_id and row["gone_since"] is not None for row in rows
+    )
+
+
 def dead_tables(context: RunContext, storage_name: str) -> tuple[DeadTable, ...]:
     """Return the valid records: the last one of each table and prefix, if it accepts the table.
 
@@ -113,11 +142,20 @@ def dead_tables(context: RunContext, storage_name: str) -> tuple[DeadTable, ...]
     return _select_accepted(_RECORDS.read_valid(context, storage_name))
 
 
+def withdrawn_since(context: RunContext, storage_name: str, since: datetime) -> list[DeadTable]:
+    """Return the acceptances that users withdrew since a time, and did not make again."""
+    last = _select_last(_RECORDS.read_valid(context, storage_name))
+    return [item for item in last if item.decision == "withdrawn" and item.at >= since]
+
+
 def accepted_prefixes_of(state: State, storage_name: str, table_uuid: str) -> list[str]:
     """Return the prefixes under which a table is accepted as dead, by real and rehearsed records."""
     return [item.prefix for item in _select_accepted(_RECORDS.read(state, storage_name)) if item.table_uuid == table_uuid]
 
 
 def _select_accepted(records: Sequence[DeadTable]) -> tuple[DeadTable, ...]:
-    last = {(item.table_uuid, item.prefix): item for item in records}
-    return tuple(item for item in last.values() if item.decision == "dead")
+    return tuple(item for item in _select_last(records) if item.decision == "dead")
+
+
+def _select_last(records: Sequence[DeadTable]) -> list[DeadTable]:
+    return list({(item.table_uuid, item.prefix): item for item in records}.values())

@@ -39,7 +39,8 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, collect, run_in_process, spark_schema, write_parts
 from gc_assets.engine.tasks import fits_in_process
 from gc_assets.lakes.protocol import as_listing, as_repository
-from gc_assets.stages.records.dead_tables import dead_tables
+from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify
+from gc_assets.stages.records.dead_tables import dead_tables, read_table_id
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.claims import claims_of, collector_paths, effective_claims
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
@@ -101,11 +102,11 @@ class DroppedTables:
         shown = sorted(
             (item for item in self.tables if item.former_files.count), key=lambda item: (not item.is_due, -item.former_files.bytes)
         )
-        due = [item for item in shown if item.is_due and item.accepted_at is None and not item.table.replaced]
+        due = [item for item in shown if item.is_due and item.accepted_at is None and item.table.is_missed]
         lost = {
             f"lake {item.table.lake} missed {item.table.lost_amount} first in the run of {item.table.gone_since:%Y-%m-%d %H:%M} UTC"
             for item in due
-            if 2 * item.table.lost_tables > item.table.known_tables
+            if item.table.noun == REPOSITORY or 2 * item.table.lost_tables > item.table.known_tables
         }
         return {
             "dropped": tuple(_summarize(item) for item in shown[:MAX_SAMPLES]),
@@ -330,7 +331,7 @@ def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[Remem
     found: dict[int, datetime] = {}
     records = dead_tables(context, storage_name)
     for index, item in enumerate(gone):
-        mine = [record for record in records if record.table_uuid == item.table_uuid.lower() and record.at >= item.last_seen]
+        mine = [record for record in records if record.table_uuid == read_table_id(item.table_uuid) and record.at >= item.last_seen]
         times = [max((record.at for record in mine if prefix.startswith(record.prefix)), default=None) for prefix in item.prefixes]
         known = [time for time in times if time is not None]
         if times and len(known) == len(times):
@@ -363,14 +364,16 @@ def _add_state(context: RunContext, item: DroppedTable, now: datetime, unreadabl
 
 
 def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
-    """Ask the catalogs for each table by its name.
+    """Ask the catalogs for each table by its name, and whether they can restore it.
 
     A list of tables may lack those that a user may not see. If it lacks one, others may be missing
-    too and need any file, so all tables wait.
+    too and need any file, so all tables wait. A table that can be restored needs only its own.
     """
     reasons: dict[str, str] = {}
-    if not any(item.is_due for item in decided):
+    due = [item for item in decided if item.is_due]
+    if not due:
         return decided
+    recoverable = _find_recoverable(context, due, lakes)
     for lake in lakes:
         names = {
             item.table.table_uuid: item.table.table_name
@@ -387,11 +390,31 @@ def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[L
             reasons |= opened.find_listed(names)
         except (GcError, OSError) as error:
             reasons |= dict.fromkeys(names, f"its catalog cannot be asked for it: {error}")
-    if not reasons:
-        return decided
-    example = next(item for item in decided if item.table.table_uuid in reasons)
-    others = f"the table list of lake {example.table.lake} may be incomplete: {reasons[example.table.table_uuid]}"
-    return [replace(item, waits_for=reasons.get(item.table.table_uuid, others)) if item.is_due else item for item in decided]
+    others: str | None = None
+    if reasons:
+        example = next(item for item in decided if item.table.table_uuid in reasons)
+        others = f"the table list of lake {example.table.lake} may be incomplete: {reasons[example.table.table_uuid]}"
+    waits = {item.table.table_uuid: others for item in due} | recoverable | reasons
+    return [replace(item, waits_for=waits[item.table.table_uuid]) if item.is_due else item for item in decided]
+
+
+def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: Sequence[LakeTables]) -> dict[str, str]:
+    """Return why tables can be restored in a catalog, by uuid.
+
+    If a catalog does not answer, its tables wait, except those that a user accepted.
+    """
+    found: dict[str, str] = {}
+    for lake in lakes:
+        mine = [item for item in due if item.table.lake == lake.lake]
+        opened = as_listing(context.lake(lake.lake)) if mine else None
+        if opened is None:
+            continue
+        try:
+            found |= opened.find_recoverable({item.table.table_uuid for item in due})
+        except (GcError, OSError) as error:
+            reason = f"its catalog does not show whether it can be restored: {error}"
+            found |= {item.table.table_uuid: reason for item in mine if item.accepted_at is None}
+    return found
 
 
 def _confirm_repositories(context: RunContext, decided: list[DroppedTable]) -> list[DroppedTable]:
@@ -403,10 +426,12 @@ def _find_repository(context: RunContext, table: RememberedTable) -> str | None:
     lake = as_repository(context.lake(table.lake)) if table.noun == REPOSITORY else None
     if lake is None:
         return None
-    current = context.table(LAKE_REFS, table.lake).summary(LakeRefsSummary).repository
+    summary = context.table(LAKE_REFS, table.lake).summary(LakeRefsSummary)
+    current, read = summary.repository, find_read_repository(summary)
     if current is None or table.metadata_location is None:
         return f"lake {table.lake} is unreadable"
-    return lake.find_repository(table.table_uuid, table.metadata_location, current.server_id)
+    successor = None if read is None else identify(read).uuid
+    return lake.find_repository(table.table_uuid, table.metadata_location, current.server_id, successor)
 
 
 def _sum_former_files(

@@ -23,7 +23,7 @@ from gc_assets.engine.tables import map_arrow
 from gc_assets.lakes.kind import MetadataPattern, TableIdentity
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.lakes.other_formats import OTHER_FORMATS
-from gc_assets.stages.records.dead_tables import DeadTable
+from gc_assets.stages.records.dead_tables import DeadTable, read_table_id
 from gc_assets.stages.sweep.known_tables import KnownTable
 
 # Formats without a lake kind whose tables have a catalog of their own, recognised by name only.
@@ -135,7 +135,7 @@ class MetadataClassifier:
 
     def _check_unknown(self, key: str, written_ms: int, found: TableIdentity) -> str | None:
         uuid = found.uuid
-        record = next((item for item in self.dead if item.table_uuid == uuid.lower() and key.startswith(item.prefix)), None)
+        record = next((item for item in self.dead if item.table_uuid == read_table_id(uuid) and key.startswith(item.prefix)), None)
         if record is None:
             directory = key.rpartition("/")[0]
             location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")

@@ -20,7 +20,7 @@ from gc_assets.core.untrusted_input import normalize_uuid
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.protocol import RepositoryIdentity
+from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
 from gc_assets.stages.records.plans import list_plans
@@ -239,12 +239,12 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
 def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence[Claim]) -> RememberedTable | None:
     """Return the repository of a server that a lake is, or None if it was deleted."""
     lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
-    found = summary.repository
-    if found is None or found.read_at != summary.frozen_at:
-        return None  # it is deleted or unreadable
+    found = find_read_repository(summary)
+    if found is None:
+        return None
     return RememberedTable(
         lake,
-        RepositoryIdentity(found.name, found.namespace, found.created).uuid,
+        identify(found).uuid,
         found.name,
         catalog_identity(context, lake),
         tuple(sorted({claim.prefix for claim in claims if claim.owner.lake == lake and claim.table is None and claim.collect})),

@@ -378,6 +378,34 @@ def test_invalid_response_is_named_without_credentials(
     assert SECRET not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "status, message, is_known",
+    [
+        (404, "not enabled", True),
+        (403, "no permission", True),
+        (501, "not implemented", True),
+        (500, "invalid API endpoint", True),  # the path is unknown to older servers
+        (500, "kv", False),
+        (503, "busy", False),
+        (429, "slow down", False),
+    ],
+)
+def test_installation_id_is_only_missing_if_the_server_answers_so(
+    lake: tuple[LakeFsLake, FakeServer], monkeypatch: pytest.MonkeyPatch, status: int, message: str, is_known: bool
+) -> None:
+    """A run that recorded no id would turn off the check of it."""
+    monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
+    lake[1].installation = "first"
+    lake[1].fault = lambda method, path, query: (status, {"message": message}) if path == "/usage-report/summary" else None
+    if is_known:
+        found = lake[0].freeze(NOW).repository
+        assert found is not None
+        assert found.server_id is None
+    else:
+        with pytest.raises(LakeUnreadable, match=f"usage report: HTTP {status}: {message}"):
+            lake[0].freeze(NOW)
+
+
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 0])
 def test_request_to_busy_server_is_repeated(builder: Builder, lake: tuple[LakeFsLake, FakeServer], status: int) -> None:
     failures = {"left": 2}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
+from gc_assets.stages.read.acceptances import describe_dead_table
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.stages.lakehouse import Lakehouse, days_ago
+from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
 
 pytestmark = pytest.mark.spark
 
@@ -136,7 +140,7 @@ def test_catalog_older_than_its_storage_is_refused(spark: SparkSession, tmp_path
     assert house.failed_gates(house.plan()) == set()
 
 
-def test_replaced_table_is_collected_after_it_is_accepted_as_dead(spark: SparkSession, tmp_path: Path) -> None:
+def test_replaced_table_is_collected_while_it_is_accepted_as_dead(spark: SparkSession, tmp_path: Path) -> None:
     house, iceberg, _ = small_lake(spark, tmp_path)
     dead = {house.key(path) for path in (house.warehouse / "db" / "t").rglob("*") if path.is_file()}
     uuid = str(iceberg.catalog.load_table("db.t").metadata.table_uuid)
@@ -149,3 +153,24 @@ def test_replaced_table_is_collected_after_it_is_accepted_as_dead(spark: SparkSe
     gate = next(gate for gate in header.gates if gate.name == "foreign_metadata")
     assert f"table {uuid} under db/t/, accepted as dead by ada" in gate.message
     assert house.keys("deletion_plan") == dead
+    house.approve(header)
+    accept_dead_table(house.config, house.clock, uuid, f"file://{house.warehouse}/db/t/", "ada", withdraw=True)
+    assert outcomes(house.apply(header)) == {"denied"}
+    assert all((house.warehouse / key).exists() for key in dead)
+
+
+@pytest.mark.parametrize("uuid", ["Orders, 2024", "9C12D44103FE46939A96A0705DDF69C1"], ids=["no_uuid", "without_hyphens"])
+def test_table_whose_id_is_in_an_unusual_form_can_be_accepted(spark: SparkSession, tmp_path: Path, uuid: str) -> None:
+    house, _, _ = small_lake(spark, tmp_path)
+    content = json.dumps({"table-uuid": uuid, "snapshots": []}).encode()
+    metadata = write_old(house.warehouse / "db" / "t" / "metadata" / "00009-old.metadata.json", content)
+    (gate,) = house.plan().failed_gates
+    advice = re.search(r"if it is dead: `gc-assets accept (.*?) --by WHO`", gate.message)
+    assert advice is not None
+    table, location = shlex.split(advice[1])
+    assert table == uuid
+    storage, record = accept_dead_table(house.config, house.clock, table, location, "ada")
+    assert describe_dead_table(house.config, storage, record) is None
+    house.now = days_ago(-1)
+    assert house.plan().failed_gates == []
+    assert house.key(metadata) in house.keys("deletion_plan")
