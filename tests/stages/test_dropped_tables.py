@@ -35,6 +35,8 @@ from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.lakes.iceberg.policy_server import LakekeeperServer
+from tests.lakes.iceberg.rest_server import serve_catalog
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago, outcomes
 from tests.stages.two_storages import DISKS, TwoStorages
 
@@ -399,6 +401,28 @@ def test_table_that_the_catalog_hides_waits(shop: Shop, monkeypatch: pytest.Monk
     shop.run(1)
     assert shop.run(9).rows == 0
     assert shop.waits_for("a") == "its catalog still has db.a, but does not list it"
+
+
+def test_table_that_its_catalog_can_restore_waits_alone(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "abc")
+    server = LakekeeperServer(shop.lake, {})
+    with serve_catalog(shop.lake, server):
+        shop.house.lakes = [shop.lake.config(catalog={"type": "rest", "uri": f"{server.uri}/catalog"})]
+        uuid = shop.tables["a"].uuid
+        shop.run(0.1)
+        for name in "ab":
+            shop.drop(name)
+        shop.run(1)
+        server.deleted = [{"id": uuid, "expiration-date": "2027-01-01T00:00:00Z"}]
+        shop.run(9)
+        assert shop.list_planned() == {"db/b"}
+        assert shop.waits_for("a") == "Lakekeeper can restore it until 2027-01-01T00:00:00Z"
+        server.deleted = [{}]
+        location = f"file://{shop.house.warehouse}/db/a/"
+        accept_dead_table(shop.house.config, shop.house.clock, uuid, location, "ada")
+        shop.run(10)
+        assert shop.list_planned() == {"db/a"}
+        assert shop.waits_for("b") == "its catalog does not show whether it can be restored: the list tabulars has an item without an id"
 
 
 def test_dropped_table_waits_for_unreadable_tables(shop: Shop) -> None:

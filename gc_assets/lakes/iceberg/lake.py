@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -287,13 +287,13 @@ class IcebergLake:
         """Return why tables (uuid to name) may still be in the catalog, by uuid."""
         from gc_assets.lakes.iceberg.unlisted_tables import find_listed
 
-        catalog = self._open_catalog()
-        found = find_listed(catalog, tables)
-        if self._config.retention.source == "table":
-            return found
-        from gc_assets.lakes.iceberg.policy_reader import PolicyReader
+        return find_listed(self._open_catalog(), tables)
 
-        return {**PolicyReader(catalog, has_default=False).find_recoverable(tables), **found}
+    def find_recoverable(self, uuids: Collection[str]) -> Mapping[str, str]:
+        """Return why dropped tables can be restored in the catalog, by uuid."""
+        from gc_assets.lakes.iceberg.policy_reader import find_recoverable
+
+        return find_recoverable(self._open_catalog(), uuids)
 
     def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
         """Return why pyiceberg cannot load tables (uuid to name), by uuid."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -44,7 +44,6 @@ class PolicyReader:
         self._lock = threading.Lock()
         self._read: _Read | None = None
         self._failure: str | None = None
-        self._lakekeeper: str | None = None
 
     def read(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
         """Return the policy for a table of this name. Never raises an error of the catalog."""
@@ -58,18 +57,6 @@ class PolicyReader:
             if isinstance(error, TimeoutError):  # each further request may take as long
                 self._failure, self._read = str(error), None
             return CatalogPolicy(protect=f"its policy in the catalog cannot be read: {error}")
-
-    def find_recoverable(self, tables: Mapping[str, str]) -> dict[str, str]:
-        """Return why dropped tables (uuid to name) can be restored by Lakekeeper, by uuid."""
-        try:
-            with self._lock:
-                self._read = self._read or self._connect()
-            url = f"{self._lakekeeper}/deleted-tabulars"
-            found = [] if self._lakekeeper is None else self._catalog.request("deleted tables", partial(_list_deleted, url=url))
-        except (GcError, TimeoutError) as error:
-            return dict.fromkeys(tables, f"its catalog does not show whether it can be restored: {error}")
-        until = {str(item.get("id")): item.get("expiration-date") for item in found}
-        return {uuid: f"Lakekeeper can restore it until {until[uuid]}" for uuid in tables if uuid in until}
 
     def _connect(self) -> _Read:
         """Find out which API the server has. An error is the answer for all further tables."""
@@ -88,22 +75,45 @@ class PolicyReader:
         endpoints = get_json(rest, rest.url("config", prefixed=False), place).get("endpoints")
         if isinstance(endpoints, list) and any(str(item).replace(" /", " ") == f"GET {_POLARIS_ENDPOINT}" for item in endpoints):
             return self._read_polaris
-        warehouse = find_warehouse(properties)
-        root = str(rest.uri).rstrip("/")
-        if warehouse is None or not urlsplit(root).path.endswith("/catalog"):
-            raise GcError(
-                "the server has neither the policy API of Polaris (its ENABLE_POLICY_STORE) nor the management API of Lakekeeper; "
-                "set retention.source to table"
-            )
-        base = f"{root.removesuffix('/catalog')}/management/v1/warehouse/{warehouse}"
-        self._lakekeeper = base
-        expiry, orphans = (_read_queue(rest, f"{base}/task-queue/{name}/config") for name in (LAKEKEEPER_EXPIRY, LAKEKEEPER_ORPHANS))
-        return lambda name, properties: parse_lakekeeper(expiry, orphans, properties)  # noqa: ARG005 - the same queues for all tables
+        queues = _read_queues(client)
+        return lambda name, properties: parse_lakekeeper(*queues, properties)  # noqa: ARG005
 
     def _read_polaris(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
         *namespace, table = name.split(".")
         query = {"namespace": _SEPARATOR.join(namespace), "target-name": table}
         return parse_polaris(list(self._catalog.request(f"policies of {name}", partial(_list_polaris, query=query))), properties)
+
+
+def find_recoverable(catalog: CatalogClient, uuids: Collection[str]) -> dict[str, str]:
+    """Return why tables can be restored, by uuid, if Lakekeeper has them as soft-deleted tables.
+
+    Raises:
+        TimeoutError: If Lakekeeper does not answer in time.
+        GcError: If it does not list them, or the answer is invalid.
+    """
+    until = {item["id"].lower(): item.get("expiration-date") for item in catalog.request("deleted tables", _list_deleted)}
+    return {uuid: f"Lakekeeper can restore it until {until[uuid]}" for uuid in uuids if uuid in until}
+
+
+def _find_management_api(rest: RestCatalog) -> str | None:
+    """Return the address of the warehouse in the management API, or None if it is not Lakekeeper."""
+    root, warehouse = str(rest.uri).rstrip("/"), find_warehouse(rest.properties)
+    if warehouse is None or not urlsplit(root).path.endswith("/catalog"):
+        return None
+    return f"{root.removesuffix('/catalog')}/management/v1/warehouse/{warehouse}"
+
+
+def _read_queues(client: Catalog) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return Lakekeeper's queues for snapshots and for orphan files."""
+    rest = require_rest(client)
+    base = _find_management_api(rest)
+    if base is None:
+        raise GcError(
+            "the server has neither the policy API of Polaris (its ENABLE_POLICY_STORE) nor the management API of Lakekeeper; "
+            "set retention.source to table"
+        )
+    expiry, orphans = (_read_queue(rest, f"{base}/task-queue/{name}/config") for name in (LAKEKEEPER_EXPIRY, LAKEKEEPER_ORPHANS))
+    return expiry, orphans
 
 
 def _read_queue(rest: RestCatalog, url: str) -> dict[str, Any]:
@@ -120,10 +130,13 @@ def _list_polaris(client: Catalog, query: Mapping[str, str]) -> list[Any]:
     return list(_list_pages(lambda page: get_json(rest, url, {**query, **page}), "applicable-policies"))
 
 
-def _list_deleted(client: Catalog, url: str) -> list[dict[str, Any]]:
-    found = list(_list_pages(lambda page: get_json(require_rest(client), url, page), "tabulars"))
-    if not all(isinstance(item, dict) for item in found):
-        raise FormatError("the list tabulars has an item that is no JSON object")
+def _list_deleted(client: Catalog) -> list[dict[str, Any]]:
+    base = _find_management_api(client) if isinstance(client, RestCatalog) else None
+    if base is None:
+        return []
+    found = list(_list_pages(lambda page: get_json(require_rest(client), f"{base}/deleted-tabulars", page), "tabulars"))
+    if not all(isinstance(item, dict) and isinstance(item.get("id"), str) for item in found):
+        raise FormatError("the list tabulars has an item without an id")
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gc_assets.core.errors import GcError
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.kind import KIND
 from gc_assets.lakes.iceberg.lake import IcebergLake
@@ -164,19 +165,26 @@ def test_lakekeeper_queue_expires_snapshots_and_is_named(builder: LakeBuilder) -
         assert describe(server, "db.t") == "everything (its catalog has no policy for snapshots)"
 
 
-def test_table_that_lakekeeper_can_restore_is_not_dropped(builder: LakeBuilder) -> None:
+@pytest.mark.parametrize("source", ["table", "catalog"])
+def test_table_that_lakekeeper_can_restore_is_named(builder: LakeBuilder, source: str) -> None:
     server = LakekeeperServer(builder, {})
-    server.deleted = [{"id": uuid, "expiration-date": "2026-07-01T00:00:00Z"} for uuid in ("x", "y")]
+    server.deleted = [{"id": uuid, "expiration-date": "2026-07-01T00:00:00Z"} for uuid in ("x", "Y")]
     with serve_catalog(builder, server):
-        found = lake(server).find_listed({"y": "db.gone", "z": "db.purged"})
-    assert found == {"y": "Lakekeeper can restore it until 2026-07-01T00:00:00Z"}
+        opened = lake(server, source=source)
+        assert opened.find_recoverable({"y", "z"}) == {"y": "Lakekeeper can restore it until 2026-07-01T00:00:00Z"}
+        assert opened.find_listed({"y": "db.gone"}) == {}
 
 
-def test_dropped_tables_wait_if_lakekeeper_does_not_list_them(builder: LakeBuilder) -> None:
+def test_deleted_table_without_an_id_is_an_error(builder: LakeBuilder) -> None:
     server = LakekeeperServer(builder, {})
-    server.deleted = ["no object"]  # type: ignore[list-item]
-    with serve_catalog(builder, server):
-        assert "does not show whether it can be restored" in lake(server).find_listed({"y": "db.gone"})["y"]
+    server.deleted = [{"expiration-date": "2026-07-01T00:00:00Z"}]
+    with serve_catalog(builder, server), pytest.raises(GcError, match="the list tabulars has an item without an id"):
+        lake(server).find_recoverable({"y"})
+
+
+def test_catalog_without_soft_deletion_restores_no_table(builder: LakeBuilder, polaris: PolarisServer) -> None:
+    assert lake(polaris).find_recoverable({"y"}) == {}
+    assert IcebergLake(builder.config(), LocalObjects()).find_recoverable({"y"}) == {}
 
 
 def test_refs_that_were_frozen_without_policies_keep_history(polaris: PolarisServer) -> None:
