@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
+from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.read.what_if import what_if
+from gc_assets.state.summaries import LifecycleObjectsSummary
 from tests.depth import full_suite_only, select_cases
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import FakeServer
@@ -264,6 +267,9 @@ def test_rules_without_effect_are_notes(released: ReleasedObject) -> None:
         "lake ml: lifecycle rule 'hidden' applies to no object, because longer prefixes of other rules match the same paths",
         "lake ml: lifecycle rule 'missing' matches no object on its branches; compare its prefix or glob with the paths",
     ]
+    context = replace(at.house.run_context(), verification_id="of-an-apply")
+    mark(at.house.spark, context, "ml")
+    assert context.table(LIFECYCLE_OBJECTS, "ml").summary(LifecycleObjectsSummary).unused_rules == ()
     at.rules(rule1={**SHORT, "enabled": False})
     at.house.mark()
     assert at.house.summary("lifecycle_objects", "ml")["unused_rules"] == [

@@ -93,10 +93,11 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     written = write_frame(_group_by_object(evaluated, pinned), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
     amounts = {deduplicated: total.amount for (deduplicated,), total in written.totals.items()}
     released = read_paths(spark, state.files, LIFECYCLE_OBJECTS.schema, [f"{run.path}/{part.name}" for part in written.parts])
-    # An unreadable lake has no ranges, so nothing is known about its rules.
-    is_known = potential.summary(PotentialCommitsSummary).ranges > 0
+    # An unreadable lake has no ranges, so nothing is known about its rules. Notes of a verification
+    # mark are not shown.
+    is_known = potential.summary(PotentialCommitsSummary).ranges > 0 and context.verification_id is None
     references = _named_entries(rows, claimed).join(ranges, "container")
-    releasing = _list_rule_ids(released) if written.rows else set[str]()
+    releasing = _list_rule_ids(released) if is_known and written.rows else set[str]()
     unused = _describe_unused(rules, releasing, references) if is_known else ()
     summary = LifecycleObjectsSummary(
         released=amounts.get("false", Amount()),
