@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
+from gc_assets.core.errors import LakeUnreadable, StateError
 from gc_assets.core.idle_branches import Branch, BranchKey, IdleRule, Sighting, explain_idle, find_rule, find_unchanged_since
 from gc_assets.core.phases import DONE, UNDONE
 from gc_assets.engine.run_context import RunContext
@@ -19,6 +19,7 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import (
     DELETE_IDLE_BRANCH,
     DELETE_REF,
+    EDIT_PARENT,
     PROTECTED,
     REMOVE_SNAPSHOT,
     RETAINED,
@@ -26,14 +27,13 @@ from gc_assets.lakes.protocol import (
     Lake,
     Ref,
     Retention,
+    as_expiring,
     as_filtered,
 )
 from gc_assets.stages.mark.previous_refs import list_previous_freezes
 from gc_assets.state.arrow_types import TIMESTAMP
-from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
-from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS
 from gc_assets.state.summaries import FreezeTime
 
 _COLUMNS = ["table_uuid", "ref_name", "ref_type", "head_commit_id"]
@@ -52,13 +52,12 @@ class BranchLog:
     edited_at: Mapping[BranchKey, datetime] = field(default_factory=dict[BranchKey, datetime])
 
     @classmethod
-    def read(cls, files: Files, logs: Sequence[str]) -> BranchLog:
-        """Read the parts of `expiry_log`, oldest first."""
-        newest: dict[tuple[str, str | None, str], dict[str, Any]] = {}
+    def of(cls, log: Iterable[Mapping[str, Any]]) -> BranchLog:
+        """Select the deletions among the rows of `expiry_log`, oldest first."""
+        newest: dict[tuple[str, str | None, str], Mapping[str, Any]] = {}
         edited_at: dict[BranchKey, datetime] = {}
-        for path in logs:
-            rows = read_parts(files, [path], EXPIRY_LOG.schema)
-            for row in rows.filter(pc.equal(rows.column("action"), DELETE_IDLE_BRANCH)).to_pylist():
+        for row in log:
+            if row["action"] == DELETE_IDLE_BRANCH:
                 key = row["table_uuid"], row["ref_name"]
                 newest[row["plan_id"], *key] = row
                 if row["outcome"] in {DONE, UNDONE}:
@@ -119,56 +118,108 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
         return IdleBranchSearch(rules, (), {}, as_of)
     heads = {(ref.table_uuid, ref.ref_name): str(ref.head_commit_id) for ref in branches}
     until = as_of - max(rule.after for rule in rules)
-    return IdleBranchSearch(rules, tuple(branches), find_unchanged_since(heads, _sightings(context, lake_name, frozen_at), until), as_of)
+    unchanged_since = find_unchanged_since(heads, _sightings(context, lake_name, frozen_at, heads.keys()), until)
+    return IdleBranchSearch(rules, tuple(branches), unchanged_since, as_of)
 
 
 def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
     """Return the idle branches that plans deleted since a time, with their old heads.
 
-    Branches that exist again with this head are left out, and those whose head is not in the graph.
+    A missing branch counts as deleted, unless its deletion was undone: an interrupted apply may have
+    deleted it, and an undo may have failed. Branches that exist again with this head are left out,
+    and those whose head is not in the graph.
     """
-    deleted = [row for row in log.rows if row["outcome"] == DONE and row["at"] >= since]
-    known = set(zip(commits.column("table_uuid").to_pylist(), commits.column("commit_id").to_pylist(), strict=True)) if deleted else set()
     heads = {(ref.table_uuid, ref.ref_name): ref.head_commit_id for ref in refs.refs}
+    recent = [row for row in log.rows if row["outcome"] != UNDONE and row["at"] >= since]
+    deleted = [row for row in recent if row["outcome"] == DONE or (row["table_uuid"], row["ref_name"]) not in heads]
+    known = set(zip(commits.column("table_uuid").to_pylist(), commits.column("commit_id").to_pylist(), strict=True)) if deleted else set()
+    table_names = {source.table_uuid: source.table_name for source in refs.sources}
     found: dict[tuple[str | None, str, str], Ref] = {}
     for row in deleted:
         uuid, name, head = row["table_uuid"], row["ref_name"], row["snapshot_id"]
         if (uuid, head) in known and heads.get((uuid, name)) != head:
             label = f"{name} (deleted)" if (uuid, name) in heads else name
             properties = json.loads(row["details"]) if row["details"] else {}
-            found[uuid, name, head] = Ref(label, "branch", head, uuid, row["table_name"], properties)
+            found[uuid, name, head] = Ref(label, "branch", head, uuid, table_names.get(uuid, row["table_name"]), properties)
     return tuple(found.values())
 
 
-def keep_deleted(lake: Lake, refs: FrozenRefs, deleted: Sequence[Ref], retain: Callable[[FrozenRefs], Retention]) -> Retention:
+def keep_deleted(
+    lake: Lake, refs: FrozenRefs, deleted: Sequence[Ref], commits: pa.Table, retain: Callable[[FrozenRefs], Retention]
+) -> Retention:
     """Apply the policy, and keep what it would keep if recently deleted branches existed.
 
     So no file becomes garbage in the run that deletes a branch, and the deletion can be undone.
+
+    Raises:
+        LakeUnreadable: If the history of such a branch is damaged, in a lake without tables. In
+            other lakes, all commits of its table are kept.
     """
     found = retain(refs)
     if not deleted or as_filtered(lake) is not None:  # these lakes keep deleted refs themselves
         return found
-    try:
-        before = retain(replace(refs, refs=(*refs.refs, *deleted))).reachable
-    except (LakeUnreadable, StoreError) as error:
-        return replace(found, notes=(*found.notes, f"lake {refs.lake}: the history of deleted branches is not kept: {error}"))
-    kept = pc.and_(pc.equal(before.column("state"), RETAINED), pc.not_equal(found.reachable.column("state"), RETAINED))
-    if not pc.any(kept).as_py():
-        return found
     names = ", ".join(sorted({ref.ref_name for ref in deleted}))
     reason = f"kept: for the grace period after the deletion of idle branches ({names})"
+    try:
+        before = retain(replace(refs, refs=(*refs.refs, *deleted)))
+    except LakeUnreadable as error:
+        tables = {ref.table_uuid for ref in deleted}
+        if None in tables:
+            raise LakeUnreadable(f"{error}. The history of deleted idle branches is kept for the grace period: {names}") from error
+        affected = pa.array(sorted(map(str, tables)), pa.string())
+        expiry = found.expiry.filter(pc.invert(pc.is_in(found.expiry.column("table_uuid"), affected)))
+        note = f"lake {refs.lake}: the history of deleted idle branches ({names}) cannot be read, so their tables keep all commits: {error}"
+        found = replace(found, expiry=expiry, notes=(*found.notes, note))
+        return _keep(found, pc.is_in(found.reachable.column("table_uuid"), affected), reason)
+    expiry = _select_common_edits(found.expiry, before.expiry)
+    is_kept = pc.equal(before.reachable.column("state"), RETAINED)
+    if as_expiring(lake) is not None and any(ref.table_uuid is None for ref in deleted):  # their edits remove parts of histories
+        needed = _find_ancestors([str(ref.head_commit_id) for ref in deleted], commits, expiry)
+        is_kept = pc.or_(is_kept, pc.is_in(before.reachable.column("commit_id"), pa.array(sorted(needed), pa.string())))
+    return _keep(replace(found, expiry=expiry), is_kept, reason)
+
+
+def _keep(found: Retention, is_kept: pa.ChunkedArray, reason: str) -> Retention:
+    """Retain further commits, without their removals."""
+    is_new = pc.and_(is_kept, pc.not_equal(found.reachable.column("state"), RETAINED))
     reachable = found.reachable
     for name, value in (("state", RETAINED), ("reason", reason)):
-        column = pc.if_else(kept, pa.scalar(value, pa.string()), reachable.column(name))
+        column = pc.if_else(is_new, pa.scalar(value, pa.string()), reachable.column(name))
         reachable = reachable.set_column(reachable.schema.get_field_index(name), reachable.schema.field(name), column)
-    rows = reachable.filter(kept)
+    rows = reachable.filter(is_new)
     commits = set(zip(rows.column("table_uuid").to_pylist(), rows.column("commit_id").to_pylist(), strict=True))
-    removals = [
-        row["action"] == REMOVE_SNAPSHOT and (row["table_uuid"], row["snapshot_id"]) in commits
+    stays = [
+        row["action"] != REMOVE_SNAPSHOT or (row["table_uuid"], row["snapshot_id"]) not in commits
         for row in found.expiry.select(["action", "table_uuid", "snapshot_id"]).to_pylist()
     ]
-    expiry = found.expiry.filter(pc.invert(pa.array(removals, pa.bool_())))
-    return replace(found, reachable=reachable, expiry=expiry)
+    return replace(found, reachable=reachable, expiry=found.expiry.filter(pa.array(stays, pa.bool_())))
+
+
+def _select_common_edits(edits: pa.Table, others: pa.Table) -> pa.Table:
+    """Return the edits that are among the others too. Names of branches do not matter for parents."""
+
+    def keys(rows: pa.Table) -> list[tuple[Any, ...]]:
+        columns = ["action", "table_uuid", "snapshot_id", "old_parent_id", "new_parent_id", "ref_name"]
+        return [
+            tuple(None if name == "ref_name" and row["action"] == EDIT_PARENT else row[name] for name in columns)
+            for row in rows.select(columns).to_pylist()
+        ]
+
+    known = set(keys(others))
+    return edits.filter(pa.array([key in known for key in keys(edits)], pa.bool_()))
+
+
+def _find_ancestors(heads: Sequence[str], commits: pa.Table, edits: pa.Table) -> set[str]:
+    """Return the complete histories that the heads have after the edits."""
+    parents = {row["commit_id"]: next(iter(row["parents"] or ()), None) for row in commits.select(["commit_id", "parents"]).to_pylist()}
+    parents |= {row["snapshot_id"]: row["new_parent_id"] for row in edits.to_pylist() if row["action"] == EDIT_PARENT}
+    found: set[str] = set()
+    for head in heads:
+        commit: str | None = head
+        while commit is not None and commit not in found:
+            found.add(commit)
+            commit = parents.get(commit)
+    return found
 
 
 def _is_candidate(ref: Ref, rules: Sequence[IdleRule]) -> bool:
@@ -176,19 +227,26 @@ def _is_candidate(ref: Ref, rules: Sequence[IdleRule]) -> bool:
     return is_open and find_rule(rules, ref.ref_name) is not None
 
 
-def _sightings(context: RunContext, lake_name: str, before: datetime) -> Iterator[Sighting]:
-    """Yield the newest freeze of each earlier run date and those of the current one, newest first."""
+def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Collection[BranchKey]) -> Iterator[Sighting]:
+    """Yield the newest freeze of each earlier run date and those of the current one, newest first.
+
+    Each contains only the branches of `keys`.
+    """
+    tables = pa.array(list({uuid for uuid, _ in keys}), pa.string())
+    names = pa.array(list({name for _, name in keys}), pa.string())
     newest = dict[Any, PastRun]()
     for run in list_previous_freezes(context, lake_name, before):
         newest[run.run_date if run.run_date != context.run_date else run.run_id] = run
     for run in sorted(newest.values(), key=lambda run: run.summary(FreezeTime).frozen_at, reverse=True):
         try:
-            rows = read_rows(context.state, LAKE_REFS, context.state.open(run), columns=_COLUMNS).to_pylist()
-        except StateError:  # `gc-assets prune` removed it
-            continue
-        branches = [row for row in rows if row["ref_type"] == "branch"]
-        heads = {(row["table_uuid"], row["ref_name"]): row["head_commit_id"] for row in branches}
-        yield Sighting(run.summary(FreezeTime).frozen_at, heads, frozenset(row["table_uuid"] for row in rows))
+            rows = read_rows(context.state, LAKE_REFS, context.state.open(run), columns=_COLUMNS)
+        except StateError:  # it may have another head, so the evidence ends here
+            return
+        rows = rows.filter(pc.is_in(rows.column("table_uuid"), tables))
+        is_selected = pc.and_(pc.equal(rows.column("ref_type"), "branch"), pc.is_in(rows.column("ref_name"), names))
+        branches = rows.filter(is_selected).to_pylist()
+        seen = {(row["table_uuid"], row["ref_name"]): row["head_commit_id"] for row in branches}
+        yield Sighting(run.summary(FreezeTime).frozen_at, seen, frozenset(pc.unique(rows.column("table_uuid")).to_pylist()))
 
 
 def _find_times(commits: pa.Table, branches: Sequence[Ref]) -> dict[tuple[str | None, str | None], datetime]:

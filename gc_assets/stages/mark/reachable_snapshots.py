@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
+from gc_assets.core.phases import DONE
 from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
@@ -20,7 +22,6 @@ from gc_assets.engine.tables import WrittenParts, merge_written, publish, report
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.protocol import (
     DANGLING,
-    DELETE_IDLE_BRANCH,
     EXPIRED,
     REMOVE_SNAPSHOT,
     RETAINED,
@@ -166,13 +167,22 @@ def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
 
     Removals of snapshots of tables are left out, because no graph contains removed snapshots.
     """
-    newest: dict[tuple[str, ExpiryAction], str] = {}
+    return _select_made(_read_log(files, logs))
+
+
+def _read_log(files: Files, logs: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the outcomes of edits, oldest first, without removals of snapshots of tables."""
     for path in logs:
         rows = read_parts(files, [path], EXPIRY_LOG.schema)
         is_of_table = pc.and_(pc.equal(rows.column("action"), REMOVE_SNAPSHOT), pc.is_valid(rows.column("table_uuid")))
-        for row in rows.filter(pc.invert(is_of_table)).to_pylist():
-            newest[row["plan_id"], ExpiryAction(**{name: row[name] for name in EXPIRY_PLAN.schema.names})] = row["outcome"]
-    return tuple(action for (_, action), outcome in newest.items() if outcome == "done")
+        yield from rows.filter(pc.invert(is_of_table)).to_pylist()
+
+
+def _select_made(log: Iterable[Mapping[str, Any]]) -> tuple[ExpiryAction, ...]:
+    newest: dict[tuple[str, ExpiryAction], str] = {}
+    for row in log:
+        newest[row["plan_id"], ExpiryAction(**{name: row[name] for name in EXPIRY_PLAN.schema.names})] = row["outcome"]
+    return tuple(action for (_, action), outcome in newest.items() if outcome == DONE)
 
 
 @dataclass(frozen=True)
@@ -204,9 +214,8 @@ class _ApplyRetention:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             commits = read_parts(self.files, list(self.graph_paths), COMMIT_GRAPH.schema)
-            refs = replace(self.refs, edits=read_edits(self.files, self.logs))
-            has_deletions = bool(self.idle.rules) or any(edit.action == DELETE_IDLE_BRANCH for edit in refs.edits)
-            log = BranchLog.read(self.files, self.logs) if has_deletions else BranchLog()
+            rows = list(_read_log(self.files, self.logs))
+            refs, log = replace(self.refs, edits=_select_made(rows)), BranchLog.of(rows)
             retention, unread = self._retain(refs, commits, log)
             self._check(commits, retention.reachable)
             reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.runs.reachable, self.files)
@@ -237,7 +246,11 @@ class _ApplyRetention:
         if unread is None:
             try:
                 deleted = find_deleted_branches(log, self.grace_cutoff, refs, commits)
-                return keep_deleted(self.lake, refs, deleted, lambda of: self.lake.retain(of, commits, self.as_of, self.grace_cutoff)), None
+
+                def retain(of: FrozenRefs) -> Retention:
+                    return self.lake.retain(of, commits, self.as_of, self.grace_cutoff)
+
+                return keep_deleted(self.lake, refs, deleted, commits, retain), None
             except (LakeUnreadable, StoreError) as error:
                 if not self.fails_alone:
                     raise
