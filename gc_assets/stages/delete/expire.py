@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.hashing import digest
+from gc_assets.core.idle_branches import find_rule
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, UNDONE
 from gc_assets.core.plan import PlanHeader, Unreadable
 from gc_assets.core.units import count_of
@@ -54,6 +55,7 @@ from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
 OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
+WITHOUT_RULE: Final = "no rule of `retention.delete_idle` matches the branch now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class EditOutcome:
 
     Attributes:
         damaged: True if the result of the edit differs from the planned one.
+        is_uncertain: True if an interrupted apply may have made the edit.
     """
 
     action: ExpiryAction
@@ -69,6 +72,7 @@ class EditOutcome:
     error: str | None
     at: datetime
     damaged: bool = False
+    is_uncertain: bool = False
 
     @property
     def is_final(self) -> bool:
@@ -78,6 +82,11 @@ class EditOutcome:
         edit done and its outcome would hide the damage.
         """
         return self.verdict != FAILED or self.damaged
+
+    @property
+    def may_be_made(self) -> bool:
+        """True if the edit was made, or if its outcome is unknown."""
+        return self.verdict in {DONE, FAILED} or self.is_uncertain
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +147,9 @@ class ExpiryRecord:
         if damaged := sorted({str(item.error) for item in outcomes if item.damaged}):
             record_damage(self.context.state, self.lake, self.header.plan_id, damaged)
         rows = [
-            asdict(item.action) | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), "spoilt": item.damaged}
+            asdict(item.action)
+            | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), "spoilt": item.damaged}
+            | ({"is_uncertain": True} if item.is_uncertain else {})
             for item in outcomes
         ]
         number = sum(name.endswith(".outcome.json") for name in self._names())
@@ -170,6 +181,7 @@ class ExpiryRecord:
                     error=row.pop("error"),
                     at=datetime.fromisoformat(row.pop("at")),
                     damaged=row.pop("spoilt", False),
+                    is_uncertain=row.pop("is_uncertain", False),
                     action=ExpiryAction(**row),
                 )
                 for row in rows
@@ -273,6 +285,7 @@ def make_edits(
     if not resumed:
         record.record_intent(actions)
     pending = _defer_unreadable(record, pending, unreadable, lease)
+    pending = _cancel_without_rule(record, pending, recorded, lease, resumed=resumed)
     if pending:
         _execute(record, pending, lease, resumed=resumed)
     return True
@@ -289,8 +302,7 @@ def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, 
         record = ExpiryRecord(context, plan.header, lake_name)
         recorded, at = record.outcomes(), context.clock.now()
         pending = [action for action in actions if action not in recorded or recorded[action].verdict == FAILED]
-        unknown = "; it may have been made, because an apply was interrupted" if record.is_begun else ""
-        outcomes = [_cancel(action, recorded.get(action), at, "" if action in recorded else unknown) for action in pending]
+        outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=record.is_begun) for action in pending]
         if outcomes:
             lease.check()
             record.record_outcomes(outcomes, lease.token)
@@ -306,12 +318,34 @@ def _cancel_edits(
     *,
     resumed: bool,
 ) -> list[ExpiryAction]:
-    """Record `changed` for all actions but the interrupted ones, and return those."""
-    is_configured = any(lake.name == record.lake for lake in record.context.config.lakes)
-    cancelled = [action for action in pending if not (resumed and is_configured) or action in recorded]
+    """Record `changed` for all actions but the interrupted edits of histories, and return those.
+
+    An interrupted edit of a history may be half made. The deletion of a branch is never half made.
+    """
+    can_finish = resumed and any(lake.name == record.lake for lake in record.context.config.lakes)
+    finished = [action for action in pending if can_finish and action not in recorded and action.action != DELETE_IDLE_BRANCH]
+    cancelled, at = [action for action in pending if action not in finished], record.context.clock.now()
     if cancelled:
-        clock = record.context.clock
-        record.record_outcomes([_cancel(action, recorded.get(action), clock.now()) for action in cancelled], lease.token)
+        record.record_outcomes([_cancel(action, recorded.get(action), at, is_interrupted=resumed) for action in cancelled], lease.token)
+    return finished
+
+
+def _cancel_without_rule(
+    record: ExpiryRecord,
+    pending: Sequence[ExpiryAction],
+    recorded: Mapping[ExpiryAction, EditOutcome],
+    lease: Lease,
+    *,
+    resumed: bool,
+) -> list[ExpiryAction]:
+    """Record `changed` for deletions of branches that no rule matches now, and return the others."""
+    deletions = [action for action in pending if action.action == DELETE_IDLE_BRANCH]
+    rules = record.context.config.lake(record.lake).idle_rules if deletions else ()
+    cancelled = [action for action in deletions if find_rule(rules, str(action.ref_name)) is None]
+    if cancelled:
+        at = record.context.clock.now()
+        outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=resumed, reason=WITHOUT_RULE) for action in cancelled]
+        record.record_outcomes(outcomes, lease.token)
     return [action for action in pending if action not in cancelled]
 
 
@@ -336,7 +370,7 @@ def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease
         for outcome in track(outcomes, "edits", len(actions)):
             found.append(_to_edit_outcome(outcome, clock.now(), resumed=resumed))
             lease.check()
-    except KeyboardInterrupt:
+    except BaseException:
         with suppress(GateRefused):  # without the lease, the next attempt checks the edits
             lease.check()
             record.record_outcomes(found, lease.token)
@@ -377,9 +411,15 @@ def _undo(lake: Lake, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome
         yield from _require_branch_lake(lake).recreate_branches(branches)
 
 
-def _cancel(action: ExpiryAction, previous: EditOutcome | None, at: datetime, found: str = "") -> EditOutcome:
-    damage = f"; {previous.error}" if previous is not None and previous.damaged else ""
-    return EditOutcome(action, CHANGED, OUT_OF_DATE + found + damage, at)
+def _cancel(
+    action: ExpiryAction, previous: EditOutcome | None, at: datetime, *, is_interrupted: bool, reason: str = OUT_OF_DATE
+) -> EditOutcome:
+    """Return the outcome of an edit that is not made, unless an earlier attempt made it."""
+    if previous is None:
+        found = f"{reason}; it may have been made, because an apply was interrupted" if is_interrupted else reason
+        return EditOutcome(action, CHANGED, found, at, is_uncertain=is_interrupted)
+    found = f"{reason}; {previous.error}" if previous.damaged else reason
+    return EditOutcome(action, CHANGED, found, at, is_uncertain=previous.may_be_made)
 
 
 def refuse_irreversible(context: RunContext, plan: StoredPlan) -> None:
@@ -396,8 +436,11 @@ def _read_reversible(context: RunContext, plan: StoredPlan) -> list[tuple[Lake, 
 
 def _select_reversible(lake: Lake, items: Iterable[EditOutcome]) -> Iterator[EditOutcome]:
     for item in items:
-        is_possible = as_reversible(lake) is not None or item.action.action == DELETE_IDLE_BRANCH
-        if is_possible and item.verdict in {DONE, UNDONE}:
+        if item.action.action == DELETE_IDLE_BRANCH:
+            is_possible = item.may_be_made
+        else:
+            is_possible = as_reversible(lake) is not None and item.verdict == DONE
+        if is_possible or item.verdict == UNDONE:
             yield item
 
 
@@ -412,8 +455,9 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     """Undo the plan's history edits, and return the number of edits by outcome.
 
     Each outcome is recorded in `expiry_log`, as `undone` or as the reason why not. A `done` edit is
-    reverted only if the repository is unchanged since the plan. The plan's files must be restored
-    first. Lakes that are no longer configured are skipped.
+    reverted only if the repository is unchanged since the plan. A branch that an interrupted apply
+    may have deleted is created again too. The plan's files must be restored first. Lakes that are
+    no longer configured are skipped.
 
     Raises:
         UsageError: If no edit of the plan can be undone.
@@ -421,7 +465,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     reversible = _read_reversible(context, plan)
     if not any(items for _, items in reversible):
         raise UsageError(_describe_irreversible(plan))
-    done = [(lake, [item for item in items if item.verdict == DONE]) for lake, items in reversible]
+    done = [(lake, [item for item in items if item.verdict != UNDONE]) for lake, items in reversible]
     if not any(items for _, items in done):
         return {}
     refuse_rehearsal(context, plan.header.storage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import GateRefused, StateError, UsageError
+from gc_assets.core.errors import GateRefused, StateError, StoreError, UsageError
 from gc_assets.engine import run_context as runs
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.kinds import config_of
-from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, ExpiryAction, ExpiryOutcome
 from gc_assets.stages.delete.expire import ExpiryRecord, make_edits, undo_expiry
 from gc_assets.stages.records.plans import StoredPlan, list_damage, load_plan
 from gc_assets.stores.local.lease import LocalLease, acquire
 from gc_assets.stores.protocol import LEASE_DURATION
 from tests.assets.platforms import NOW, platform, stored_plan
-from tests.lakes.icechunk.builder import document_tree
+from tests.lakes.icechunk.builder import RepositoryBuilder, document_tree
 from tests.lakes.icechunk.support import lake_at, parents_now, plan_actions
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -205,3 +205,95 @@ def test_undo_skips_lakes_that_are_not_configured(context: RunContext, plan: Sto
     assert parents_now(lake_at(trees["climate"].builder.path), AS_OF) == after["climate"]
     with pytest.raises(UsageError, match="made no history edit that can be undone"):
         undo_expiry(context, replace(plan, header=header.model_copy(update={"expiry_actions": {"gone": 1}})))
+
+
+def test_outcomes_before_an_error_are_recorded(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
+    record, left = ExpiryRecord(context, plan.header, "sales"), [None, None]
+
+    def fail_after_two() -> None:
+        if not left:
+            raise StoreError("the store does not answer")
+        left.pop()
+
+    with pytest.raises(StoreError):
+        run_edits(monkeypatch, record, take_lease(plan, context.clock), ScriptedLake([("done",)] * 4, fail_after_two))
+    assert {action.snapshot_id: item.verdict for action, item in record.outcomes().items()} == dict.fromkeys("01", "done")
+
+
+@dataclass(frozen=True)
+class Deletions:
+    """Planned deletions of the branches `tmp-a` and `tmp-b` of the lake `weather`."""
+
+    context: RunContext
+    plan: StoredPlan
+    builder: RepositoryBuilder
+    actions: list[ExpiryAction]
+    lease: LocalLease
+
+    @property
+    def record(self) -> ExpiryRecord:
+        return ExpiryRecord(self.context, self.plan.header, "weather")
+
+    def make(self, *, stale: bool = False) -> dict[str | None, str]:
+        make_edits(self.record, self.actions, self.lease, only_interrupted=stale)
+        return {action.ref_name: item.verdict for action, item in self.record.outcomes().items()}
+
+    def interrupt_after_one(self) -> None:
+        """Delete one branch, and record its intent only, as a killed apply does."""
+        self.record.record_intent(self.actions)
+        self.builder.reopen().delete_branch("tmp-a")
+
+    def undo(self) -> dict[str, int]:
+        self.lease.release()
+        return undo_expiry(self.context, self.plan)
+
+    def branches(self) -> set[str]:
+        return set(self.builder.reopen().list_branches())
+
+    def with_rules(self, *patterns: str) -> Deletions:
+        retention = {"delete_idle": [{"match": pattern, "after": "30d"} for pattern in patterns]}
+        lake = {"name": "weather", "kind": "icechunk", "location": f"file://{self.builder.path}/", "retention": retention}
+        document = {**self.context.config.model_dump(mode="json"), "lakes": [lake]}
+        return replace(self, context=replace(self.context, config=config_of(document)))
+
+
+@pytest.fixture
+def deletions(context: RunContext, plan: StoredPlan, tmp_path: Path) -> Deletions:
+    builder = RepositoryBuilder.create(tmp_path / "warehouse" / "weather", START)
+    head, names = builder.reopen().lookup_branch("main"), ["tmp-a", "tmp-b"]
+    for name in names:
+        builder.branch(name, head)
+    actions = [ExpiryAction(DELETE_IDLE_BRANCH, head, "idle", "branch", name) for name in names]
+    header = plan.header.model_copy(update={"expiry_actions": {"weather": 2}})
+    found = Deletions(context, replace(plan, header=header), builder, actions, take_lease(plan, context.clock))
+    return found.with_rules("tmp-.*")
+
+
+def test_branch_without_a_matching_rule_is_not_deleted(deletions: Deletions) -> None:
+    changed = deletions.with_rules("tmp-b")
+    assert changed.make() == {"tmp-a": "changed", "tmp-b": "done"}
+    assert deletions.branches() == {"main", "tmp-a"}
+    assert {item.error for item in changed.record.outcomes().values()} == {
+        None,
+        "no rule of `retention.delete_idle` matches the branch now",
+    }
+    assert changed.undo() == {"undone": 1}
+
+
+@pytest.mark.parametrize("stale", [True, False], ids=["plan out of date", "rule removed"])
+def test_interrupted_deletions_of_branches_are_not_continued_and_can_be_undone(deletions: Deletions, *, stale: bool) -> None:
+    deletions.interrupt_after_one()
+    changed = deletions if stale else deletions.with_rules()
+    assert changed.make(stale=stale) == {"tmp-a": "changed", "tmp-b": "changed"}
+    assert deletions.branches() == {"main", "tmp-b"}
+    errors = {item.error or "" for item in deletions.record.outcomes().values()}
+    assert all(error.endswith("; it may have been made, because an apply was interrupted") for error in errors)
+    assert changed.undo() == {"undone": 2}
+    assert deletions.branches() == {"main", "tmp-a", "tmp-b"}
+
+
+def test_interrupted_deletions_of_branches_are_continued_by_the_same_plan(deletions: Deletions) -> None:
+    deletions.interrupt_after_one()
+    assert deletions.make() == {"tmp-a": "done", "tmp-b": "done"}
+    assert deletions.branches() == {"main"}
+    assert deletions.undo() == {"undone": 2}
