@@ -11,9 +11,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from gc_assets.core.units import format_duration
 
+# Never deleted as idle, even if the server has another default branch.
+MAIN: Final = "main"
 # The uuid of the table, None in a lake without tables, and the name of the branch.
 BranchKey = tuple[str | None, str]
 

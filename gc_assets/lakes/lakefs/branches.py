@@ -18,8 +18,8 @@ from lakefs_sdk.exceptions import ApiException, NotFoundException
 from lakefs_sdk.models.branch_creation import BranchCreation
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.idle_branches import IdleRule, find_rule
-from gc_assets.lakes.lakefs.client import OPTIONS, PAGE, RepositoryClient, Server, describe_error
+from gc_assets.core.idle_branches import MAIN, IdleRule, find_rule
+from gc_assets.lakes.lakefs.client import OPTIONS, PAGE, RepositoryClient, Server, describe_error, is_of_server
 from gc_assets.lakes.protocol import PROTECTED, ExpiryAction, ExpiryOutcome, ExpiryVerdict, Ref
 
 _DENIED: Final = (401, 403, 412)  # 412: a hook refused it
@@ -67,7 +67,9 @@ class BranchClient(RepositoryClient):
         def fetch() -> str | None:
             try:
                 return str(BranchesApi(self._api).get_branch(self._name, branch, **OPTIONS).commit_id)
-            except NotFoundException:
+            except NotFoundException as error:
+                if not is_of_server(error):  # a proxy sent it
+                    raise
                 return None
 
         return self._call(f"branch {branch}", fetch)
@@ -123,6 +125,8 @@ class Protection:
             return f"its protection cannot be read: {self.error}"
         if branch == self.default:
             return "it is the default branch of the repository"
+        if branch == MAIN:
+            return "it is the main branch"
         if branch not in self.visible:
             return "it is hidden"
         rule = next((pattern for pattern in self.patterns if _is_protected(pattern, branch)), None)
@@ -199,7 +203,9 @@ def _delete(client: BranchClient, protection: Protection, action: ExpiryAction) 
     error = client.delete_branch(name)
     if error is None:
         return "done", None
-    return ("absent", None) if error.status == _NOT_FOUND else _describe_refusal(f"branch {name} cannot be deleted", error)
+    if error.status == _NOT_FOUND and is_of_server(error):
+        return "absent", None
+    return _describe_refusal(f"branch {name} cannot be deleted", error)
 
 
 def _create(client: BranchClient, action: ExpiryAction) -> _Verdict:

@@ -12,13 +12,20 @@ from typing import Final
 from urllib.parse import quote
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.idle_branches import MAIN
 from gc_assets.lakes.nessie.client import NO_REFERENCE, NessieClient, Refusal
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict
 
-DEFAULT_BRANCH: Final = "it is the default branch of the server"
 _BRANCH: Final = {"type": "BRANCH"}
 _DENIED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _Verdict = tuple[ExpiryVerdict, str | None]
+
+
+def find_protection(name: str, default_branch: str) -> str | None:
+    """Return why a branch is never deleted as idle, or None."""
+    if name == default_branch:
+        return "it is the default branch of the server"
+    return "it is the main branch" if name == MAIN else None
 
 
 def delete_branches(client: NessieClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
@@ -44,8 +51,8 @@ def _edit(
 
 def _delete(client: NessieClient, action: ExpiryAction) -> _Verdict:
     name = str(action.ref_name)
-    if name == client.get_config().default_branch:
-        return "changed", f"branch {name} is kept: {DEFAULT_BRANCH}"
+    if (reason := find_protection(name, client.get_config().default_branch)) is not None:
+        return "changed", f"branch {name} is kept: {reason}"
     if (found := client.read_ref(name)) is None:
         return "absent", None
     if (found.type, found.hash) != ("BRANCH", action.snapshot_id):

@@ -83,7 +83,7 @@ class NessieLake:
             references = sorted(client.list_references(), key=lambda reference: (reference.name != server.default_branch, reference.name))
         refs = tuple(_ref(reference, server.no_ancestor) for reference in references)
         if self._config.idle_rules:
-            refs = tuple(_protect(ref) if ref.ref_name == server.default_branch else ref for ref in refs)
+            refs = tuple(_protect(ref, server.default_branch) for ref in refs)
         heads = list(dict.fromkeys(ref.head_commit_id for ref in refs if ref.head_commit_id is not None))
         source = CommitSource(self._config.uri, properties={_HEADS: json.dumps(heads), _NO_ANCESTOR: server.no_ancestor})
         return FrozenRefs(
@@ -171,8 +171,9 @@ class NessieLake:
         return NessieClient(self.name, self._config.uri, self._config.token, read_seconds=self._config.read_seconds)
 
 
-def _protect(ref: Ref) -> Ref:
-    return replace(ref, properties={**ref.properties, PROTECTED: branches.DEFAULT_BRANCH})
+def _protect(ref: Ref, default_branch: str) -> Ref:
+    reason = branches.find_protection(ref.ref_name, default_branch) if ref.ref_type == "branch" else None
+    return ref if reason is None else replace(ref, properties={**ref.properties, PROTECTED: reason})
 
 
 def _ref(reference: Reference, no_ancestor: str) -> Ref:

@@ -85,6 +85,7 @@ class FakeRepository:
     rules: dict[str, Any] | None = None
     # Patterns of the branch protection rules.
     protected: list[str] = field(default_factory=list)
+    default_branch: str = "main"
     storage_namespace: str | None = None
     # Servers before December 2022 resolve a name that begins one commit id to that commit, even if it is a branch (lakeFS #4743).
     prefix_wins: bool = False
@@ -259,7 +260,7 @@ class FakeServer:
     def _describe(self, repository: FakeRepository) -> dict[str, Any]:
         return {
             "creation_date": repository.created,
-            "default_branch": "main",
+            "default_branch": repository.default_branch,
             "id": repository.name,
             "read_only": repository.read_only,
             "storage_id": "",
@@ -276,7 +277,7 @@ class FakeServer:
             return 404, {"message": "branch not found"}
         if method == "GET":
             return 200, {"id": name, "commit_id": repository.branches[name].head}
-        if name == "main":
+        if name == repository.default_branch:
             return 400, {"message": "cannot delete repository default branch"}
         del repository.branches[name]
         return 204, b""

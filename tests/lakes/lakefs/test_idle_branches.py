@@ -151,3 +151,17 @@ def test_without_rules_no_further_request_is_sent(builder: RepositoryBuilder) ->
     with serve(builder.repository) as (lake, server):
         lake.freeze(START)
         assert not [path for _, path, _ in server.requests if "protection" in path or "diff" in path]
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_404_of_a_proxy_does_not_prove_the_deletion(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], method: str) -> None:
+    lake, server = served
+    action = deletion(builder)
+    server.fault = lambda sent, path, query: (404, "<html>no upstream</html>") if sent == method and "/branches/" in path else None
+    assert (delete(lake, action).verdict, TMP in builder.repository.branches) == ("failed", True)
+
+
+def test_main_is_protected_if_another_branch_is_the_default(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+    builder.repository.default_branch = TMP
+    assert protections(lake) == {"main": "it is the main branch", TMP: "it is the default branch of the repository"}
+    assert delete(lake, deletion(builder, "main")).verdict == "changed"

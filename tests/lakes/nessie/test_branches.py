@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gc_assets.lakes.nessie.branches import find_protection
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, PROTECTED, ExpiryAction, ExpiryOutcome, as_branch_lake
 from tests.lakes.nessie.builder import NessieBuilder
@@ -84,6 +85,11 @@ def test_default_branch_is_never_deleted(builder: NessieBuilder) -> None:
     assert main.properties[PROTECTED] == "it is the default branch of the server"
     outcome = delete(builder, deletion(builder, "main"))
     assert (outcome.verdict, "main" in names(builder)) == ("changed", True)
+
+
+def test_main_is_protected_if_another_branch_is_the_default() -> None:
+    assert find_protection("main", "develop") == "it is the main branch"
+    assert find_protection("tmp", "develop") is None
 
 
 def test_tag_of_the_name_is_kept(builder: NessieBuilder) -> None:
