@@ -175,6 +175,7 @@ class CatalogClient:
         self._properties = properties
         self._clients = threading.local()
         self._namespaces: set[Identifier] | None = None
+        self._nested: dict[str, list[Identifier]] | None = None
         self._namespace_locations: dict[str, str | None] = {}
 
     def list_pointers(self) -> Iterator[TablePointer | UnreadableTable]:
@@ -304,11 +305,31 @@ class CatalogClient:
         """
         try:
             client = self._connect()
-            return sorted(self._walk_namespaces(client))
+            found = sorted(self._walk_namespaces(client))
         except LakeUnreadable:
             raise
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise self._listing_error(error) from None
+        nested: dict[str, list[Identifier]] = {}
+        for identifier in found:
+            if (name := ".".join(identifier)).count(".") > 1:
+                nested.setdefault(name, []).append(identifier)
+        self._nested = nested
+        return found
+
+    def find_identifiers(self, name: str) -> list[Identifier]:
+        """Return the identifiers of the tables with this name, by the last list of tables.
+
+        The parts of an identifier may contain dots, so several tables can have the same name.
+
+        Raises:
+            LakeUnreadable: If the tables must be listed first, and a namespace cannot be listed.
+        """
+        if name.count(".") < 2:
+            return [tuple(name.split("."))]
+        if self._nested is None:
+            self.list_identifiers()
+        return (self._nested or {}).get(name, [])
 
     def load(self, identifier: Identifier) -> CatalogTable | None:
         """Load the current table with this name, or return None if it does not exist.

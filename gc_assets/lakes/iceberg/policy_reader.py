@@ -79,7 +79,15 @@ class PolicyReader:
         return lambda name, properties: parse_lakekeeper(*queues, properties)  # noqa: ARG005
 
     def _read_polaris(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
-        *namespace, table = name.split(".")
+        found = self._catalog.find_identifiers(name)
+        if not found:
+            raise GcError("the catalog no longer lists it")
+        if len(found) > 1:
+            raise GcError(
+                f"the catalog has {len(found)} tables with this name, because dots separate the levels of a namespace and are also part "
+                "of names; rename all but one of them, or set retention.source to table"
+            )
+        *namespace, table = found[0]
         query = {"namespace": _SEPARATOR.join(namespace), "target-name": table}
         return parse_polaris(list(self._catalog.request(f"policies of {name}", partial(_list_polaris, query=query))), properties)
 

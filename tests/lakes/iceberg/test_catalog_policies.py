@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -124,6 +125,45 @@ def test_edit_is_not_made_if_policy_changed_since_plan(polaris: PolarisServer) -
     assert verdicts(run_expiry(lake(polaris), actions)) == {"changed": 6}
     polaris.policies |= {"db.t": TWO_DAYS, "db.u": TWO_DAYS}
     assert verdicts(run_expiry(lake(polaris), actions)) == {"done": 6}
+
+
+def list_as(server: PolarisServer, *identifiers: tuple[str, ...]) -> None:
+    """Let the server list the table db.t under these identifiers, and no other table."""
+    document = server.get(["main", "namespaces", "db", "tables", "t"], {})
+
+    def answer(path: list[str]) -> tuple[int, Any] | None:
+        match path:
+            case ["main", "namespaces"]:
+                return 200, {"namespaces": [list(identifier[:-1]) for identifier in identifiers]}
+            case ["main", "namespaces", namespace, "tables"]:
+                levels = unquote(namespace).split("\x1f")
+                found = [identifier for identifier in identifiers if list(identifier[:-1]) == levels]
+                return 200, {"identifiers": [{"namespace": levels, "name": identifier[-1]} for identifier in found]}
+            case ["main", "namespaces", _, "tables", _]:
+                return 200, document
+            case _:
+                return None
+
+    server.on_get = answer
+
+
+def test_policy_is_that_of_the_namespace_also_if_its_name_contains_dots(polaris: PolarisServer) -> None:
+    polaris.policies = {"a.b.t": TWO_DAYS, "a\x1fb.t": [polaris_policy({"max_snapshot_age_days": 9})]}
+    list_as(polaris, ("a.b", "t"))
+    assert describe(polaris, "a.b.t").startswith("the last 2d")
+    list_as(polaris, ("a", "b", "t"))
+    assert describe(polaris, "a.b.t").startswith("the last 9d")
+
+
+def test_tables_of_the_same_name_are_protected(polaris: PolarisServer) -> None:
+    polaris.policies = {"a.b.t": TWO_DAYS, "a\x1fb.t": TWO_DAYS}
+    list_as(polaris, ("a.b", "t"), ("a", "b", "t"))
+    assert not any(claim.collect for claim in lake(polaris).freeze(AS_OF).claims)
+    assert describe(polaris, "a.b.t").startswith(
+        "everything (its policy in the catalog cannot be read: the catalog has 2 tables with this name, because dots separate the levels "
+        "of a namespace and are also part of names; rename all but one of them, or set retention.source to table"
+    )
+    assert polaris.requests == []
 
 
 def test_orphan_policy_sets_minimum_age_and_protects(polaris: PolarisServer) -> None:
