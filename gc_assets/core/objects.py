@@ -53,11 +53,18 @@ class EditableObjects(Objects, Protocol):
         """
         ...
 
-    def create(self, address: str, content: bytes) -> None:
+    def create(self, address: str, content: bytes, *, new_directories: int = 1) -> None:
         """Create an object.
+
+        Args:
+            address: Its address.
+            content: Its bytes.
+            new_directories: Maximum number of missing directories that are created for it. With
+                more, an unmounted disk would get a directory tree.
 
         Raises:
             FileExistsError: If the object already exists, even with the same bytes.
+            FileNotFoundError: If more directories are missing.
         """
         ...
 

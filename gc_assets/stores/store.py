@@ -229,9 +229,9 @@ class ObjectsByScheme:
         objects, target = self._open(address)
         objects.replace(target, content, etag)
 
-    def create(self, address: str, content: bytes) -> None:
+    def create(self, address: str, content: bytes, *, new_directories: int = 1) -> None:
         objects, target = self._open(address)
-        objects.create(target, content)
+        objects.create(target, content, new_directories=new_directories)
 
     def remove(self, address: str, etag: str) -> None:
         objects, target = self._open(address)

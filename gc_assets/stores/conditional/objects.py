@@ -107,7 +107,8 @@ class BucketObjects(ABC):
             "run gc-assets doctor to see what the server supports"
         )
 
-    def create(self, address: str, content: bytes) -> None:
+    def create(self, address: str, content: bytes, *, new_directories: int = 1) -> None:
+        del new_directories  # a bucket has none
         bucket, key = self.open(address)
         change = bucket.put_if_absent(key, content)
         if change.verdict == "changed":

@@ -61,8 +61,8 @@ class EditableLocalObjects(LocalObjects):
                 _unlink_if_exists(staged)
             entry.sync_directory()
 
-    def create(self, address: str, content: bytes) -> None:
-        _make_directories(Path(local_path(address)).parent)
+    def create(self, address: str, content: bytes, *, new_directories: int = 1) -> None:
+        _make_directories(Path(local_path(address)).parent, new_directories)
         with _open_entry(address, create=True) as entry:
             staged = _staging_entry(entry)
             try:
@@ -90,14 +90,17 @@ class EditableLocalObjects(LocalObjects):
                 raise _changed_error(entry, etag, found)
 
 
-def _make_directories(path: Path) -> None:
-    """Create a directory and the missing ones above it, with the owner and mode of the first above.
+def _make_directories(path: Path, limit: int) -> None:
+    """Create at most `limit` missing directories, with the owner and mode of the one above them.
 
-    Other programs can then write to them as before. Raises `OSError` if that is not permitted.
+    Other programs can then write to them as before. Raises `OSError` if that is not permitted, or if
+    more directories are missing.
     """
     if os.path.lexists(path):
         return
-    _make_directories(path.parent)
+    if limit == 0:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    _make_directories(path.parent, limit - 1)
     model = path.parent.stat()
     try:
         path.mkdir(0o700)

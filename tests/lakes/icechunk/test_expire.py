@@ -396,9 +396,9 @@ class Interfering(EditableLocalObjects):
         self._interfere()
         super().replace(address, content, etag)
 
-    def create(self, address: str, content: bytes) -> None:
+    def create(self, address: str, content: bytes, *, new_directories: int = 1) -> None:
         self._interfere()
-        super().create(address, content)
+        super().create(address, content, new_directories=new_directories)
 
     def remove(self, address: str, etag: str) -> None:
         self._interfere()

@@ -201,8 +201,15 @@ def test_create_makes_the_directory(tmp_path: Path):
 def test_created_directories_have_the_mode_of_the_one_above(tmp_path: Path):
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs").chmod(0o2775)
-    OBJECTS.create(f"file://{tmp_path}/refs/a/b/ref.json", b"{}")
+    OBJECTS.create(f"file://{tmp_path}/refs/a/b/ref.json", b"{}", new_directories=2)
     assert {(tmp_path / name).stat().st_mode & 0o7777 for name in ("refs/a", "refs/a/b")} == {0o2775}
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_create_does_not_make_the_tree_of_an_unmounted_disk(tmp_path: Path, allowed: int):
+    with pytest.raises(FileNotFoundError):
+        OBJECTS.create(f"file://{tmp_path}/lake/refs/a/ref.json", b"{}", new_directories=allowed)
+    assert not (tmp_path / "lake").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
@@ -210,7 +217,7 @@ def test_directory_whose_owner_cannot_be_kept_is_not_created():
     with memory_directory() as base:
         base.chmod(0o777)
         with as_unprivileged_user(), pytest.raises(PermissionError):
-            OBJECTS.create(f"file://{base}/refs/a/ref.json", b"{}")
+            OBJECTS.create(f"file://{base}/refs/a/ref.json", b"{}", new_directories=2)
         assert not (base / "refs").exists()
 
 
