@@ -27,13 +27,15 @@ CONCURRENT_READS = 16
 class CatalogExpiry:
     """Execution of approved edits in one catalog.
 
-    `read_registration` reads the registration of a name and a metadata address. `policy` computes
-    the current retention of all registrations of one table.
+    `read_registration` reads the registration of a name and a metadata address, `read_current` also
+    the table's current policy in the catalog. `policy` computes the current retention of all
+    registrations of one table.
     """
 
     catalog: CatalogClient
     objects: Objects
     read_registration: ReadRegistration
+    read_current: ReadRegistration
     policy: Policy
 
     def run(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
@@ -55,7 +57,7 @@ class CatalogExpiry:
             return readers.map(lambda address: read_spec_ids(address, self.objects.read(address)), addresses)
 
         locations = list(index.tables.get(uuid, {}))
-        return outcomes + MetadataPruning(self.catalog, self.read_registration, read_specs, uuid, locations, pruning).run()
+        return outcomes + MetadataPruning(self.catalog, self.read_current, read_specs, uuid, locations, pruning).run()
 
     def _build_table_expiry(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> TableExpiry:
         locations, checker = index.tables.get(uuid, {}), ReadabilityChecker(self.objects, readers)

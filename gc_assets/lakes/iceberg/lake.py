@@ -134,13 +134,18 @@ class IcebergLake:
 
         return read
 
-    def _build_policy_reader(self, catalog: CatalogClient) -> Callable[[Registration], Registration]:
+    def _build_current_reader(self, catalog: CatalogClient) -> Callable[[str, str], Registration]:
+        """Return a function that reads a table with its current policy, for an edit."""
+        add_policy = self._build_policy_reader(catalog, rereads=True)
+        return lambda name, address: add_policy(self.read_registration(name, address))
+
+    def _build_policy_reader(self, catalog: CatalogClient, *, rereads: bool = False) -> Callable[[Registration], Registration]:
         retention = self._config.retention
         if retention.source == "table":
             return lambda item: item
         from gc_assets.lakes.iceberg.policy_reader import PolicyReader
 
-        policies = PolicyReader(catalog, has_default=retention.max_snapshot_age is not None)
+        policies = PolicyReader(catalog, has_default=retention.max_snapshot_age is not None, rereads=rereads)
         return lambda item: replace(item, policy=policies.read(item.name, item.table.properties)) if item.collect else item
 
     def _read_table(self, pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
@@ -256,7 +261,8 @@ class IcebergLake:
         """Delete idle branches table by table, with one commit for each table."""
         from gc_assets.lakes.iceberg.expire import edit_branches
 
-        yield from edit_branches(self._open_catalog(), self.read_registration, actions, creates=False)
+        catalog = self._open_catalog()
+        yield from edit_branches(catalog, self._build_current_reader(catalog), actions, creates=False)
 
     def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Create deleted branches again, with one commit for each table."""
@@ -273,7 +279,7 @@ class IcebergLake:
         from gc_assets.lakes.iceberg.expire import CatalogExpiry
 
         tables = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
-        add_policy = self._build_policy_reader(tables)
+        add_policy = self._build_policy_reader(tables, rereads=True)
 
         def policy(found: Sequence[Registration]) -> Retention:
             registrations = [add_policy(item) for item in found]
@@ -281,7 +287,8 @@ class IcebergLake:
             frozen = FrozenRefs(self.name, self.kind, refs, tuple(map(build_source, registrations)), (), ())
             return retain(frozen, build_graph(registrations), as_of, grace_cutoff, self._config.retention)
 
-        yield from CatalogExpiry(tables, self._objects, self.read_registration, policy).run(actions)
+        read_current = self._build_current_reader(tables)
+        yield from CatalogExpiry(tables, self._objects, self.read_registration, read_current, policy).run(actions)
 
     def find_listed(self, tables: Mapping[str, str]) -> Mapping[str, str]:
         """Return why tables (uuid to name) may still be in the catalog, by uuid."""

@@ -64,7 +64,7 @@ class MetadataPruning:
                 return self._report("changed", f"the catalog no longer has a table with uuid {self.uuid}: it was dropped or re-created")
             registration = self.read_registration(loaded.name, loaded.metadata_location)
             if not registration.collect and not self.is_committed:
-                return self._report("changed", f"table {loaded.name} is no longer collected: gc.enabled is false, or no pattern matches it")
+                return self._report("changed", f"table {loaded.name} is no longer collected: {registration.exclusion}")
             table = registration.table
             settled, unused = self._revalidate(table)
             if not unused:

@@ -36,11 +36,13 @@ class PolicyReader:
         catalog: The client of the catalog.
         has_default: True if lakes.yaml has a limit for tables without a policy. Otherwise their
             history is kept.
+        rereads: True to read the queues of Lakekeeper for each table, not only for the first one.
     """
 
-    def __init__(self, catalog: CatalogClient, *, has_default: bool) -> None:
+    def __init__(self, catalog: CatalogClient, *, has_default: bool, rereads: bool = False) -> None:
         self._catalog = catalog
         self._has_default = has_default
+        self._rereads = rereads
         self._lock = threading.Lock()
         self._read: _Read | None = None
         self._failure: str | None = None
@@ -76,7 +78,10 @@ class PolicyReader:
         if isinstance(endpoints, list) and any(str(item).replace(" /", " ") == f"GET {_POLARIS_ENDPOINT}" for item in endpoints):
             return self._read_polaris
         queues = _read_queues(client)
-        return lambda name, properties: parse_lakekeeper(*queues, properties)  # noqa: ARG005
+        return self._read_lakekeeper if self._rereads else lambda name, properties: parse_lakekeeper(*queues, properties)  # noqa: ARG005
+
+    def _read_lakekeeper(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
+        return parse_lakekeeper(*self._catalog.request(f"policies of {name}", _read_queues), properties)
 
     def _read_polaris(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
         found = self._catalog.find_identifiers(name)

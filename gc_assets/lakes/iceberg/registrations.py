@@ -42,8 +42,17 @@ class Registration:
     policy: CatalogPolicy | None = None
 
     @property
+    def exclusion(self) -> str | None:
+        """Why no file of the table is collected, or None."""
+        if not self.table.gc_enabled:
+            return f"gc.enabled is {self.table.properties[GC_ENABLED]}"
+        if not self.matched:
+            return "no pattern of `tables` matches it"
+        return None if self.policy is None else self.policy.protect
+
+    @property
     def collect(self) -> bool:
-        return self.matched and self.table.gc_enabled and (self.policy is None or self.policy.protect is None)
+        return self.exclusion is None
 
 
 def list_refs(item: Registration) -> Iterator[Ref]:
@@ -67,7 +76,7 @@ def find_protection(item: Registration, branch: str, settings: Mapping[str, str]
     if MAX_REF_AGE_MS in settings:
         return f"it lapses by its own {MAX_REF_AGE_MS}"
     if not item.collect:
-        return f"table {item.name} is not collected"
+        return f"table {item.name} is not collected: {item.exclusion}"
     return None if item.writable else f"pyiceberg cannot commit to table {item.name}"
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -11,10 +11,12 @@ from gc_assets.core.errors import GcError
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.kind import KIND
 from gc_assets.lakes.iceberg.lake import IcebergLake
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, PRUNING, ExpiryAction
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, START, plan_expiry, run_expiry, verdicts
 from tests.lakes.iceberg.policy_server import LakekeeperServer, PolarisServer, polaris_policy
+from tests.lakes.iceberg.random_evolutions import REMOVE, add_column, plan_all
 from tests.lakes.iceberg.rest_server import RestServer, serve_catalog
 
 TWO_DAYS = [polaris_policy({"max_snapshot_age_days": 2})]
@@ -127,6 +129,40 @@ def test_edit_is_not_made_if_policy_changed_since_plan(polaris: PolarisServer) -
     assert verdicts(run_expiry(lake(polaris), actions)) == {"done": 6}
 
 
+def test_branch_is_kept_if_policy_protects_its_table_since_plan(builder: LakeBuilder, polaris: PolarisServer) -> None:
+    table = builder.table("db.v", START)
+    head = table.append(START + DAY)
+    table.branch(START + DAY, "tmp", head)
+    polaris.policies["db.v"] = [polaris_policy(kind="orphan-file-removal", enable=False)]
+    action = ExpiryAction(DELETE_IDLE_BRANCH, head, "idle", "branch", "tmp", table_uuid=table.uuid, table_name="db.v")
+    (outcome,) = lake(polaris).delete_branches([action])
+    assert (outcome.verdict, outcome.error) == (
+        "changed",
+        "branch tmp is kept: table db.v is not collected: inherited Polaris policy db.expire v3 is disabled",
+    )
+    del polaris.policies["db.v"]
+    assert [item.verdict for item in lake(polaris).delete_branches([action])] == ["done"]
+    polaris.policies["db.v"] = 500
+    assert [item.verdict for item in lake(polaris).recreate_branches([action])] == ["done"]
+
+
+def test_schema_is_kept_if_policy_protects_its_table_since_plan(builder: LakeBuilder, polaris: PolarisServer) -> None:
+    table = builder.table("db.v", START)
+    table.append(START + DAY)
+    add_column(table, START + 2 * DAY, "colour")
+    table.overwrite(START + 3 * DAY)
+    polaris.policies["db.v"] = TWO_DAYS
+    actions = [action for action in plan_all(lake(polaris, **REMOVE))[0] if action.table_name == "db.v"]
+    assert verdicts(run_expiry(lake(polaris), [action for action in actions if action.action not in PRUNING])) == {"done": 2}
+    pruning = [action for action in actions if action.action in PRUNING]
+    polaris.policies["db.v"] = 403
+    (outcome,) = run_expiry(lake(polaris, **REMOVE), pruning).values()
+    assert outcome.verdict == "changed"
+    assert (outcome.error or "").startswith("table db.v is no longer collected: its policy in the catalog cannot be read: HTTPError: 403")
+    polaris.policies["db.v"] = TWO_DAYS
+    assert verdicts(run_expiry(lake(polaris, **REMOVE), pruning)) == {"done": 1}
+
+
 def list_as(server: PolarisServer, *identifiers: tuple[str, ...]) -> None:
     """Let the server list the table db.t under these identifiers, and no other table."""
     document = server.get(["main", "namespaces", "db", "tables", "t"], {})
@@ -203,6 +239,21 @@ def test_lakekeeper_queue_expires_snapshots_and_is_named(builder: LakeBuilder) -
         assert count_removals(lake(server, max_snapshot_age="1d")) == {}
         del queues["expire_snapshots"]
         assert describe(server, "db.t") == "everything (its catalog has no policy for snapshots)"
+
+
+def test_queue_of_lakekeeper_is_read_again_before_each_edit(builder: LakeBuilder) -> None:
+    queues = {"expire_snapshots": {"enable-expire-snapshots": True, "max-snapshot-age-ms": 86_400_000}}
+    server = LakekeeperServer(builder, queues)
+
+    def reject(commit: Callable[[], int]) -> int:
+        queues["expire_snapshots"]["enable-expire-snapshots"] = False
+        return 409
+
+    with serve_catalog(builder, server):
+        actions = [action for action in plan_expiry(lake(server)) if action.table_name == "db.t"]
+        server.on_commit = reject
+        assert verdicts(run_expiry(lake(server), actions)) == {"changed": 3}
+    assert server.commits == 1
 
 
 @pytest.mark.parametrize("source", ["table", "catalog"])

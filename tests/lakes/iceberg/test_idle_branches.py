@@ -130,7 +130,7 @@ def test_table_of_no_pattern_keeps_its_branches(tmp_path: Path) -> None:
     builder = LakeBuilder(tmp_path)
     write_table(builder)
     read = IcebergLake(builder.config(retention=RULES, tables=["other.*"]), LocalObjects())
-    assert protections(read)["tmp"] == "table db.t is not collected"
+    assert protections(read)["tmp"] == "table db.t is not collected: no pattern of `tables` matches it"
 
 
 def test_refs_without_a_rule_have_no_protection(tmp_path: Path) -> None:
