@@ -243,6 +243,8 @@ def expire_lakes(
             rows = planned_actions(context.state, plan.published)
             record_removals(spark, mark, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
         lease.check()
+        if not only_interrupted:
+            announce_deletions(plan, actions, record)
         edited |= make_edits(record, actions, lease, unreadable, only_interrupted=only_interrupted)
         published = _publish(plan, actions, record)
         counts.update(published)
@@ -487,6 +489,18 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
 def _to_edit_outcome(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> EditOutcome:
     was_done = resumed and outcome.verdict == ABSENT
     return EditOutcome(outcome.action, DONE if was_done else outcome.verdict, outcome.error, at, outcome.damaged)
+
+
+def announce_deletions(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> None:
+    """Publish the coming deletions of branches in `expiry_log` as failed.
+
+    If the apply is killed, the next run then knows which missing branches it may have deleted.
+    """
+    known, at = record.outcomes(), record.context.clock.now()
+    pending = [action for action in actions if action.action == DELETE_IDLE_BRANCH and (action not in known or not known[action].is_final)]
+    if pending:
+        known |= {action: EditOutcome(action, FAILED, "the apply was interrupted; apply the plan again", at) for action in pending}
+        _write_log(plan, record.lake, record.context, list(known.values()), len(known))
 
 
 def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> dict[str, int]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, StoreError, UsageError
 from gc_assets.engine import run_context as runs
 from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.kinds import config_of
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, ExpiryAction, ExpiryOutcome
-from gc_assets.stages.delete.expire import ExpiryRecord, make_edits, undo_expiry
+from gc_assets.stages.delete.expire import ExpiryRecord, announce_deletions, make_edits, undo_expiry
+from gc_assets.stages.mark.idle_branches import BranchLog, find_deleted_branches
 from gc_assets.stages.records.plans import StoredPlan, list_damage, load_plan
+from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG
 from gc_assets.stores.local.lease import LocalLease, acquire
 from gc_assets.stores.protocol import LEASE_DURATION
 from tests.assets.platforms import NOW, platform, stored_plan
@@ -290,6 +294,17 @@ def test_interrupted_deletions_of_branches_are_not_continued_and_can_be_undone(d
     assert all(error.endswith("; it may have been made, because an apply was interrupted") for error in errors)
     assert changed.undo() == {"undone": 2}
     assert deletions.branches() == {"main", "tmp-a", "tmp-b"}
+
+
+def test_killed_apply_leaves_its_deletions_in_the_log(deletions: Deletions) -> None:
+    announce_deletions(deletions.plan, deletions.actions, deletions.record)
+    deletions.interrupt_after_one()
+    state = deletions.context.state
+    rows = [row for run in state.runs("weather", EXPIRY_LOG.name) for row in read_rows(state, EXPIRY_LOG, run).to_pylist()]
+    refs = deletions.context.lake("weather").freeze(NOW)
+    commits = pa.Table.from_pylist([{"table_uuid": None, "commit_id": deletions.actions[0].snapshot_id}], COMMIT_GRAPH.schema)
+    (found,) = find_deleted_branches(BranchLog.of(rows), NOW - timedelta(days=3), refs, commits)
+    assert (found.ref_name, found.head_commit_id) == ("tmp-a", deletions.actions[0].snapshot_id)
 
 
 def test_interrupted_deletions_of_branches_are_continued_by_the_same_plan(deletions: Deletions) -> None:
