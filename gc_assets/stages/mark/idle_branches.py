@@ -138,9 +138,8 @@ def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, com
     for row in deleted:
         uuid, name, head = row["table_uuid"], row["ref_name"], row["snapshot_id"]
         if (uuid, head) in known and heads.get((uuid, name)) != head:
-            label = f"{name} (deleted)" if (uuid, name) in heads else name
             properties = json.loads(row["details"]) if row["details"] else {}
-            found[uuid, name, head] = Ref(label, "branch", head, uuid, table_names.get(uuid, row["table_name"]), properties)
+            found[uuid, name, head] = Ref(name, "branch", head, uuid, table_names.get(uuid, row["table_name"]), properties)
     return tuple(found.values())
 
 

@@ -73,6 +73,15 @@ def test_history_that_only_a_deleted_branch_keeps_is_not_cut() -> None:
     assert (edits(kept), in_state(kept, "expired"), in_state(kept, "dangling")) == ({}, set(), set())
 
 
+def test_rule_of_a_deleted_branch_applies_although_its_name_is_in_use() -> None:
+    rules = {"default": "7d", "refs": [{"match": "tmp", "keep": "forever"}]}
+    refs = freeze(main="s99", tmp="s3")
+    deleted = find_deleted_branches(BranchLog.of([log_row("done")]), AS_OF - 3 * DAY, refs, graph_of(LINE))
+    without, kept = decide(LINE, refs, deleted, rules)
+    assert edits(without) == {"s93": "s1"}
+    assert (edits(kept), in_state(kept, "expired")) == ({}, set())
+
+
 def test_deleted_branch_with_a_shorter_rule_delays_no_edit() -> None:
     rules = {"default": "7d", "refs": [{"match": "tmp", "keep": "2d"}]}
     without, kept = decide(LINE, freeze(main="s99"), [Ref("tmp", "branch", "s95")], rules)
