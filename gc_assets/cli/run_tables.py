@@ -30,7 +30,7 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
     from gc_assets.stages.read.run_tables import summarize_tables, unowned_files
 
     lakes = [lake.name for lake in context.config.lakes]
-    tables = summarize_tables(context, lakes, storages)
+    tables = summarize_tables(context, lakes, storages, with_dropped=True)
     if tables:
         write_table([_row(context, item) for item in tables[:MAX_TABLES]], _COLUMNS)
     if len(tables) > MAX_TABLES:
@@ -54,7 +54,7 @@ def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) ->
     summary = context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary)
     shown = [item for item in summary.dropped if item.lake in lakes][:_MAX_NAMES]
     for item in shown:
-        print_message(describe_dropped(context, item))
+        print_message(describe_dropped(context, item, summary.grace_cutoff))
         if (accept := accept_command(item.table_uuid, item.waits_for)) is not None:
             print_command("  If the table is not in use, accept it", accept)
     if summary.dropped_tables > len(shown):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @click.command("what-if", short_help="Show what another retention or a deleted ref would free.")
 @run_date_option
-@click.option("--retention", metavar="T", help="Another default cut-off: 14d, a number of commits, a timestamp, or forever.")
+@click.option(
+    "--retention", metavar="T", help="Another default cut-off: 14d or a number of commits, and except for Iceberg a timestamp or forever."
+)
 @click.option("--drop-ref", "dropped", multiple=True, metavar="R", help="Evaluate as if this branch or tag were deleted. Can be repeated.")
 @click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake. Can be repeated.")
 @format_option()
@@ -45,18 +47,14 @@ def what_if_command(
       gc-assets what-if --drop-ref audit --lake sales
       gc-assets what-if --retention 7d --drop-ref audit --run-date 2026-11-21 --format json
     """
-    from gc_assets.core.units import parse_cutoff
     from gc_assets.stages.read.scenarios import Scenario, lakes_with_refs
     from gc_assets.stages.read.what_if import what_if
 
-    if retention is not None:
-        try:
-            parse_cutoff(retention)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--retention") from None
     platform = settings.platform()
     run_context = platform.run_context(run_date or platform.clock.today())
     names = [platform.config.lake_of_user(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
+    if retention is not None:
+        _check_retention(retention, {platform.config.lake(name).kind for name in names})
     changes = [f"retention {retention}"] if retention is not None else []
     changes += [f"without {', '.join(dropped)}"] if dropped else []
     concerned = names if retention is not None or not dropped else lakes_with_refs(run_context, names, dropped)
@@ -66,6 +64,19 @@ def what_if_command(
     print_message(describe_effect(effect, run_context))
     for note in effect.notes:
         print_message(f"Note: {note}.")
+
+
+def _check_retention(retention: str, kinds: Collection[str]) -> None:
+    """Raise `BadParameter` with the choices of these kinds if the value is not a cut-off."""
+    from gc_assets.core.units import parse_cutoff
+
+    try:
+        parse_cutoff(retention)
+    except ValueError as error:
+        message = str(error)
+        if set(kinds) == {"iceberg"} and "write none" in message:
+            message = f"{retention!r} is not a cut-off; write a duration such as 14d, or a number of snapshots"
+        raise click.BadParameter(message, param_hint="--retention") from None
 
 
 def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ FORGET_AFTER = timedelta(days=365)
 # End of the reason to wait if a file is newer than the last run that read the table.
 READ_BEFORE_WRITE = "was written after a run last read the table"
 TABLE, REPOSITORY = "table", "repository"
+_WAITING_TIME = "its waiting time ends at"
 _MICROSECONDS = pa.timestamp("us", "UTC")
 _NEVER = 2**63 - 1
 _LAST_PART = re.compile(r"\.(`(?:[^`]|``)*`|[^.]*)$")
@@ -232,6 +233,8 @@ def find_reason_to_wait(
     catalog: str | None,
     unreadable: Sequence[str] = (),
     listed: str | None = None,
+    *,
+    is_new: bool = False,
 ) -> DroppedTable:
     """Return the dropped table with the reason why its files are not collected, if any.
 
@@ -242,12 +245,16 @@ def find_reason_to_wait(
         catalog: Identity of the lake's current catalog, None if the lake is not configured.
         unreadable: Names of unreadable tables that may use the files.
         listed: Why the catalog does not confirm that the table does not exist, or None.
+        is_new: The current run missed the table first. A refused run starts no waiting time.
     """
     table, accepted = dropped.table, dropped.accepted_at
     if table.gone_since is None:
         raise ValueError(f"table {table.name} is listed")
     due_at = None if wait is None else table.gone_since + wait
-    return replace(dropped, due_at=due_at, waits_for=_find_reason(dropped, now, due_at, catalog, unreadable, listed, accepted))
+    reason = _find_reason(dropped, now, due_at, catalog, unreadable, listed, accepted)
+    if is_new and reason is not None and reason.startswith(_WAITING_TIME):
+        reason += ", if this run is accepted"
+    return replace(dropped, due_at=due_at, waits_for=reason)
 
 
 def _find_reason(
@@ -274,7 +281,7 @@ def _find_reason(
     if former.newest is not None and former.newest >= dropped.before and former.newest_key is not None:
         return f"{show(former.newest_key)} {_describe_last_use(dropped)}"
     if accepted is None and due_at is not None and now < due_at:
-        return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC"
+        return f"{_WAITING_TIME} {due_at:%Y-%m-%d %H:%M} UTC"
     return None
 
 

@@ -25,6 +25,18 @@ def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers
     return GateResult(name=name, passed=passed, message=to_message(message) + advice, overridable=overridable, numbers=numbers or {})
 
 
+def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
+    """Return the message of a failed gate, with its override only if the plan can be approved.
+
+    Args:
+        gate: The gate.
+        failed: All failed gates of the plan.
+    """
+    if all(other.overridable for other in failed):
+        return gate.message
+    return gate.message.removesuffix(f" {OVERRIDE.format(name=gate.name)}")
+
+
 def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
     """Fail if a plan has rows, and lakes of the storage have refs but no live files in it.
 
@@ -139,8 +151,8 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
     if gone:
         message = (
             f"{count_of(len(gone), 'lake')} that needed files of this storage {'is' if len(gone) == 1 else 'are'} missing: "
-            f"{show_list(gone, separator='; ')}. Configure them again, "
-            "or confirm that a lake was removed: `gc-assets forget LAKE --by WHO`."
+            f"{show_list(gone, separator='; ')}. If {'its' if len(gone) == 1 else 'their'} settings in lakes.yaml are wrong, correct them. "
+            "If a lake was removed: `gc-assets forget LAKE --by WHO`. If only its address changed: `gc-assets rename OLD NEW --by WHO`."
         )
     return _result("lakes_present", not gone, message, overridable=False, numbers={"lakes": len(gone)})
 

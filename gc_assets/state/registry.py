@@ -232,7 +232,9 @@ def _describe_reuse(item: ConfiguredEntry, other: RegistryEntry, name: str) -> s
     before = other.locations[0] if other.locations else "an unknown location"
     return (
         f"{item.scope} {item.name} is at {item.location or 'another location'}, but the one on record under this name is at {before}. "
-        f"It counts as new, with the records {name}. If it was only moved: {command('rename', other.recorded_name, item.name, by='WHO')}"
+        f"It counts as new, with the records {name}. If the new address is a mistake, correct it in lakes.yaml. "
+        f"If {item.name} moved there, continue the records {other.recorded_name}: "
+        f"{command('rename', other.recorded_name, item.name, by='WHO')}"
     )
 
 

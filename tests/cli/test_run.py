@@ -250,7 +250,9 @@ def test_what_if_refuses_unknown_ref_and_cutoff(lake_after_run: tuple[Shell, Res
     wrong = lake_after_run[0]("what-if", "--drop-ref", "audits")
     assert (wrong.exit_code, "did you mean audit?" in wrong.stderr) == (2, True)
     cutoff = lake_after_run[0]("what-if", "--retention", "soon")
-    assert (cutoff.exit_code, "'soon' is not a cut-off" in cutoff.stderr) == (2, True)
+    choices = "write a duration such as 14d, or a number of snapshots"
+    assert (cutoff.exit_code, "'soon' is not a cut-off; " in cutoff.stderr) == (2, True)
+    assert choices in " ".join(cutoff.stderr.split())
     assert lake_after_run[0]("what-if", "--retention", "2026-01-01").exit_code == 2
 
 

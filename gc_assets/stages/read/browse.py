@@ -40,7 +40,11 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
         published = state.require(group, table.name, run_date)
         return [open_listing(state, published) if table is STORAGE_INVENTORY else published]
     if not found:
-        how = "`gc-assets apply PLAN_ID` writes it" if table.by_apply else f"run `{command('run', run_date=str(run_date))}` first"
+        how = (
+            "`gc-assets apply PLAN_ID` writes it at its end, and continues an interrupted apply"
+            if table.by_apply
+            else f"run `{command('run', run_date=str(run_date))}` first"
+        )
         raise StateError(f"{group}/{table.name} has no table for {run_date}; {how}")
     return found
 

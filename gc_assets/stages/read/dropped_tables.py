@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -20,6 +20,9 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import DroppedTableSummary
+
+# End of the name of a dropped table in lists of tables.
+DROPPED_MARK: Final = " (dropped)"
 
 
 def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
@@ -44,7 +47,7 @@ def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tup
     columns = ["lake", "table_uuid", "table_name", "gone_since"]
     rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES, columns).to_pylist()
     dropped = (row for row in rows if row["gone_since"] is not None and row["table_name"] is not None)
-    return {(row["lake"], row["table_uuid"]): f"{row['table_name']} (dropped)" for row in dropped}
+    return {(row["lake"], row["table_uuid"]): f"{row['table_name']}{DROPPED_MARK}" for row in dropped}
 
 
 def short_row(row: dict[str, Any], lake_label: str) -> dict[str, Any]:
@@ -68,10 +71,12 @@ def accept_command(table_uuid: str, waits_for: str | None) -> str | None:
     return command("accept", table_uuid, by="YOUR_NAME")
 
 
-def describe_dropped(context: RunContext, item: DroppedTableSummary) -> str:
+def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutoff: datetime) -> str:
     """Return a sentence on a dropped table: its files, and what they wait for."""
     name = f"{context.config.label_of(item.lake)}: {item.table_name or item.table_uuid}"
-    state = "is planned. Younger files than the grace period follow later" if item.waits_for is None else f"waits: {item.waits_for}"
+    # All files of the table are older than the last run that read it.
+    younger = ". Files younger than the grace period follow later" if item.last_seen > grace_cutoff else ""
+    state = f"is planned{younger}" if item.waits_for is None else f"waits: {item.waits_for}"
     return f"Dropped {item.noun} {name}, {count_of(item.files, 'file')} ({format_bytes(item.bytes)}), {state}."
 
 

@@ -173,7 +173,7 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
         refused = summary["plan_refused_by"]
         reason = plan["reason"]
         if (dropped := summary.get("dropped")) is not None and reason == DROPPED:
-            reason += f": {dropped['name']} since {dropped['gone_since']:%Y-%m-%d %H:%M} UTC"
+            reason += f": {dropped['name']} (missed by the run of {dropped['gone_since']:%Y-%m-%d %H:%M} UTC)"
         if orphan is not None and orphan["last_commit_id"] is not None:
             reason += f", last needed by commit {orphan['last_commit_id']}"
         sentence = f"No live commit needs it ({reason}): plan {summary['plan_id'][:12]} would {plan['action']} it"
@@ -246,7 +246,7 @@ def _describe_action(storage: str, key: str, action: dict[str, Any]) -> tuple[st
         return "restored", f"It was restored at {when}; the next run classifies it again."
     return (
         "quarantined",
-        f"It is in quarantine since {when}, by plan {by}. Undo: {command('restore', storage=storage, key=key)}",
+        f"It has been in quarantine since {when}, by plan {by}. Undo: {command('restore', storage=storage, key=key)}",
     )
 
 

@@ -17,6 +17,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.stages.mark.lake_refs import read_side_rows
+from gc_assets.stages.read.dropped_tables import DROPPED_MARK
 from gc_assets.stages.read.usage import TableUsage, usage_by_table
 from gc_assets.stages.sweep.probe import UNOWNED
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
@@ -64,13 +65,14 @@ class RunTable:
         return Amount.total((self.live, self.expired)) if self.live is not None else None
 
 
-def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequence[str]) -> list[RunTable]:
+def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequence[str], *, with_dropped: bool = False) -> list[RunTable]:
     """Summarise the tables of a run: most garbage first, then most expiring snapshots.
 
     Args:
         context: The run context.
         lakes: The lakes with a finished mark.
         storages: The storages with a plan. Files are counted in these.
+        with_dropped: Return dropped tables as own rows. Otherwise `CURRENT_STATE` has their files.
     """
     found = [table for lake in lakes for table in _policies(context, lake)]
     named = {(item.lake, item.table) for item in found}
@@ -78,7 +80,9 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
     counted = bool(storages) and files <= MAX_COUNTED_FILES
     usages: dict[tuple[str, str | None], list[TableUsage]] = {(item.lake, item.table): [] for item in found}
     for usage in usage_by_table(context, storages) if counted else ():
-        usages.setdefault((usage.lake, usage.table if (usage.lake, usage.table) in usages else None), []).append(usage)
+        is_dropped = with_dropped and usage.table is not None and usage.table.endswith(DROPPED_MARK)
+        usages.setdefault((usage.lake, usage.table if is_dropped or (usage.lake, usage.table) in usages else None), []).append(usage)
+    found += [RunTable(lake, name, "", 0, 0) for lake, name in usages.keys() - named if name is not None and lake in lakes]
     found += [RunTable(lake, CURRENT_STATE, "", 0, 0) for lake in lakes if (lake, None) in usages and (lake, None) not in named]
     tables = [None if item.table == CURRENT_STATE and (item.lake, item.table) not in named else item.table for item in found]
     rows = [_add_files(context, item, usages[item.lake, table]) if counted else item for item, table in zip(found, tables, strict=True)]

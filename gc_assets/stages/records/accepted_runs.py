@@ -19,6 +19,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.plan import LiveCount, PlanHeader
+from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.state.journal import PublishedTable, State
@@ -53,8 +54,9 @@ def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | N
 def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
     """Return `deletion_plan` of the last accepted run before this one, or None.
 
-    A run of the same date counts if it used an earlier freeze. A run of today freezes a lake again
-    only after a plan edited its history, or after an upgrade of its format.
+    A run of the same date counts if it used an earlier freeze, or a lake that is not configured any
+    more. A run of today freezes a lake again only after a plan edited its history, or after an
+    upgrade of its format.
     """
     return next(
         (
@@ -95,9 +97,11 @@ def _accepted_runs(context: RunContext, storage_name: str) -> Iterator[Published
 
 
 def _has_other_freeze(context: RunContext, published: PublishedTable) -> bool:
-    """Check if the run froze a lake, which it shares with this run, before the freeze of this run."""
-    digests = published.summary(DeletionPlanSummary).header.refs_digests
-    frozen = ((name, context.find(LAKE_REFS, name)) for name in digests.keys() & {lake.name for lake in context.config.lakes})
+    """Check if the run read a lake that this run lacks, or froze a shared lake before this run."""
+    digests, configured = published.summary(DeletionPlanSummary).header.refs_digests, {lake.name for lake in context.config.lakes}
+    if digests.keys() - configured:
+        return True
+    frozen = ((name, context.find(LAKE_REFS, name)) for name in digests)
     return any(refs is not None and refs.summary(LakeRefsSummary).refs_digest != digests[name] for name, refs in frozen)
 
 
@@ -141,15 +145,15 @@ class AcceptedRun:
         """Describe the lakes that need no file of the storage any more and were not removed by a
         user.
         """
-        # Plans of releases before 0.4 do not record which lake needed files.
-        then = {name: f"{files:,} live files before" for name, files in self.plan.live_by_lake.items()}
-        then = then or dict.fromkeys(self.plan.refs_digests.keys() - self.configured, "configured before")
-        return [f"{name} ({self._describe(name)} now, {then[name]})" for name in sorted(then.keys() - live.by_lake.keys() - self.forgotten)]
+        then = {name: f"{count_of(files, 'live file')} before" for name, files in self.plan.live_by_lake.items()}
+        if not then and self.plan.live_files:  # plans of releases before 0.4 do not record which lake needed files
+            then = dict.fromkeys(self.plan.refs_digests.keys() - self.configured, "configured before")
+        return [f"{name} ({self._describe(name)}, {then[name]})" for name in sorted(then.keys() - live.by_lake.keys() - self.forgotten)]
 
     def _describe(self, name: str) -> str:
         if name in self.configured:
-            return "no live files"
-        return "another lake in lakes.yaml (see gc-assets rename)" if name in self.reused else "not in lakes.yaml"
+            return "no live files now"
+        return "its name now belongs to another lake in lakes.yaml" if name in self.reused else "not in lakes.yaml now"
 
 
 def _is_accepted(plan: ListedPlan) -> bool:

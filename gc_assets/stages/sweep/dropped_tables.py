@@ -236,7 +236,8 @@ def find_dropped_tables(
     now = min(frozen_at, listing.as_of or frozen_at)
     decided = [replace(item, former_files=sums.get(index, FormerFiles())) for index, item in enumerate(tables)]
     unreadable = _list_unreadable(context, live)
-    decided = [_add_state(context, item, now, unreadable) for item in decided]
+    times = {lake.lake: lake.seen_at for lake in lakes}
+    decided = [_add_state(context, item, now, unreadable, is_new=item.table.gone_since == times.get(item.table.lake)) for item in decided]
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
     decided = _confirm_repositories(context, _confirm(context, _hold_used(context, decided), lakes))
@@ -354,13 +355,15 @@ def _may_use_files(unreadable: Unreadable, item: DroppedTable) -> bool:
     return unreadable.blocks_purges or (is_unknown and item.accepted_at is None)
 
 
-def _add_state(context: RunContext, item: DroppedTable, now: datetime, unreadable: Sequence[Unreadable]) -> DroppedTable:
+def _add_state(
+    context: RunContext, item: DroppedTable, now: datetime, unreadable: Sequence[Unreadable], *, is_new: bool = False
+) -> DroppedTable:
     lake = next((lake for lake in context.config.lakes if lake.name == item.table.lake), None)
     if lake is None:
         return find_reason_to_wait(item, now, None, None)
     reason = None if lake.collects(item.table.table_name) else "no pattern of `tables` matches it"
     names = [other.name for other in unreadable if _may_use_files(other, item)]
-    return find_reason_to_wait(item, now, lake.dropped_after, catalog_identity(context, lake.name), names, reason)
+    return find_reason_to_wait(item, now, lake.dropped_after, catalog_identity(context, lake.name), names, reason, is_new=is_new)
 
 
 def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:

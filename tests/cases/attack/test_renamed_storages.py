@@ -147,7 +147,7 @@ def test_lake_of_another_catalog_is_missed_by_its_plans(lakehouse: Lakehouse) ->
     lakehouse.configure({"a": "east", "b": "west"}, {"orders_a": "east", "orders_b": "other"})
     found = [row["found"] for row in lakehouse.doctor() if row["check"] == "lakes" and row["verdict"] == "fail"]
     assert len(found) == 1
-    assert "orders_b (another lake in lakes.yaml (see gc-assets rename) now" in found[0]
+    assert "orders_b (its name now belongs to another lake in lakes.yaml, " in found[0]
     shutil.rmtree(lakehouse.root / "other")
 
 

@@ -61,6 +61,10 @@ def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(spark: Spar
     assert not house.failed_gates(header)
     assert header.live_by_lake["little"] < header.live_files * house.config.storages[0].gates.max_live_drop
 
+    house.lakes = [large.config("sales")]
+    assert house.failed_gates(house.plan()) == {"lakes_present"}, "on the first run date, without a new freeze"
+    house.lakes = [large.config("sales"), small.config("little")]
+
     small.catalog.drop_table("db.u")
     house.now = days_ago(3)
     emptied = house.plan()

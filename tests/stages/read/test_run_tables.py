@@ -112,7 +112,7 @@ def test_end_of_a_run_fits_the_screen(
     assert "policy keeps: the last 10d and at least 1 snapshot" in printed.out
     message = " ".join(printed.err.split())
     assert "Dropped table sales: shop.old, 5 files (" in message
-    assert ", waits: its waiting time ends at 2026-11-27 03:00 UTC." in message
+    assert ", waits: its waiting time ends at 2026-11-27 03:00 UTC, if this run is accepted." in message
 
 
 def test_closing_line_counts_snapshots_and_files(house: Lakehouse) -> None:

@@ -43,3 +43,11 @@ def test_record_before_the_plan_does_not_count(tmp_path: Path) -> None:
     forget_lake(config, Clock(), LAKE, "ada")
     later = plan(created_at=datetime.now(UTC), live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
     assert AcceptedRun.of(RunContext.of(config, Clock(), Clock().today()), later).missing_lakes(LiveCount(0)) != []
+
+
+def test_lake_that_never_needed_a_file_is_not_missing(tmp_path: Path) -> None:
+    run_context = run_context_at(tmp_path)
+    empty = plan(created_at=CREATED_AT, live_files=0, live_by_lake={}, refs_digests={"typo": "a" * 16})
+    assert AcceptedRun.of(run_context, empty).missing_lakes(LiveCount(0)) == []
+    old = plan(created_at=CREATED_AT, live_files=7, live_by_lake={}, refs_digests={"sales": "a" * 16})
+    assert AcceptedRun.of(run_context, old).missing_lakes(LiveCount(0)) == ["sales (not in lakes.yaml now, configured before)"]
