@@ -61,7 +61,9 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     plan = load_plan(platform.config, plan.published)
     report_decision(platform.run_context(platform.clock.today()), plan)
     _print_decision(platform.config, plan, event, format_)
-    if plan.verdict.missing is None:
+    if plan.verdict.missing is None and not plan.header.has_work:
+        print_message(_nothing_to_apply(plan.header))
+    elif plan.verdict.missing is None:
         print_command(f"Apply before {plan.header.apply_before:%Y-%m-%d %H:%M}Z", apply_command(plan.header, platform.config))
     elif plan.verdict.rejections:
         print_message(f"The plan remains {plan.verdict.missing}. It can be applied after the same name approves it.")
@@ -100,7 +102,7 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
     from gc_assets.stages.read.reversibility import apply_command
     from gc_assets.stages.records.plans import list_plans, override_command
 
-    known = (plan.verdict for plan in list_plans(config, header.storage) if plan.header.plan_id == header.plan_id)
+    known = (plan.verdict for plan in list_plans(config, header.storage, empty=True) if plan.header.plan_id == header.plan_id)
     verdict = next(known, Verdict())
     until = f"{header.approve_before:%Y-%m-%d %H:%M}Z"
     for event in verdict.rejections:
@@ -109,6 +111,8 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
         print_message("The next run makes the same plan, which stays rejected, unless its content or the policy in lakes.yaml changes.")
         if (way_out := override_command(header, by=verdict.rejections[0].by)) is not None:
             print_command(f"To approve it after all, before {until}", way_out)
+    elif verdict.is_approved and not header.has_work:
+        print_message(f"Approved by {verdict.approved_by}. {_nothing_to_apply(header)}")
     elif verdict.is_approved:
         print_command(
             f"Approved by {verdict.approved_by}. Apply before {header.apply_before:%Y-%m-%d %H:%M}Z", apply_command(header, config)
@@ -117,6 +121,12 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
         if verdict.approvals:
             print_message(f"The plan is {verdict.missing}.")
         print_command("To approve it in spite of its gates" if header.failed_gates else f"Approve before {until}", way_out)
+
+
+def _nothing_to_apply(header: PlanHeader) -> str:
+    """Return what the approval of a refused plan without actions changes."""
+    effect = "The next run counts from this one" if "live_drop" in header.summary.refused_by else "Later runs use its overrides"
+    return f"{effect}; there is nothing to apply."
 
 
 def show_plan(platform: Platform, plan: StoredPlan) -> None:

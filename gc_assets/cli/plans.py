@@ -72,7 +72,7 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
     if storage is not None:
         storage = platform.config.storage_of_user(storage).name
     now = platform.clock.now()
-    listed = list_plans(platform.config, storage)
+    listed = (plan for plan in list_plans(platform.config, storage, empty=True) if _is_listed(plan))
     found = [plan_row(plan, now, platform.config) for plan in listed if not statuses or plan.status_at(now) in statuses]
     if format_ == "json":
         write_json(found)
@@ -80,6 +80,11 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
         write_table([_table_row(row, wide=wide) for row in found], WIDE_COLUMNS if wide else PLAN_COLUMNS, wide=wide)
     if not found:
         print_message(f"No plan {'has this status' if statuses else 'has work'}. Run gc-assets run to create one.")
+
+
+def _is_listed(plan: ListedPlan) -> bool:
+    """Check if a plan has actions, or waits for a decision because gates refuse it."""
+    return plan.header.has_work or (bool(plan.header.refused_by) and not plan.header.historical)
 
 
 def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
@@ -111,18 +116,20 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004 --phase restore
       gc-assets apply 3f9c2a71d004 --end
     """
-    from gc_assets.cli.progress import CommandProgress, show_progress
-    from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
-    from gc_assets.stages.records.plans import find_plan
+    with _explain_early_interruption():
+        from gc_assets.cli.progress import CommandProgress, show_progress
+        from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
+        from gc_assets.stages.records.plans import find_plan
 
-    platform = with_mode(settings.platform(), mode)
-    plan = find_plan(platform.config, plan_id)
-    run_context = platform.run_context(platform.clock.today())
+        platform = with_mode(settings.platform(), mode)
+        plan = find_plan(platform.config, plan_id)
+        run_context = platform.run_context(platform.clock.today())
     if end:
         _end_plan(settings, platform, run_context, plan, format_)
         return
     selected = tuple(phases_of(plan.header, phases or PHASES))
-    already = nothing_to_do(plan) or (None if selected else f"the plan contains only {', '.join(phases_of(plan.header, PHASES))}")
+    contents = f"only {', '.join(phases_of(plan.header, PHASES))}" if plan.header.has_work else "no actions"
+    already = nothing_to_do(plan) or (None if selected else f"the plan contains {contents}")
     if already is not None:
         _print_outcomes({}, None, format_)
         if plan.not_done and plan.restored_at is None:
@@ -160,6 +167,16 @@ def _print_what_is_left(header: PlanHeader, applied: ApplyResult) -> None:
     else:
         print_command(f"This plan has ended. {_PLAN_AGAIN}", command("run"))
     raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _explain_early_interruption() -> Generator[None]:
+    try:
+        with restore_interrupts():
+            yield
+    except KeyboardInterrupt:
+        print_message("gc-assets: interrupted before this command changed anything. Run the same command again.")
+        raise click.exceptions.Exit(interrupt_code()) from None
 
 
 @contextmanager
@@ -232,7 +249,8 @@ def _print_apply_result(context: RunContext, plan: StoredPlan, applied: ApplyRes
         print_message(line)
     if ("expire", "done") in applied.by_outcome:
         print_command("To list the history edits", command("show", "expiry_log", run_date=str(header.run_date)))
-    for line in describe_reversibility(header_of_result(header, applied.by_outcome, applied.done_edits), context.config).lines:
+    result = header_of_result(header, applied.by_outcome, applied.done_edits)
+    for line in describe_reversibility(result, context.config, applied_at=context.clock.now()).lines:
         print_message(line)
 
 
@@ -404,7 +422,8 @@ def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
     decisions = [str(event) for event in plan.verdict.events]
     events = [event.model_dump(mode="json", exclude={"plan_id"}) for event in plan.verdict.events]
     approve_by = header.approve_before if status in {"ready", "refused"} else None
-    apply_by = header.apply_before if status in {"ready", "refused", "approved"} else None
+    is_unfinished = status in {"ready", "refused", "approved"} or (status == "partially applied" and plan.record.finished_at is None)
+    apply_by = header.apply_before if is_unfinished else None
     return {
         "plan_id": header.plan_id,
         "storage": config.label_of(header.storage),

@@ -76,7 +76,7 @@ class CommandProgress:
             return count + work.name, work
         if self._activity:
             return count + self._activity, StageProgress("", "", time.monotonic() - self._since, None)
-        return count.strip(), None
+        return f"asset {count.strip()}" if count else "", None
 
 
 @contextmanager

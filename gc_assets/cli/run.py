@@ -69,7 +69,6 @@ def run_command(
     platform = with_listing(settings.platform(), listing)
     day = run_date or platform.clock.today()
     platform.run_context(day, as_of)
-    print_message(f"run date {day}")
     if full:
         reason = "every run computes all live files"
         print_message(f"Warning: --full has no effect any more, because {reason}. gc-assets {REMOVED_IN} rejects it.", "warn")
@@ -81,9 +80,11 @@ def run_command(
             from gc_assets.cli.dagster_run import Selection, places_of, run_partition
 
         selection = Selection(lakes, storages, through)
+        places = places_of(platform, selection)  # a wrong selection is an error before any other output
+        progress.print_line(f"run date {day}")
         progress.set_activity("checking the access to lakes and storages")
         if not platform.config.spark.runs_in_jobs:  # otherwise another machine reads the lakes
-            _require_access(platform.run_context(day, as_of), *places_of(platform, selection))
+            _require_access(platform.run_context(day, as_of), *places)
         plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, observer=progress, verbose=settings.verbose)
     ignore_interrupts()
     _print_unused_rules(platform.run_context(day, as_of))
@@ -148,6 +149,7 @@ def _print_listings(context: RunContext) -> None:
 
 def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) -> None:
     from gc_assets.stages.read.reversibility import reversibility_json
+    from gc_assets.stages.records.purged_files import describe_quarantine
 
     active_plans = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
@@ -157,6 +159,9 @@ def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) 
         )
     elif not active_plans:
         print_message("Nothing to do: no plan contains a file." if plans else "The selection includes no storage, so there is no plan.")
+    for header in plans if not active_plans else ():
+        if text := describe_quarantine(platform.run_context(header.run_date), header.storage):
+            print_message(f"{platform.config.label_of(header.storage)}: {text}")
     for header in plans:
         if text := _foreign_files(header):
             print_message(f"{header.storage}: {text}")
@@ -185,6 +190,7 @@ def _foreign_files(header: PlanHeader) -> str | None:
 
 def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
     """Print a plan: its gates, its effects, one line that counts its work, and the next command."""
+    from gc_assets.core.gates import message_of
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
 
@@ -192,7 +198,7 @@ def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
     if is_text:
         print_data(plan_line(header, config.label_of(header.storage)), "refused" if header.failed_gates else "passed")
     for gate in header.failed_gates:
-        for line in with_commands(f"Refused by gate {gate.name}: {gate.message}"):
+        for line in with_commands(f"Refused by gate {gate.name}: {message_of(gate, header.failed_gates)}"):
             print_message(line, "refused")
     if header.historical:
         print_message(f"{header.storage}: {header.run_date} was not frozen on its own date, so this plan cannot be applied.")

@@ -11,6 +11,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, Final, Literal, get_args
 
 from gc_assets.core.commands import command
+from gc_assets.core.gates import message_of
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import count_of, format_bytes
@@ -194,7 +195,7 @@ def _plan_notifications(last: LastRun, now: datetime) -> Iterator[Notification]:
     plan = f"{header.storage}: plan {_short(header)} of {header.run_date}"
     if last.status == "refused":
         gates = ", ".join(gate.name for gate in header.failed_gates)
-        reasons = "\n".join(f"{gate.name}: {gate.message}" for gate in header.failed_gates)
+        reasons = "\n".join(f"{gate.name}: {message_of(gate, header.failed_gates)}" for gate in header.failed_gates)
         yield _plan_notification(header, "plan_refused", f"{plan} is refused by {gates}", reasons)
     if last.status != "ready" or not header.has_work:
         return

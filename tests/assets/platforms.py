@@ -46,6 +46,7 @@ def stored_plan(
     run_date: str = TODAY,
     historical: bool = False,
     action: str = QUARANTINE,
+    source_plan_id: str | None = None,
     max_delete_bytes: int = 10**12,
     **of_header: Any,
 ) -> PublishedTable:
@@ -60,6 +61,7 @@ def stored_plan(
             "reason": "unreferenced",
             "lake": "sales",
             "after_expiry": False,
+            "source_plan_id": source_plan_id,
         }
         for index in range(files)
     ]

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from gc_assets.cli import output
 from gc_assets.cli.decision import print_next_step
 from gc_assets.cli.main import cli
-from gc_assets.core.plan import Amount
+from gc_assets.core.gates import lakes_present, live_drop
+from gc_assets.core.plan import Amount, LiveCount
 from gc_assets.resources.platform import load_platform
 from gc_assets.stages.delete.plan import header_of
 from tests.assets.platforms import NOW, stored_plan
@@ -82,6 +83,16 @@ def test_apply_in_mode_plan_names_the_mode_and_the_missing_approval(plans: Plans
     assert "not approved" not in plans.call("apply", plan).stderr
 
 
+def test_apply_interrupted_before_its_first_change_names_that(plans: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    plan = plans.add()
+    monkeypatch.setattr("gc_assets.stages.records.plans.find_plan", interrupt)
+    result = plans.call("apply", plan)
+    assert (result.exit_code, "interrupted before this command changed anything" in result.stderr) == (130, True)
+
+
 @pytest.mark.usefixtures("terminal")
 def test_refusal_ends_with_one_command(plans: Plans) -> None:
     plan = plans.add(max_delete_bytes=100)
@@ -124,6 +135,34 @@ def test_next_step_of_a_refused_plan_names_its_gates(plans: Plans, capsys: pytes
         "To approve it in spite of its gates:",
         f"  gc-assets approve {header.plan_id[:12]} --by YOUR_NAME --override delete_bytes",
     ]
+
+
+def test_refused_plan_without_actions_is_listed_and_accepted_by_its_override(plans: Plans) -> None:
+    gate = live_drop(LiveCount(1), LiveCount(100), 0.2)
+    plan = plans.add(files=0, gates=(gate,))
+    assert (plans.status(), plan in plans.call("plans").stdout) == ("refused", True)
+    refused = plans.call("approve", plan, "--by", "ada")
+    assert (refused.exit_code, "live_drop: " in refused.stderr) == (3, True)
+    assert refused.stderr.splitlines()[-1] == f"  gc-assets approve {plan} --by WHO --override live_drop"
+    mistyped = plans.call("approve", plan, "--by", "ada", "--override", "live_dorp")
+    assert (mistyped.exit_code, "--override live_dorp: no such gate" in mistyped.stderr) == (2, True)
+    approved = plans.call("approve", plan, "--by", "ada", "--override", "live_drop")
+    assert approved.stderr.splitlines()[-1] == "The next run counts from this one; there is nothing to apply."
+    assert "Nothing to do: the plan contains no actions." in plans.call("apply", plan).stderr
+    assert plans.status() == "approved"
+
+
+def test_plan_without_actions_and_refusals_is_not_listed(plans: Plans) -> None:
+    plan = plans.add(files=0)
+    assert json.loads(plans.call("plans", "--format", "json").stdout) == []
+    assert "has no work" in plans.call("approve", plan, "--by", "ada").stderr
+
+
+def test_no_override_is_offered_next_to_a_gate_without_one(plans: Plans) -> None:
+    gates = (live_drop(LiveCount(1), LiveCount(100), 0.2), lakes_present(["sales (no live files now)"]))
+    refused = plans.call("approve", plans.add(gates=gates), "--by", "ada")
+    assert "live_drop: " in refused.stderr
+    assert "--override" not in refused.stderr
 
 
 def test_plans_show_decisions_and_deadlines(plans: Plans) -> None:

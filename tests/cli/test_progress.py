@@ -62,7 +62,7 @@ def test_finished_step_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     progress.start_assets(2)
     progress.finish_asset(PublishedAsset("sales", "lake_refs", 1_234, 0.5))
     assert capsys.readouterr().err == f"  {'sales/lake_refs':<40}{'1,234':>14} rows     0.5 s\n"
-    assert screen(progress, 80) == ["2 of 2"]
+    assert screen(progress, 80) == ["asset 2 of 2"]
     progress.finish_asset(PublishedAsset("sales", "policy_table", None, 0.5))
     assert screen(progress, 80) == [""]
 

@@ -14,11 +14,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.read.browse import batches
 from gc_assets.stages.read.dropped_tables import dropped_names
+from gc_assets.stages.records.plans import list_plans
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES
 
@@ -70,7 +72,7 @@ def amounts_by_table(context: RunContext, header: PlanHeader, published: Publish
 
 
 def _files(context: RunContext, header: PlanHeader, published: PublishedTable) -> Iterator[tuple[_Group, Amount]]:
-    owners, names = _owners(context, header, published), _table_names(context, header)
+    owners, names = _owners(context, header, published), _table_names(context, header, published)
     by = ["lake", "table_uuid"]
     sums = [
         pa.Table.from_batches([batch]).join(owners, "key").group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
@@ -86,18 +88,34 @@ def _files(context: RunContext, header: PlanHeader, published: PublishedTable) -
 
 
 def _owners(context: RunContext, header: PlanHeader, published: PublishedTable) -> pa.Table:
-    """Return the table uuid of those keys of the plan that `orphan_files` contains."""
+    """Return the table uuid of those keys of the plan that `orphan_files` of its sweeps contain."""
     schema = pa.schema([ORPHAN_FILES.schema.field(name) for name in ("key", "table_uuid")])
-    orphans = context.state.current(header.storage, ORPHAN_FILES.name, header.run_date)
-    if orphans is None or orphans.receipt.rows > MAX_ORPHANS or published.receipt.rows > MAX_ROWS:
+    orphans = _sweeps(context, header, published)
+    if not orphans or sum(table.receipt.rows for table in orphans) > MAX_ORPHANS or published.receipt.rows > MAX_ROWS:
         return schema.empty_table()
     keys = read_rows(context.state, DELETION_PLAN, published, columns=["key"]).column("key").combine_chunks()
-    found = batches(context.state, ORPHAN_FILES.schema, orphans.paths(), schema.names)
-    return pa.Table.from_batches([batch.filter(pc.is_in(batch.column("key"), value_set=keys)) for batch in found], schema)
+    found = batches(context.state, ORPHAN_FILES.schema, [path for table in orphans for path in table.paths()], schema.names)
+    rows = pa.Table.from_batches([batch.filter(pc.is_in(batch.column("key"), value_set=keys)) for batch in found], schema)
+    # A key that several sweeps contain is counted once.
+    once = rows.group_by("key", use_threads=False).aggregate([("table_uuid", "first")])
+    return pa.table({"key": once.column("key"), "table_uuid": once.column("table_uuid_first")})
 
 
-def _table_names(context: RunContext, header: PlanHeader) -> dict[tuple[str, str | None], str]:
-    found = dropped_names(context, context.state.current(header.storage, ORPHAN_FILES.name, header.run_date))
+def _sweeps(context: RunContext, header: PlanHeader, published: PublishedTable) -> list[PublishedTable]:
+    """Return `orphan_files` of the plan's run, and of the runs whose plans quarantined its purges."""
+    dates = {header.run_date}
+    if PURGE in header.totals and published.receipt.rows <= MAX_ROWS:
+        sources = read_rows(context.state, DELETION_PLAN, published, columns=["source_plan_id"]).column("source_plan_id")
+        plan_ids = set(sources.unique().to_pylist())
+        dates |= {plan.header.run_date for plan in list_plans(context.config, header.storage) if plan.header.plan_id in plan_ids}
+    found = (context.state.current(header.storage, ORPHAN_FILES.name, day) for day in sorted(dates, reverse=True))
+    return [table for table in found if table is not None]
+
+
+def _table_names(context: RunContext, header: PlanHeader, published: PublishedTable) -> dict[tuple[str, str | None], str]:
+    found: dict[tuple[str, str | None], str] = {}
+    for orphans in reversed(_sweeps(context, header, published)):  # a newer name replaces an older one
+        found |= dropped_names(context, orphans)
     for lake in context.config.lakes:
         refs = context.state.current(lake.name, LAKE_REFS.name, header.run_date)
         if refs is not None:

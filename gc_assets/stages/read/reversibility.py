@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
@@ -68,10 +69,16 @@ class Reversibility:
         )
 
 
-def describe_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> Reversibility:
+def describe_reversibility(
+    header: PlanHeader, config: Config, *, restored: bool = False, applied_at: datetime | None = None
+) -> Reversibility:
     """Describe the effects of a plan, for review before and after its approval.
 
-    `restored` means that the plan's quarantined files were restored.
+    Args:
+        header: The plan.
+        config: The configuration.
+        restored: True if the plan's quarantined files were restored.
+        applied_at: The end of its apply, or None before it.
     """
     quarantined, purged = header.totals.get(QUARANTINE, Amount()), header.totals.get(PURGE, Amount())
     edits = [(lake, count, _kind(config, lake)) for lake, count in _history_edits(header).items()]
@@ -81,7 +88,7 @@ def describe_reversibility(header: PlanHeader, config: Config, *, restored: bool
     return Reversibility(
         _join(_reversible_effects(header, quarantined, reversible_edits, days, restored=restored)),
         _join(_final_effects(header, purged, edits)),
-        _join(_freed_bytes(Amount() if restored else quarantined, purged, header.uploads, days)),
+        _join(_freed_bytes(Amount() if restored else quarantined, purged, header.uploads, days, applied_at)),
     )
 
 
@@ -165,7 +172,7 @@ def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Con
             back = f" `{command('restore', plan=header.plan_id[:12])}` moves them back." if phase == QUARANTINE and count else ""
             final = " This cannot be undone." if is_final and count else ""
             moved = f"{at_least}{count:,} of {count_of(planned, subject)} {done}"
-            yield f"{phase.capitalize()}: {moved}.{final}{back}{_may_be_done(unknown, count)}"
+            yield f"{phase.capitalize()}: {moved}.{final}{back}{_may_be_done(unknown, done.split()[0])}"
 
 
 def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, recorded: RecordedActions, config: Config) -> Iterator[str]:
@@ -181,11 +188,11 @@ def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, record
     more = f" and {len(names) - _MAX_TABLES:,} more" if len(names) > _MAX_TABLES else ""
     tables = f" ({', '.join(names[:_MAX_TABLES])}{more})" if names else ""
     made = f"{count:,} of {count_of(planned, 'edit')} of the history of lake {lake} made{tables}."
-    yield f"{EXPIRE.capitalize()}: {made}{undo if count else ''}{_may_be_done(unknown, count)}"
+    yield f"{EXPIRE.capitalize()}: {made}{undo if count else ''}{_may_be_done(unknown, 'made')}"
 
 
-def _may_be_done(count: int, done: int) -> str:
-    return f" {count:,} {'more ' if done else ''}may have been executed; the next apply checks them." if count else ""
+def _may_be_done(count: int, done: str) -> str:
+    return f" {count:,} more may have been {done}; the next apply checks them." if count else ""
 
 
 def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> str:
@@ -264,13 +271,16 @@ def _final_effects(header: PlanHeader, purged: Amount, edits: Iterable[tuple[str
         yield "quarantine is deferred, so files stay in place, and the plan that purges them deletes them there permanently"
 
 
-def _freed_bytes(quarantined: Amount, purged: Amount, uploads: Uploads, days: int | None) -> Iterator[str]:
+def _freed_bytes(quarantined: Amount, purged: Amount, uploads: Uploads, days: int | None, applied_at: datetime | None) -> Iterator[str]:
     if purged.files:
         yield f"{format_bytes(purged.bytes)} immediately, by the purge"
     if uploads.count:
         yield f"{format_bytes(uploads.bytes)} immediately, by aborting unfinished uploads"
     if quarantined.files:
-        when = "" if days is None else f", at the earliest {count_of(days, 'day')} after this plan is applied"
+        wait = f"{count_of(days or 0, 'day')} after this plan is applied"
+        if applied_at is not None:
+            wait = f"on {applied_at + timedelta(days=days or 0):%Y-%m-%d}"
+        when = "" if days is None else f", at the earliest {wait}"
         yield f"{format_bytes(quarantined.bytes)} when a later plan purges them{when}"
 
 

@@ -20,6 +20,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
 from gc_assets.core.errors import GateRefused, StateError, UsageError
+from gc_assets.core.gates import message_of
 from gc_assets.core.outcomes import select_not_done
 from gc_assets.core.phases import EXPIRE
 from gc_assets.core.plan import Amount, GateResult, PlanHeader, PlanSummary, completed_header, gate_name, is_intact
@@ -335,7 +336,8 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
 
     Raises:
         GateRefused: If the plan must not be approved. The message names the gates and their overrides.
-        UsageError: If the approval has no name, or the plan has neither work nor an overridden gate.
+        UsageError: If the approval has no name, an override names no gate, or the plan has neither
+            work nor a gate that failed or is overridden.
     """
     plan, now = _find_open_plan(config, clock, plan_id, by), clock.now()
     header = plan.header
@@ -344,8 +346,9 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
     refuse_other_key(header, config)
     # Later runs, and plans of other storages, use the overrides of a plan without work too. They
     # also wait for missing files that the gate allows.
+    refuse_unknown_gates(header, overrides)
     is_overridden = any(gate.name in overrides and (not gate.passed or gate.numbers.get("unlisted")) for gate in header.gates)
-    if not header.has_work and not is_overridden:
+    if not header.has_work and not header.failed_gates and not is_overridden:
         raise UsageError(f"plan {header.plan_id} has no work, so there is nothing to approve")
     if now >= header.approve_before:
         raise GateRefused(
@@ -469,6 +472,14 @@ def used_plan_ids(config: Config, storage_name: str) -> set[str]:
     return {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
 
 
+def refuse_unknown_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
+    """Raise `UsageError` if an override names no gate of the plan."""
+    unknown = {gate_name(name) for name in overrides} - {gate_name(gate.name) for gate in header.gates}
+    if unknown:
+        known = ", ".join(gate.name for gate in header.gates if gate.overridable)
+        raise UsageError(f"--override {', '.join(sorted(unknown))}: no such gate; gates that can be overridden are {known}")
+
+
 def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
     """Raise `GateRefused` with every failed gate that no override passes.
 
@@ -476,14 +487,11 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
         GateRefused: If a gate failed and is not overridden.
         UsageError: If an override names no gate of the plan.
     """
+    refuse_unknown_gates(header, overrides)
     overrides = tuple(map(gate_name, overrides))
-    unknown = set(overrides) - {gate_name(gate.name) for gate in header.gates}
-    if unknown:
-        known = ", ".join(gate.name for gate in header.gates if gate.overridable)
-        raise UsageError(f"--override {', '.join(sorted(unknown))}: no such gate; gates that can be overridden are {known}")
     stopped = [gate for gate in header.failed_gates if not (gate.overridable and gate_name(gate.name) in overrides)]
     if stopped:
-        lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in stopped)
+        lines = "\n".join(f"  {gate.name}: {message_of(gate, header.failed_gates)}" for gate in stopped)
         way_out = override_command(header, overrides)
         advice = f"\nTo override all of them: `{way_out}`" if way_out is not None else ""
         raise GateRefused(f"plan {header.plan_id[:12]} of storage {header.storage} is refused by its gates:\n{lines}{advice}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from typing import Final
 
@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Amount
 from gc_assets.core.rehearsals import mark_rehearsal
-from gc_assets.core.units import format_bytes
-from gc_assets.stages.records.ledger import CopySelection, LogReader, newest_entries
+from gc_assets.core.units import count_of, format_bytes
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.ledger import SHARE_ROWS, CopySelection, LogReader, newest_entries
 from gc_assets.state.journal import State
 
 _MAX_PLANS: Final = 3
@@ -72,6 +73,24 @@ def count_restorable(state: State, storage_name: str) -> dict[str, int]:
         last = newest_entries(entries, ("key", "by"))
         counts.update(last.filter(_equals(last, phase=QUARANTINE)).column("by").to_pylist())
     return dict(counts)
+
+
+def describe_quarantine(context: RunContext, storage_name: str) -> str | None:
+    """Return a sentence on the files in quarantine and the date of their first purge.
+
+    Returns:
+        None if there are no such files, or too many log entries to read them into memory.
+    """
+    reader = LogReader.of(context.state, storage_name)
+    if not reader.rows or reader.rows > SHARE_ROWS:
+        return None
+    copies = CopySelection(rehearsal=context.clock.is_rehearsal).find_copies(reader.read_all())
+    if not copies.num_rows:
+        return None
+    amount = f"{count_of(copies.num_rows, 'file')} ({format_bytes(pc.sum(copies.column('size_bytes')).as_py() or 0)})"
+    due = pc.min(copies.column("quarantined_at")).as_py() + timedelta(days=context.storage(storage_name).quarantine_days)
+    first = f"; the first can be purged from {due:%Y-%m-%d}" if due > context.clock.now() else ""
+    return f"{amount} {'is' if copies.num_rows == 1 else 'are'} in quarantine{first}."
 
 
 def _select_purged(entries: pa.Table) -> PurgedFiles | None:

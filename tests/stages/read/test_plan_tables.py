@@ -1,11 +1,13 @@
 """Amounts of a plan by table."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
@@ -42,6 +44,21 @@ def amounts(tmp_path: Path, context: RunContext, **of_plan: Any) -> list[TableAm
 def test_planned_files_are_summed_by_table(tmp_path: Path, context: RunContext) -> None:
     publish_names(context)
     assert amounts(tmp_path, context, files=9) == [
+        TableAmounts("sales", "shop.orders", Amount(files=6, bytes=600)),
+        TableAmounts("sales", "shop.items", Amount(files=3, bytes=300)),
+    ]
+
+
+def test_purged_files_have_the_tables_of_the_plans_that_quarantined_them(tmp_path: Path) -> None:
+    """The sweep of the purge does not find the files any more, because they are in quarantine."""
+    before = NOW - timedelta(days=9)
+    publish_names(platform(tmp_path, now=before).run_context(before.date()))
+    source = header_of(stored_plan(platform(tmp_path, now=before), files=9, run_date=str(before.date())))
+    context = platform(tmp_path).run_context(NOW.date())
+    refs = [("u1", "shop.orders"), ("u2", "shop.items")]
+    publish_table(context, "sales", LAKE_REFS, [{"table_uuid": uuid, "table_name": name} for uuid, name in refs])
+    publish_table(context, "warehouse", ORPHAN_FILES, [])
+    assert amounts(tmp_path, context, files=9, action=PURGE, source_plan_id=source.plan_id) == [
         TableAmounts("sales", "shop.orders", Amount(files=6, bytes=600)),
         TableAmounts("sales", "shop.items", Amount(files=3, bytes=300)),
     ]

@@ -20,7 +20,7 @@ from gc_assets.stages.read.reversibility import (
     describe_reversibility,
     summarize_reversibility,
 )
-from tests.assets.platforms import platform, stored_plan
+from tests.assets.platforms import NOW, platform, stored_plan
 
 
 @pytest.fixture
@@ -45,6 +45,11 @@ def test_quarantined_files_can_be_restored_until_a_purge(at: Platform) -> None:
     assert "` moves them back, before a later plan with its own approval purges them, at the earliest 7 days after quarantine." in can
     assert cannot == "Cannot be undone: nothing."
     assert free == "Becomes free: 2 MB when a later plan purges them, at the earliest 7 days after this plan is applied."
+
+
+def test_applied_plan_has_a_date_of_its_purge(at: Platform) -> None:
+    found = describe_reversibility(plan(at, totals={QUARANTINE: AMOUNT}), at.config, applied_at=NOW)
+    assert found.becomes_free == "2 MB when a later plan purges them, at the earliest on 2026-03-21"
 
 
 def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> None:
@@ -130,11 +135,11 @@ def test_recorded_actions_of_an_interrupted_apply_begin_with_the_irreversible_on
     name = header.plan_id[:12]
     assert list(describe_recorded(header, RecordedActions(counts, edits, tables), at.config)) == [
         "Expire: 6 of 9 edits of the history of lake sales made (db.t0, db.t1, db.t2, db.t3, db.t4 and 2 more). They are final. "
-        "3 more may have been executed; the next apply checks them.",
+        "3 more may have been made; the next apply checks them.",
         f"Expire: 2 of 2 edits of the history of lake weather made. `gc-assets restore --plan {name} --history` undoes them.",
         "Purge: 3 of 7 files purged. This cannot be undone.",
         f"Quarantine: 20 of 50 files moved to quarantine. `gc-assets restore --plan {name}` moves them back. "
-        "5 more may have been executed; the next apply checks them.",
+        "5 more may have been moved; the next apply checks them.",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records import ledger
 from gc_assets.stages.records.ledger import CopySelection
-from gc_assets.stages.records.purged_files import PurgedFiles, count_restorable, find_purged, find_purged_by
-from tests.records import STORAGE, log_row, publish_log, run_context_at
+from gc_assets.stages.records.purged_files import PurgedFiles, count_restorable, describe_quarantine, find_purged, find_purged_by
+from tests.records import NOW, STORAGE, log_row, publish_log, run_context_at
 
 DAY = 24 * 60
 
@@ -51,6 +52,14 @@ def test_several_plans_and_days_are_named(context: RunContext) -> None:
     publish_log(context, *(log_row("c", "purge", plan, minutes=9 * DAY, source="p1", outcome="absent") for plan in ("p5",)))
     found = find(context, plan_id="p1")
     assert str(found) == "2 files (20 B) were purged permanently between 2026-11-21 and 2026-11-29 by plans p2, p5, and cannot be restored."
+
+
+def test_files_in_quarantine_have_the_date_of_the_first_purge(context: RunContext) -> None:
+    publish_log(context, log_row("d", "quarantine", "p3", minutes=2 * DAY))
+    first = NOW + timedelta(days=context.storage(STORAGE).quarantine_days)
+    assert describe_quarantine(context, STORAGE) == f"2 files (20 B) are in quarantine; the first can be purged from {first:%Y-%m-%d}."
+    publish_log(context, *(log_row(key, "purge", "p9", minutes=9 * DAY, source=by) for key, by in (("c", "p1"), ("d", "p3"))))
+    assert describe_quarantine(context, STORAGE) is None
 
 
 def test_purges_of_rehearsals_are_marked(context: RunContext) -> None:
