@@ -97,8 +97,8 @@ def _owners(context: RunContext, header: PlanHeader, published: PublishedTable) 
     found = batches(context.state, ORPHAN_FILES.schema, [path for table in orphans for path in table.paths()], schema.names)
     rows = pa.Table.from_batches([batch.filter(pc.is_in(batch.column("key"), value_set=keys)) for batch in found], schema)
     # A key that several sweeps contain is counted once.
-    once = rows.group_by("key", use_threads=False).aggregate([("table_uuid", "first")])
-    return pa.table({"key": once.column("key"), "table_uuid": once.column("table_uuid_first")})
+    unique = rows.group_by("key", use_threads=False).aggregate([("table_uuid", "first")])
+    return pa.table({"key": unique.column("key"), "table_uuid": unique.column("table_uuid_first")})
 
 
 def _sweeps(context: RunContext, header: PlanHeader, published: PublishedTable) -> list[PublishedTable]:
