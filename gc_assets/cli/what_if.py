@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command("what-if", short_help="Show what another retention or a deleted ref would free.")
 @run_date_option
 @click.option(
-    "--retention", metavar="T", help="Another default cut-off: 14d or a number of commits, and except for Iceberg a timestamp or forever."
+    "--retention", metavar="T", help="Another default cut-off: 14d, a number of commits, or for most kinds a timestamp or forever."
 )
 @click.option("--drop-ref", "dropped", multiple=True, metavar="R", help="Evaluate as if this branch or tag were deleted. Can be repeated.")
 @click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake. Can be repeated.")
@@ -54,7 +54,11 @@ def what_if_command(
     run_context = platform.run_context(run_date or platform.clock.today())
     names = [platform.config.lake_of_user(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
     if retention is not None:
-        _check_retention(retention, {platform.config.lake(name).kind for name in names})
+        try:
+            for name in names:
+                platform.config.lake(name).with_retention(retention)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--retention") from None
     changes = [f"retention {retention}"] if retention is not None else []
     changes += [f"without {', '.join(dropped)}"] if dropped else []
     concerned = names if retention is not None or not dropped else lakes_with_refs(run_context, names, dropped)
@@ -64,19 +68,6 @@ def what_if_command(
     print_message(describe_effect(effect, run_context))
     for note in effect.notes:
         print_message(f"Note: {note}.")
-
-
-def _check_retention(retention: str, kinds: Collection[str]) -> None:
-    """Raise `BadParameter` with the choices of these kinds if the value is not a cut-off."""
-    from gc_assets.core.units import parse_cutoff
-
-    try:
-        parse_cutoff(retention)
-    except ValueError as error:
-        message = str(error)
-        if set(kinds) == {"iceberg"} and "write none" in message:
-            message = f"{retention!r} is not a cut-off; write a duration such as 14d, or a number of snapshots"
-        raise click.BadParameter(message, param_hint="--retention") from None
 
 
 def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from click.testing import CliRunner, Result
 from gc_assets.cli import output
 from gc_assets.cli.decision import print_next_step
 from gc_assets.cli.main import cli
+from gc_assets.cli.plans import plan_row
 from gc_assets.core.gates import lakes_present, live_drop
 from gc_assets.core.plan import Amount, LiveCount
 from gc_assets.resources.platform import load_platform
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records.plans import PlanRecord, list_plans
 from tests.assets.platforms import NOW, stored_plan
 
 CLOCK = {"GC_ASSETS_UNSAFE_NOW": NOW.isoformat(), "COLUMNS": "100"}
@@ -163,6 +166,18 @@ def test_no_override_is_offered_next_to_a_gate_without_one(plans: Plans) -> None
     refused = plans.call("approve", plans.add(gates=gates), "--by", "ada")
     assert "live_drop: " in refused.stderr
     assert "--override" not in refused.stderr
+
+
+def test_plan_of_an_interrupted_apply_has_a_deadline(plans: Plans) -> None:
+    plans.add()
+    platform = load_platform(CLOCK, str(plans.path))
+    (listed,) = list_plans(platform.config)
+    begun = replace(listed, record=PlanRecord(is_begun=True))
+    row = plan_row(begun, NOW, platform.config)
+    assert (row["status"], row["apply_by"]) == ("partially applied", listed.header.apply_before)
+    ended = replace(listed, record=PlanRecord(finished_at=NOW, not_done={"quarantine/changed": 1}))
+    row = plan_row(ended, NOW, platform.config)
+    assert (row["status"], row["apply_by"]) == ("partially applied", None)
 
 
 def test_plans_show_decisions_and_deadlines(plans: Plans) -> None:

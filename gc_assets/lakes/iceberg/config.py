@@ -215,7 +215,10 @@ class IcebergLakeConfig(LakeConfig):
 
         The settings of a ref have priority.
         """
-        cutoff = parse_cutoff(keep)
+        try:
+            cutoff = parse_cutoff(keep)
+        except ValueError:
+            cutoff = Cutoff()
         if not cutoff.max_age and cutoff.keep_last is None:
             raise UsageError(f"lake {self.name}: Iceberg retains by age or number of snapshots; write for example 14d or 5, not {keep}")
         changed = {"max_snapshot_age": cutoff.max_age} if cutoff.max_age else {"min_snapshots_to_keep": cutoff.keep_last}
