@@ -214,7 +214,9 @@ def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
 def _reversibility(context: RunContext, plan: StoredPlan) -> tuple[str, ...]:
     if not plan.header.has_work:
         return ()
-    return describe_reversibility(plan.effective_header, context.config, restored=plan.restored_at is not None).lines
+    return describe_reversibility(
+        plan.effective_header, context.config, restored=plan.restored_at is not None, applied_at=plan.finished_at
+    ).lines
 
 
 def _describe_unfinished(context: RunContext, storage_name: str) -> str | None:

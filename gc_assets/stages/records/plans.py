@@ -165,6 +165,11 @@ class StoredPlan:
     is_begun: bool = False
 
     @property
+    def finished_at(self) -> datetime | None:
+        """When its execution ended, or None."""
+        return datetime.fromisoformat(self.finished["at"]) if self.finished is not None else None
+
+    @property
     def not_done(self) -> dict[str, int]:
         """Files, uploads and edits that its finished execution left undone, by `phase/outcome`."""
         return (_FinishRecord.model_validate(self.finished).not_done if self.finished is not None else None) or {}
@@ -186,8 +191,9 @@ class StoredPlan:
         return completed_header(self.header, done, self.header.expiry_actions if edited else {})
 
     def status_at(self, now: datetime) -> str:
-        finished_at = datetime.fromisoformat(self.finished["at"]) if self.finished is not None else None
-        record = PlanRecord(finished_at=finished_at, restored_at=self.restored_at, not_done=self.not_done or None, is_begun=self.is_begun)
+        record = PlanRecord(
+            finished_at=self.finished_at, restored_at=self.restored_at, not_done=self.not_done or None, is_begun=self.is_begun
+        )
         return record.status_of(self.header.summary, now, self.verdict)
 
 
