@@ -190,7 +190,7 @@ def _foreign_files(header: PlanHeader) -> str | None:
 
 def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
     """Print a plan: its gates, its effects, one line that counts its work, and the next command."""
-    from gc_assets.core.gates import message_of
+    from gc_assets.core.gate_messages import message_of
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
 

@@ -25,18 +25,6 @@ def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers
     return GateResult(name=name, passed=passed, message=to_message(message) + advice, overridable=overridable, numbers=numbers or {})
 
 
-def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
-    """Return the message of a failed gate, with its override only if the plan can be approved.
-
-    Args:
-        gate: The gate.
-        failed: All failed gates of the plan.
-    """
-    if all(other.overridable for other in failed):
-        return gate.message
-    return gate.message.removesuffix(f" {OVERRIDE.format(name=gate.name)}")
-
-
 def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
     """Fail if a plan has rows, and lakes of the storage have refs but no live files in it.
 

@@ -67,7 +67,7 @@ def _applied_plans(config: Config, listed: Iterable[ListedPlan], now: datetime) 
 def _applied_plan(config: Config, listed: ListedPlan, finished_at: datetime, now: datetime) -> AppliedPlan:
     plan = load_plan(config, State.of(config).open(listed.run))
     done, status = plan.effective_header, plan.status_at(now)
-    reversibility = describe_reversibility(done, config, restored=plan.restored_at is not None).lines
+    reversibility = describe_reversibility(done, config, restored=plan.restored_at is not None, applied_at=finished_at).lines
     status = status if plan.restored_at is None else "applied and restored"
     return AppliedPlan(done, status, finished_at, plan.verdict.approved_by, describe_not_done(plan.not_done), reversibility)
 

@@ -1,0 +1,20 @@
+"""Messages of failed gates, as users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gc_assets.core.gates import OVERRIDE
+from gc_assets.core.plan import GateResult
+
+
+def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
+    """Return the message of a failed gate, with its override only if the plan can be approved.
+
+    Args:
+        gate: The gate.
+        failed: All failed gates of the plan.
+    """
+    if all(other.overridable for other in failed):
+        return gate.message
+    return gate.message.removesuffix(f" {OVERRIDE.format(name=gate.name)}")
