@@ -18,7 +18,7 @@ from tests.interpreters import find_interpreter
 CHECKOUT: Final = Path(__file__).parents[2]
 BUILD: Final = CHECKOUT / "build" / "compat"
 # Their ranges are proved. The packages of the tests are the newest that fit.
-EXTRAS: Final = ("iceberg", "icechunk", "lakefs", "nessie", "databricks", "java")
+EXTRAS: Final = ("iceberg", "icechunk", "lakefs", "nessie", "azure", "gcs", "databricks", "java")
 TOOLS: Final = (
     "pytest>=9.2,<10",
     "pytest-timeout>=2.4",
