@@ -26,7 +26,6 @@ FORGET_AFTER = timedelta(days=365)
 # End of the reason to wait if a file is newer than the last run that read the table.
 READ_BEFORE_WRITE = "was written after a run last read the table"
 TABLE, REPOSITORY = "table", "repository"
-_WAITING_TIME = "its waiting time ends at"
 _MICROSECONDS = pa.timestamp("us", "UTC")
 _NEVER = 2**63 - 1
 _LAST_PART = re.compile(r"\.(`(?:[^`]|``)*`|[^.]*)$")
@@ -251,9 +250,7 @@ def find_reason_to_wait(
     if table.gone_since is None:
         raise ValueError(f"table {table.name} is listed")
     due_at = None if wait is None else table.gone_since + wait
-    reason = _find_reason(dropped, now, due_at, catalog, unreadable, listed, accepted)
-    if is_new and reason is not None and reason.startswith(_WAITING_TIME):
-        reason += ", if this run is accepted"
+    reason = _find_reason(dropped, now, due_at, catalog, unreadable, listed, accepted, is_new)
     return replace(dropped, due_at=due_at, waits_for=reason)
 
 
@@ -265,6 +262,7 @@ def _find_reason(
     unreadable: Sequence[str],
     listed: str | None,
     accepted: datetime | None,
+    is_new: bool,
 ) -> str | None:
     table, former = dropped.table, dropped.former_files
     if catalog is None:
@@ -281,7 +279,7 @@ def _find_reason(
     if former.newest is not None and former.newest >= dropped.before and former.newest_key is not None:
         return f"{show(former.newest_key)} {_describe_last_use(dropped)}"
     if accepted is None and due_at is not None and now < due_at:
-        return f"{_WAITING_TIME} {due_at:%Y-%m-%d %H:%M} UTC"
+        return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC{', if this run is accepted' if is_new else ''}"
     return None
 
 

@@ -14,8 +14,6 @@ import os
 import shutil
 import tempfile
 import threading
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,7 +28,7 @@ from azure.storage.blob import BlobServiceClient
 from gc_assets.config.azure import AzureConfig
 from tests.azure.credentials import ACCOUNT, APPLY_KEY, APPLY_VARIABLE, KEY, READ_VARIABLE
 from tests.debian import Unavailable, install, run_command, run_fetch
-from tests.ports import free_port
+from tests.ports import answers, free_port
 from tests.s3.daemons import daemons
 
 AZURITE = "azurite@3.37.0"
@@ -80,7 +78,7 @@ def azurite(folder: Path) -> Iterator[AzureServer]:
     quiet = ("--silent", "--skipApiVersionCheck", "--disableTelemetry", "--extentMemoryLimit", "2048")
     with daemons(log, {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}:{APPLY_KEY}"}) as group:
         group.start(node, str(program), *options, *quiet)
-        group.wait(lambda: _answers(server.endpoint))
+        group.wait(lambda: answers(server.endpoint))
         yield server
 
 
@@ -117,16 +115,6 @@ def _stop(running: ExitStack, process: int) -> None:
     """Stop a server in the process that started it, and not in a fork."""
     if os.getpid() == process:
         running.close()
-
-
-def _answers(endpoint: str) -> bool:
-    try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(endpoint, timeout=5).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def _folder() -> Path:

@@ -33,7 +33,7 @@ from google.cloud.storage import Client
 from gc_assets.config.gcs import GcsConfig
 from tests.debian import Unavailable, run_command, run_fetch
 from tests.gcs import server as honest
-from tests.ports import free_port
+from tests.ports import answers, free_port
 from tests.s3.daemons import daemons
 
 FAKE = "github.com/fsouza/fake-gcs-server@v1.56.1"
@@ -142,7 +142,7 @@ def own_process(folder: Path) -> Iterator[GcsServer]:
     running = GcsServer("own", f"http://127.0.0.1:{port}")
     with daemons(folder / "log", {"PYTHONPATH": str(CHECKOUT)}) as group:
         group.start(sys.executable, "-m", "tests.gcs.server", str(port))
-        group.wait(lambda: _answers(running.endpoint))
+        group.wait(lambda: answers(f"{running.endpoint}/_internal/healthcheck"))
         yield running
 
 
@@ -162,7 +162,7 @@ def fake_gcs_server(folder: Path) -> Iterator[GcsServer]:
         group.start(
             program, "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory", "-external-url", running.endpoint
         )
-        group.wait(lambda: _answers(running.endpoint))
+        group.wait(lambda: answers(f"{running.endpoint}/_internal/healthcheck"))
         yield running
 
 
@@ -194,16 +194,6 @@ def _stop(running: ExitStack, process: int) -> None:
     """Stop a server in the process that started it, and not in a fork."""
     if os.getpid() == process:
         running.close()
-
-
-def _answers(endpoint: str) -> bool:
-    try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{endpoint}/_internal/healthcheck", timeout=5).close()
-    except urllib.error.HTTPError:
-        return True  # our own server has no such page
-    except OSError:
-        return False
-    return True
 
 
 def _bin() -> Path:

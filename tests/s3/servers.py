@@ -21,8 +21,6 @@ import struct
 import sys
 import tempfile
 import threading
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -36,7 +34,7 @@ from botocore.config import Config
 
 from gc_assets.config.s3 import S3Config
 from tests.debian import Unavailable, install, run_command, run_fetch
-from tests.ports import free_port
+from tests.ports import answers, free_port
 from tests.s3.ceph_packages import configuration, fetch_packages, programs_directory
 from tests.s3.daemons import Daemons, daemons
 
@@ -151,7 +149,7 @@ def ceph_rgw(folder: Path) -> Iterator[S3Server]:
     path = os.environ["PATH"] if directory is None else f"{directory}:{os.environ['PATH']}"
     with daemons(server.log, {"CEPH_CONF": str(conf), "CEPH_ARGS": "", "PATH": path}) as group:
         _start_ceph(group, folder, conf)
-        group.wait(lambda: _answers(server.endpoint), {"radosgw": "failed initializing frontend"})
+        group.wait(lambda: answers(server.endpoint), {"radosgw": "failed initializing frontend"})
         for name, (access_key, secret_key) in (("owner", OWNER), ("stranger", STRANGER)):
             keys = (f"--access-key={access_key}", f"--secret-key={secret_key}", "--caps=roles=*")
             group.run("radosgw-admin", "user", "create", f"--uid={name}", f"--display-name={name}", *keys)
@@ -178,7 +176,7 @@ def versitygw(folder: Path) -> Iterator[S3Server]:
     with daemons(server.log, {"ROOT_ACCESS_KEY": OWNER[0], "ROOT_SECRET_KEY": OWNER[1]}) as group:
         directories = ("--iam-dir", str(folder / "users"), "posix", "--versioning-dir", str(folder / "versions"), str(folder / "data"))
         group.start(program, "--port", f"127.0.0.1:{port}", "--keep-alive", *directories)
-        group.wait(lambda: _answers(server.endpoint))
+        group.wait(lambda: answers(server.endpoint))
         yield server
 
 
@@ -229,16 +227,6 @@ def _server(kind: str, folder: Path) -> S3Server:
     log = folder / "log"
     log.mkdir(parents=True, exist_ok=True)
     return S3Server(kind, "", *OWNER, log)
-
-
-def _answers(endpoint: str) -> bool:
-    try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(endpoint, timeout=5).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def _start_ceph(group: Daemons, folder: Path, conf: Path) -> None:

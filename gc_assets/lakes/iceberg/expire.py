@@ -57,7 +57,7 @@ class CatalogExpiry:
             return readers.map(lambda address: read_spec_ids(address, self.objects.read(address)), addresses)
 
         locations = list(index.tables.get(uuid, {}))
-        return outcomes + MetadataPruning(self.catalog, self.read_current, read_specs, uuid, locations, pruning).run()
+        return outcomes + MetadataPruning(self.catalog, self.read_current, uuid, locations, pruning, read_specs).run()
 
     def _build_table_expiry(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> TableExpiry:
         locations, checker = index.tables.get(uuid, {}), ReadabilityChecker(self.objects, readers)

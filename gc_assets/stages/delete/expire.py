@@ -54,6 +54,8 @@ from gc_assets.stores.execution import current_user, release_on_exit
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
+# Key of records since 0.2.
+_DAMAGED: Final = "spoilt"
 OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
 WITHOUT_RULE: Final = "no rule of `retention.delete_idle` matches the branch now"
 
@@ -148,7 +150,7 @@ class ExpiryRecord:
             record_damage(self.context.state, self.lake, self.header.plan_id, damaged)
         rows = [
             asdict(item.action)
-            | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), "spoilt": item.damaged}
+            | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), _DAMAGED: item.damaged}
             | ({"is_uncertain": True} if item.is_uncertain else {})
             for item in outcomes
         ]
@@ -180,7 +182,7 @@ class ExpiryRecord:
                     verdict=row.pop("verdict"),
                     error=row.pop("error"),
                     at=datetime.fromisoformat(row.pop("at")),
-                    damaged=row.pop("spoilt", False),
+                    damaged=row.pop(_DAMAGED, False),
                     is_uncertain=row.pop("is_uncertain", False),
                     action=ExpiryAction(**row),
                 )
@@ -326,9 +328,8 @@ def _cancel_edits(
     """
     can_finish = resumed and any(lake.name == record.lake for lake in record.context.config.lakes)
     finished = [action for action in pending if can_finish and action not in recorded and action.action != DELETE_IDLE_BRANCH]
-    cancelled, at = [action for action in pending if action not in finished], record.context.clock.now()
-    if cancelled:
-        record.record_outcomes([_cancel(action, recorded.get(action), at, is_interrupted=resumed) for action in cancelled], lease.token)
+    cancelled = [action for action in pending if action not in finished]
+    _record_cancelled(record, cancelled, recorded, lease, resumed=resumed)
     return finished
 
 
@@ -344,11 +345,23 @@ def _cancel_without_rule(
     deletions = [action for action in pending if action.action == DELETE_IDLE_BRANCH]
     rules = record.context.config.lake(record.lake).idle_rules if deletions else ()
     cancelled = [action for action in deletions if find_rule(rules, str(action.ref_name)) is None]
-    if cancelled:
-        at = record.context.clock.now()
-        outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=resumed, reason=WITHOUT_RULE) for action in cancelled]
-        record.record_outcomes(outcomes, lease.token)
+    _record_cancelled(record, cancelled, recorded, lease, resumed=resumed, reason=WITHOUT_RULE)
     return [action for action in pending if action not in cancelled]
+
+
+def _record_cancelled(
+    record: ExpiryRecord,
+    cancelled: Sequence[ExpiryAction],
+    recorded: Mapping[ExpiryAction, EditOutcome],
+    lease: Lease,
+    *,
+    resumed: bool,
+    reason: str = OUT_OF_DATE,
+) -> None:
+    at = record.context.clock.now()
+    outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=resumed, reason=reason) for action in cancelled]
+    if outcomes:
+        record.record_outcomes(outcomes, lease.token)
 
 
 def _defer_unreadable(

@@ -1,0 +1,117 @@
+"""Edit a table in one atomic commit: compare, commit, retry and check the effect."""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.typedef import Identifier
+
+from gc_assets.core.errors import GcError
+from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, CommitDenied, CommitRejected, NotLoadable
+from gc_assets.lakes.iceberg.metadata import TableMetadata
+from gc_assets.lakes.iceberg.registrations import Registration
+from gc_assets.lakes.iceberg.removal import BranchCreation, Pruning
+from gc_assets.lakes.iceberg.revalidate import Removal
+from gc_assets.lakes.iceberg.table_expiry import FIRST_WAIT_SECONDS, MAX_ATTEMPTS, ReadRegistration
+from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict
+
+TableChange = Removal | Pruning | BranchCreation
+
+
+@dataclass(slots=True)
+class TableCommit(ABC):
+    """One commit to a table for several actions.
+
+    Attributes:
+        catalog: The client of the catalog.
+        read_registration: Reads the registration of a name and a metadata address.
+        uuid: The uuid of the table.
+        locations: Its names.
+        actions: The actions.
+        is_committed: True if a commit was sent.
+        damage: Unplanned changes of the commit, or None.
+    """
+
+    catalog: CatalogClient
+    read_registration: ReadRegistration
+    uuid: str
+    locations: Sequence[Identifier]
+    actions: Sequence[ExpiryAction]
+    is_committed: bool = field(default=False, init=False)
+    damage: str | None = field(default=None, init=False)
+
+    @abstractmethod
+    def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
+        """Return outcomes of the actions that need no commit, and the others."""
+
+    @abstractmethod
+    def build_change(self, name: str, table: TableMetadata, pending: Sequence[ExpiryAction]) -> TableChange:
+        """Return the commit that executes the actions."""
+
+    def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
+        """Return what a commit changed without approval, or None.
+
+        Args:
+            change: The commit.
+            name: The name of the table.
+            address: Its new metadata.
+        """
+        del change, name, address
+        return None
+
+    def run(self) -> list[ExpiryOutcome]:
+        """Execute the actions and return one outcome per action. Errors become outcomes."""
+        try:
+            return self._run()
+        except Exception as error:  # noqa: BLE001 - an error of a catalog or store fails only this table
+            reason = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
+            if self.is_committed:
+                reason = f"a commit was sent, but its outcome is unknown: {reason}; apply again"
+            return self.report("denied" if isinstance(error, CommitDenied | NotLoadable) and not self.is_committed else "failed", reason)
+
+    def _run(self) -> list[ExpiryOutcome]:
+        if len(self.locations) != 1:
+            return self.report("changed", f"the catalog has {len(self.locations)} tables with uuid {self.uuid} now, expected 1")
+        attempt = 0
+        while True:
+            loaded = self.catalog.load(self.locations[0])
+            if loaded is None or loaded.table_uuid not in {self.uuid, None}:
+                return self.report("changed", f"the catalog no longer has a table with uuid {self.uuid}: it was dropped or re-created")
+            registration = self.read_registration(loaded.name, loaded.metadata_location)
+            if registration.table.table_uuid != self.uuid:
+                found = f"table {loaded.name} has the uuid {registration.table.table_uuid} now, expected {self.uuid}"
+                return self.report("changed", found)
+            settled, pending = self.settle(registration)
+            if not pending:
+                return settled
+            if self.is_committed:
+                ignored = self.damage or "the catalog accepted the commit, but the table did not change; apply again"
+                return [*settled, *(ExpiryOutcome(action, "failed", ignored, damaged=self.damage is not None) for action in pending)]
+            try:
+                self._commit(loaded, registration.table, pending)
+            except CommitRejected as error:
+                attempt += 1
+                if attempt == MAX_ATTEMPTS:
+                    return [*settled, *(ExpiryOutcome(action, "failed", str(error)) for action in pending)]
+                time.sleep(FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+
+    def _commit(self, loaded: CatalogTable, table: TableMetadata, pending: Sequence[ExpiryAction]) -> None:
+        change = self.build_change(loaded.name, table, pending)
+        try:
+            address = self.catalog.commit(loaded, change)
+        except (CommitRejected, CommitDenied):
+            raise
+        except GcError:  # it may have taken effect: the next load of the table shows that
+            self.is_committed = True
+            raise
+        self.is_committed = True
+        if damage := self.find_damage(change, loaded.name, address):
+            self.damage = f"the catalog accepted the commit, but {damage}"
+
+    def report(self, verdict: ExpiryVerdict, reason: str) -> list[ExpiryOutcome]:
+        """Return the same outcome for all actions."""
+        return [ExpiryOutcome(action, verdict, reason) for action in self.actions]
