@@ -14,6 +14,7 @@ from gc_assets.assets.command_events import Event, history_undo_events, restore_
 from gc_assets.assets.deletion_log import DELETE_POOL
 from gc_assets.assets.failures import translate_errors
 from gc_assets.assets.plan_events import plan_event
+from gc_assets.assets.plan_metadata import apply_deadline
 from gc_assets.assets.step_log import forward_logs
 from gc_assets.assets.waiting_plans import choices, describe_waiting, require_chosen_plan
 from gc_assets.config.models import PageJob
@@ -180,7 +181,7 @@ def _decision_metadata(plan: StoredPlan, event: ApprovalEvent) -> dict[str, Any]
     metadata = {"storage": plan.header.storage, "plan_id": event.plan_id, "decision": decision, "status": plan.status_at(event.at)}
     if plan.verdict.missing is not None:
         metadata["missing"] = plan.verdict.missing
-    return {**metadata, "apply_before": dg.MetadataValue.timestamp(plan.header.apply_before)}
+    return {**metadata, **apply_deadline(plan.header)}
 
 
 def _restore_metadata(result: RestoreResult) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from gc_assets.core.plan import GateResult, PlanHeader
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.stages.read.plan_tables import TableAmounts
-from gc_assets.stages.read.plan_text import describe_edits
+from gc_assets.stages.read.plan_text import describe_edits, nothing_to_apply
 from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.records.plans import PARTIALLY_APPLIED, StoredPlan
 
@@ -130,7 +130,11 @@ def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, deta
             yield _wrap(f"**Approved by** {_cut(verdict.approved_by or '')}: {len(verdict.approvals):,} of {verdict.needed:,} approvals")
         yield from _approval(header, config, now, detail)
     elif status == "approved":
-        yield _wrap(f"**Approved by** {_cut(verdict.approved_by or '')}")
+        approved = f"**Approved by** {_cut(verdict.approved_by or '')}"
+        if not header.has_work:
+            yield _wrap(f"{approved}. {nothing_to_apply(header)}")
+            return
+        yield _wrap(approved)
         yield _wrap(f"**Apply before** {_minute(header.apply_before)}: {apply_action(config, header, short=detail == _SHORT)}")
         if detail == _FULL:
             yield from _yaml(apply_config(config, header))

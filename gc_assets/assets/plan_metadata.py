@@ -87,8 +87,13 @@ def _verdict_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
         **rejected,
         "approvals": f"{len(verdict.approvals):,} of {verdict.needed:,}",
         "approve_before": dg.MetadataValue.timestamp(header.approve_before),
-        "apply_before": dg.MetadataValue.timestamp(header.apply_before),
+        **apply_deadline(header),
     }
+
+
+def apply_deadline(header: PlanHeader) -> dict[str, Any]:
+    """Return until when the plan can be applied. Empty for a plan without actions."""
+    return {"apply_before": dg.MetadataValue.timestamp(header.apply_before)} if header.has_work else {}
 
 
 def _tables(tables: Sequence[TableAmounts]) -> dg.TableMetadataValue:

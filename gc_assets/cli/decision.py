@@ -48,6 +48,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
       gc-assets approve 3f9c2a71d004 --by ada --comment "as agreed with the owners"
       gc-assets approve 3f9c2a71d004 --by ada --override live_drop --yes
     """
+    from gc_assets.stages.read.plan_text import nothing_to_apply
     from gc_assets.stages.read.reversibility import apply_command
     from gc_assets.stages.records.plans import approve, find_approvable_plan, load_plan
 
@@ -62,7 +63,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     report_decision(platform.run_context(platform.clock.today()), plan)
     _print_decision(platform.config, plan, event, format_)
     if plan.verdict.missing is None and not plan.header.has_work:
-        print_message(_nothing_to_apply(plan.header))
+        print_message(f"{nothing_to_apply(plan.header)}.")
     elif plan.verdict.missing is None:
         print_command(f"Apply before {plan.header.apply_before:%Y-%m-%d %H:%M}Z", apply_command(plan.header, platform.config))
     elif plan.verdict.rejections:
@@ -99,6 +100,7 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
 def print_next_step(config: Config, header: PlanHeader) -> None:
     """Print what a user can do with a plan next, by the decisions on it so far."""
     from gc_assets.core.approvals import Verdict
+    from gc_assets.stages.read.plan_text import nothing_to_apply
     from gc_assets.stages.read.reversibility import apply_command
     from gc_assets.stages.records.plans import list_plans, override_command
 
@@ -112,7 +114,7 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
         if (way_out := override_command(header, by=verdict.rejections[0].by)) is not None:
             print_command(f"To approve it after all, before {until}", way_out)
     elif verdict.is_approved and not header.has_work:
-        print_message(f"Approved by {verdict.approved_by}. {_nothing_to_apply(header)}")
+        print_message(f"Approved by {verdict.approved_by}. {nothing_to_apply(header)}.")
     elif verdict.is_approved:
         print_command(
             f"Approved by {verdict.approved_by}. Apply before {header.apply_before:%Y-%m-%d %H:%M}Z", apply_command(header, config)
@@ -121,12 +123,6 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
         if verdict.approvals:
             print_message(f"The plan is {verdict.missing}.")
         print_command("To approve it in spite of its gates" if header.failed_gates else f"Approve before {until}", way_out)
-
-
-def _nothing_to_apply(header: PlanHeader) -> str:
-    """Return what the approval of a refused plan without actions changes."""
-    effect = "The next run counts from this one" if "live_drop" in header.summary.refused_by else "Later runs use its overrides"
-    return f"{effect}; there is nothing to apply."
 
 
 def show_plan(platform: Platform, plan: StoredPlan) -> None:

@@ -423,7 +423,7 @@ def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
     events = [event.model_dump(mode="json", exclude={"plan_id"}) for event in plan.verdict.events]
     approve_by = header.approve_before if status in {"ready", "refused"} else None
     is_unfinished = status in {"ready", "refused", "approved"} or (status == "partially applied" and plan.record.finished_at is None)
-    apply_by = header.apply_before if is_unfinished else None
+    apply_by = header.apply_before if is_unfinished and header.has_work else None
     return {
         "plan_id": header.plan_id,
         "storage": config.label_of(header.storage),

@@ -12,7 +12,8 @@ import yaml
 
 from gc_assets.assets.checks import GATES
 from gc_assets.assets.plan_card import MAX_CHARACTERS, page_length, plan_card
-from gc_assets.assets.plan_metadata import MAX_TABLES, plan_metadata
+from gc_assets.assets.plan_metadata import MAX_TABLES, plan_metadata, status_metadata
+from gc_assets.cli.plans import plan_row
 from gc_assets.core.clock import Clock
 from gc_assets.core.gates import NO_OVERRIDE, OVERRIDE
 from gc_assets.core.phases import PURGE, QUARANTINE
@@ -21,7 +22,7 @@ from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read.plan_tables import TableAmounts
-from gc_assets.stages.records.plans import StoredPlan, approve, execution_directory, load_plan, record_finished, reject
+from gc_assets.stages.records.plans import StoredPlan, approve, execution_directory, list_plans, load_plan, record_finished, reject
 from gc_assets.state.journal import State
 from tests.assets.launches import launch, output_metadata
 from tests.assets.platforms import NOW, platform, stored_plan
@@ -139,6 +140,20 @@ def test_card_follows_the_override(tmp_path: Path) -> None:
     assert not [word for word in ("Refused by", "Approve before", "override:") if word in text]
     record_finished(State.of(at.config), plan.header, {"at": NOW.isoformat()})
     assert "Refused by" not in card(at, load_plan(at.config, plan.published))
+
+
+def test_approved_plan_without_actions_has_nothing_to_apply(tmp_path: Path) -> None:
+    at = on_page(tmp_path, "approve")
+    gate = GateResult(name="live_drop", passed=False, message=f"30 % fewer. {OVERRIDE.format(name='live_drop')}", overridable=True)
+    plan = plan_of(at, files=0, gates=(gate,))
+    approve(at.config, at.clock, plan.header.plan_id, "kim", ("live_drop",))
+    approved = load_plan(at.config, plan.published)
+    text = join_lines(card(at, approved))
+    assert "- **Approved by** kim. The next run counts from this one; there is nothing to apply" in text
+    assert "Apply before" not in text
+    assert "apply_before" not in status_metadata(at.run_context(plan.header.run_date), approved)
+    (listed,) = list_plans(at.config, empty=True)
+    assert plan_row(listed, at.clock.now(), at.config)["apply_by"] is None
 
 
 def test_override_of_a_rejected_plan_is_not_in_effect(tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ def summarize_plans(plans: Iterable[PlanHeader | PlanSummary]) -> str:
     return f"Plan: {', '.join(parts)}"
 
 
+def nothing_to_apply(plan: PlanHeader) -> str:
+    """Return what the approval of a refused plan without actions changes."""
+    effect = "The next run counts from this one" if "live_drop" in plan.summary.refused_by else "Later runs use its overrides"
+    return f"{effect}; there is nothing to apply"
+
+
 def describe_edits(plans: Iterable[PlanHeader | PlanSummary]) -> Iterator[str]:
     """Yield the number of history edits by action, such as `expire 13 snapshots`."""
     by_action, unknown = Counter[str](), 0
