@@ -24,7 +24,6 @@ class ApprovalEvent(RenamedKeys):
     """Approval or rejection of a plan by one person.
 
     Attributes:
-        plan_id: The plan.
         by: Name of the person.
         at: Time of the decision (UTC).
         overrides: Failed gates overridden by this approval.

@@ -37,7 +37,6 @@ class RememberedTable:
 
     Attributes:
         lake: The lake whose catalog listed it.
-        table_uuid: Its uuid.
         table_name: `namespace.table`, or None if it is unknown.
         catalog: Identity of the catalog.
         prefixes: The prefixes that it claimed.
@@ -110,7 +109,6 @@ class LakeTables:
     """The tables of a lake in one run.
 
     Attributes:
-        lake: The lake.
         catalog: Identity of its catalog.
         seen_at: Time of the freeze.
         tables: Its readable tables with claims on the storage.
@@ -140,7 +138,6 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
 
     Args:
         previous: The tables that the last accepted run remembered.
-        lakes: The tables of this run.
     """
     by_lake = {lake.lake: lake for lake in lakes}
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
@@ -184,7 +181,6 @@ class FormerFiles:
         count: Number of files that were written before the table was last seen.
         bytes: Their size.
         newest: Time of the newest file that no listed table claims.
-        newest_key: Its key.
     """
 
     count: int = 0
@@ -198,7 +194,6 @@ class DroppedTable:
     """A dropped table in a run.
 
     Attributes:
-        table: The table.
         former_files: Its listed files.
         waits_for: Why its files are not collected, or None if they are.
         due_at: Time at which its waiting time ends, or None if its files are kept.
@@ -288,8 +283,6 @@ class GoneNamespace:
     """A namespace that lists no table any more.
 
     Attributes:
-        lake: The lake.
-        name: Its name.
         tables: Number of its dropped tables whose files are collected.
     """
 
@@ -302,10 +295,6 @@ def find_gone_namespaces(tables: Iterable[DroppedTable], lakes: Iterable[LakeTab
     """Return the namespaces of dropped tables that contain no listed table.
 
     A catalog may hide a whole namespace. Tables that a user accepted do not count.
-
-    Args:
-        tables: The dropped tables.
-        lakes: The tables of this run.
     """
     listed = {(lake.lake, _namespace_of(name)) for lake in lakes for name in {*lake.names, *lake.unreadable_names}}
     counts: Counter[tuple[str, str]] = Counter()
@@ -352,7 +341,6 @@ class DroppedPrefixes:
     written before that table was last seen. A deeper claim of a listed table has priority.
 
     Attributes:
-        tables: All dropped tables.
         present: Prefixes that the current tables and lakes claim.
         of_lakes: Those of them that lakes claim for themselves. Everything in them belongs to the
             lake.

@@ -59,11 +59,7 @@ class FormatError(_ForeignTextError):
 
 
 class UnresolvedAddresses(FormatError):
-    """Metadata object with addresses that refer to an unknown prefix by name.
-
-    Attributes:
-        addresses: These addresses.
-    """
+    """Metadata object with addresses that refer to an unknown prefix by name."""
 
     def __init__(self, message: object = "", addresses: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -71,11 +67,7 @@ class UnresolvedAddresses(FormatError):
 
 
 class UndecodedTable(FormatError):
-    """Table metadata that cannot be decoded, with the locations that it names nevertheless.
-
-    Attributes:
-        locations: These locations.
-    """
+    """Table metadata that cannot be decoded, with the locations that it names nevertheless."""
 
     def __init__(self, message: object = "", locations: Sequence[str] = ()) -> None:
         super().__init__(message)

@@ -140,7 +140,6 @@ class ForeignRules:
         own_names: Regular expressions for the names that the writers of a lake give to files.
         locations: Claims on locations that the users of a lake chose for its tables. All other
             claims are directories of the lake's format, or prefixes in lakes.yaml.
-        ages: Ages of the claims.
         seen: The time of the first run that saw each claim, for names that are not the lake's own.
             None for claims of unknown age.
         accepted: Accepted prefixes.

@@ -12,7 +12,6 @@ def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
     """Return the message of a failed gate, with its override only if the plan can be approved.
 
     Args:
-        gate: The gate.
         failed: All failed gates of the plan.
     """
     if all(other.overridable for other in failed):

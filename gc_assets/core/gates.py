@@ -292,7 +292,6 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
 
     Args:
         claims: Number of new claims with such files.
-        files: The files.
         samples: Descriptions of such claims.
         others: All other foreign files, which are not planned either.
     """
@@ -381,7 +380,6 @@ def delete_share(planned: Amount, stored: Amount, limit: float, *, configured: b
     """Fail if the plan deletes more than `limit` of all files or bytes.
 
     Args:
-        planned: Planned amount.
         stored: Amount in the storage.
         limit: Maximum share.
         configured: False for the default limit, which is not applied to plans up to `SMALL_PLAN`.

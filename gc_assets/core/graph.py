@@ -58,7 +58,6 @@ class CommitGraph:
     """Commits with their known parents.
 
     Attributes:
-        commit_ids: Ids of the commits.
         child: Start of each edge. Edges are sorted by child, then by parent order.
         parent: End of each edge.
         first_parent: First parent of each commit, or -1 if missing or unknown.
@@ -81,7 +80,6 @@ class CommitGraph:
         """Build the graph.
 
         Args:
-            commit_ids: Ids of the commits.
             parents: Parent ids per commit, first parent first.
             committed_at: Commit times.
 

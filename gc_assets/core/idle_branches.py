@@ -75,7 +75,6 @@ def explain_idle(branch: Branch, rules: Sequence[IdleRule], as_of: datetime) -> 
     """Return why a branch is to be deleted, or None if it is kept.
 
     Args:
-        branch: The branch.
         rules: The rules in order of priority.
         as_of: Time from which ages are counted.
     """

@@ -56,7 +56,6 @@ class LastRun:
     """Plan from the last run of a storage.
 
     Attributes:
-        header: The plan.
         status: Plan status.
         missing: Reason why the plan is not approved, or None.
         reversibility: Messages about effects that can be undone.
@@ -94,7 +93,6 @@ class StorageSummary:
     """Storage status.
 
     Attributes:
-        storage: Storage name.
         last: The last run, or None.
         approved: Plans waiting to be applied.
         applied: Plans whose execution ended within `APPLIED_WITHIN`.
@@ -113,13 +111,10 @@ class Notification:
     """Event with its message.
 
     Attributes:
-        event: The event.
         id: Stable while the event lasts.
         title: One line.
         text: Remaining lines. Unprintable characters are replaced by blanks in both.
-        storage: The storage, or None.
         lake: The lake, or None if the event concerns a whole storage.
-        plan_id: The plan, or None.
     """
 
     event: Event

@@ -88,7 +88,6 @@ class Unreadable(_Model):
     only its claims and the locations that it may have are protected.
 
     Attributes:
-        lake: The lake.
         table_uuid: Table uuid, or content id in a Nessie lake. None if the whole lake is unreadable,
             or if it is unknown.
         table_name: Table name, or None if the whole lake is unreadable.
@@ -335,7 +334,6 @@ def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapp
     """Return a copy of a header with the amounts that an apply has done, for messages about it.
 
     Args:
-        header: The plan.
         done: Files and bytes with the outcome `done`, by phase.
         edits: Number of history edits with the outcome `done`, by lake.
     """

@@ -32,7 +32,6 @@ class ParquetScan:
         """Run a task over the rows of the parts and return its output as a frame.
 
         Args:
-            spark: Spark session.
             task: Called with the rows of each group of parts.
             ddl: Columns yielded by the task.
             most: Maximum number of calls.

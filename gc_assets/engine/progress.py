@@ -221,7 +221,6 @@ def count_progress(unit: str, done: Callable[[], int], total: int | None = None)
     """Track the progress of the current activity within the context.
 
     Args:
-        unit: Unit name.
         done: Returns the number of completed units. Called from another thread, at most once a
             second. If it raises, no progress is shown.
         total: Number of units, if known.

@@ -40,10 +40,8 @@ class RunContext:
     """Configuration, clock and run date of a run.
 
     Attributes:
-        config: Configuration.
         state: State under the configured root.
         clock: Source of the current time.
-        run_date: Run date.
         as_of: Reference time for file ages.
         unsafe: Safety limits lowered by the environment, repeated in every plan and report.
         verification_id: Set in the verification mark of an apply: the plan id and the fencing
@@ -66,9 +64,7 @@ class RunContext:
         """Build the context of a run date.
 
         Args:
-            config: Configuration.
             clock: Source of the current time.
-            run_date: Run date.
             as_of: Reference time for file ages. If None, the start of the run date (UTC).
             unsafe: Safety limits lowered by the environment.
 

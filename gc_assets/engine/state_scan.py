@@ -57,8 +57,6 @@ def scan(
     """Read Parquet files as a frame.
 
     Args:
-        spark: The session.
-        files: Files of the state.
         schema: The columns to read, as an Arrow schema.
         ddl: The same columns for Spark.
         paths: Paths relative to the state.

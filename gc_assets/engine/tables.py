@@ -124,8 +124,6 @@ def read_table(
     """Read the parts listed in a receipt.
 
     Args:
-        spark: The session.
-        state: The state.
         table: Table definition, for the schema.
         published: Published table. If None, the frame is empty.
         side: Name of a side table to read instead.
@@ -151,8 +149,6 @@ def read_paths(
     through Python in executors, unless `READ_BY_SPARK` is set, and a local state with Spark.
 
     Args:
-        spark: The session.
-        files: The files of the state.
         schema: Schema of the parts.
         paths: Paths relative to the state.
         columns: Columns to read. If None, all columns.
@@ -205,9 +201,7 @@ def write_frame(
 
     Args:
         frame: Rows to write. Columns are cast to the table schema.
-        table: The table.
         run: The run that the parts belong to.
-        state: The state.
         totals_by: Columns to group the totals of rows and `size_bytes` by, as text.
         routes: Names of side tables. The frame then has a column `_route`, and rows with one of
             these names are written to that side table.
@@ -307,9 +301,7 @@ def write_rows(
 
     Args:
         rows: Rows to write. Columns are cast to the table schema.
-        table: The table.
         run: The run that the parts belong to.
-        files: The files of the state.
         side: Side tables by name.
         totals_by: Columns to group the totals of rows and `size_bytes` by.
     """
@@ -474,9 +466,7 @@ def publish(
     Parts of failed task attempts are deleted first.
 
     Args:
-        state: The state.
         run: Run to publish.
-        written: Parts of the run.
         clock: Clock for the receipt.
         inputs: Published tables used to compute the rows.
         balances: Completeness checks against the inputs.

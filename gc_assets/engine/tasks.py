@@ -42,8 +42,6 @@ def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> S
     """Run a task over a single row and return the rows that it reports (`PARTS_DDL`).
 
     Args:
-        spark: The session of the executors.
-        task: The task.
         rows: Number of metadata rows read by the task.
         files: Number of state files read by the task.
     """
@@ -54,7 +52,6 @@ def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> 
     """Run a task over numbered work items and return the reported rows (`PARTS_DDL`).
 
     Args:
-        spark: The session of the executors.
         task: Task with the input column `id`.
         pieces: Number of work items.
         size_bytes: Total bytes read by all work items.

@@ -35,7 +35,6 @@ class BucketFiles:
     """Files in a bucket, under its prefix.
 
     Attributes:
-        bucket: The bucket.
         spark_scheme: The scheme by which Spark's file systems address it.
     """
 
@@ -164,7 +163,6 @@ class BucketFiles:
 
         Args:
             path: The file.
-            token: Its token.
             is_current: Whether the file has just been found with this token.
 
         Raises:

@@ -242,7 +242,6 @@ def compact(files: Files, runs: Sequence[PastRun], listed: SegmentList) -> Compa
     """Merge the first long sequence of small segments, or else the newest segments.
 
     Args:
-        files: The files of the state.
         runs: All runs of the table.
         listed: Segment list, read before `runs`.
 
@@ -287,7 +286,6 @@ def add_reduced(files: Files, segments: Mapping[str, Reduction], runs: Sequence[
     """Replace segments by copies without rows that no run needs any more.
 
     Args:
-        files: The files of the state.
         segments: New segments by name, whose parts are in `segment_directory`.
         runs: All runs of the table.
         listed: Segment list, read before `runs`.

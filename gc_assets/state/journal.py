@@ -124,8 +124,6 @@ class State:
         """Publish a run as the current table of its date.
 
         Args:
-            run: The run.
-            receipt: The receipt.
             listed: All files of the run, if just listed by the caller, to save a request.
 
         Raises:

@@ -188,7 +188,6 @@ def assign(configured: Sequence[ConfiguredEntry], registry: Registry, exists: Ex
 
     Args:
         configured: The storages and lakes of `lakes.yaml`.
-        registry: The registry.
         exists: Whether the state has a directory of this name.
         read_id: Called for storages whose location is not on record.
 

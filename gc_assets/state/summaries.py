@@ -28,7 +28,6 @@ class Summary(RenamedKeys):
     """Base class of table summaries.
 
     Attributes:
-        TABLE: Table name.
         requests: Number of object store requests by kind, added by `publish`.
         requests_usd: Price of the requests in USD, or None if unknown, added by `publish`.
         spark_jobs: Number of Spark jobs, or None if unknown, added by `publish`.

@@ -138,7 +138,6 @@ class PlanExecution:
         """Execute a phase of the plan: in this process if it is small, otherwise in executors.
 
         Args:
-            phase: The phase.
             rows: Its rows, with the columns `EXECUTION_ROWS` (`revalidate`).
         """
         header = self.plan.header

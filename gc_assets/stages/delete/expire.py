@@ -225,10 +225,7 @@ def expire_lakes(
     Snapshots are recorded in `snapshot_history` before they are removed.
 
     Args:
-        spark: The session.
-        context: The run context of the apply.
         mark: The run context of the verification mark.
-        plan: The plan.
         lease: The lease of the plan's storage.
         only_interrupted: If True, only finish edits that an earlier run began.
     """

@@ -72,7 +72,6 @@ class CommitState:
     """State of a commit in one run, from `reachable_snapshots`.
 
     Attributes:
-        state: The state.
         refs: Names of refs that reach it, at most 100.
         refs_count: Number of refs that reach it.
     """
@@ -124,9 +123,6 @@ def count_expired_since(
     """Count the live files of the accepted run that the policy has expired since.
 
     Args:
-        spark: The session.
-        context: The context of this run.
-        storage_name: The storage.
         accepted: `deletion_plan` of the last accepted run.
         live: `live_files` of all lakes in this run.
     """

@@ -92,9 +92,7 @@ class ForeignRows:
         """Prepare the check of the rows of a plan.
 
         Args:
-            spark: The session.
             context: The run context of the verification mark.
-            header: The plan.
             tables: `lake_refs` and `live_files` of all lakes.
             live: `live_files` of all lakes.
             rows: The rows of the plan.
@@ -214,9 +212,6 @@ def foreign_copies(
     Their files were not foreign, or accepted, in the plans that quarantined them.
 
     Args:
-        spark: The session.
-        context: The run context.
-        storage_name: The storage.
         tables: `lake_refs` and `live_files` of all lakes.
         live: `live_files` of all lakes.
         copies: Copies in quarantine (columns key, etag, lake and source_plan_id).

@@ -23,7 +23,6 @@ def check_live_set(
 
     Args:
         context: Context of the mark.
-        storage: Name of the storage.
         refs: `lake_refs` of all lakes.
         live: `live_files` of all lakes.
         planned: Number of rows, uploads and history edits in the plan.

@@ -23,8 +23,6 @@ class PlanInputs:
     """Input tables of a storage's plan for a run date.
 
     Attributes:
-        context: The run context.
-        storage: Storage name.
         orphans: `orphan_files` of the storage.
         listing: Listing of the storage, by this run or an earlier one.
         live: `live_files` of every lake.

@@ -86,7 +86,6 @@ def plan_rows(
     is in use again.
 
     Args:
-        spark: The session.
         inputs: Tables of the run date.
         run: Run of the plan.
         expiry: History edits of the plan, as parts of `run`.

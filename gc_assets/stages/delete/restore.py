@@ -58,8 +58,6 @@ def restore(
 
     Args:
         session: Opens Spark. Called only for large restores.
-        context: The run context.
-        storage_name: The storage.
         plan_id: Restore the files of this plan.
         prefix: Restore files under this prefix.
         key: Restore this key.

@@ -116,7 +116,6 @@ def restore_files(session: Callable[[], SparkSession], context: RunContext, requ
 
     Args:
         session: Opens Spark if `restore` needs it.
-        context: The run context.
         request: The files to restore.
     """
     log, by_outcome = restore(session, context, request.storage, request.plan_id, request.prefix, request.key)

@@ -47,8 +47,6 @@ def find_table_drops(
     """Return the tables with the largest drops, at most `MAX_DROPS`.
 
     Args:
-        context: The context of this run.
-        storage_name: The storage.
         accepted: `deletion_plan` of the last accepted run.
         live: `live_files` of all lakes in this run.
         expired: Files that the policy has expired since, by lake and table uuid.

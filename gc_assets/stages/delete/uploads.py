@@ -57,8 +57,6 @@ def find_old_uploads(
     If the uploads cannot be listed, none is planned, and a warning is logged.
 
     Args:
-        context: The run context.
-        storage_name: The storage.
         cutoff: The grace cut-off.
         refs: `lake_refs` of all lakes.
         live: `live_files` of all lakes.

@@ -124,7 +124,6 @@ class VerificationMark:
         storage: The storage of the plan.
         live: `live_files` of every lake.
         refs: `lake_refs` of every lake.
-        rows: The rows of the plan.
         revalidation: Revalidation of plan rows by this mark.
         frozen_at: Time when the first ref was read.
         unreadable: The unreadable tables.
@@ -163,9 +162,6 @@ def make_verification_mark(
     """Mark the lakes again. Their refs are read under the lease.
 
     Args:
-        spark: The session.
-        context: The run context of the apply.
-        plan: The plan.
         verification_id: The name of the mark.
         ungated: Ignore the gates, for an apply that removes nothing: a restore, or the end of an
             outdated plan.

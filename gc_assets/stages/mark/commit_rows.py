@@ -31,9 +31,7 @@ class ReadCommits:
     """Task that reads the commits of the sources with the given numbers.
 
     Attributes:
-        lake: The lake.
         resolver: Resolver for content root addresses.
-        files: The files of the state.
         sources: Parts with all sources (columns `SOURCES`).
         wanted: Numbers of the sources to read.
         known: Parts of an earlier graph. The walk stops at commits that it contains.

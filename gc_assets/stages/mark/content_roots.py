@@ -41,7 +41,6 @@ class RootTables:
     """Picklable paths of the tables with content roots, relative to the state.
 
     Attributes:
-        files: The files of the state.
         graph: Parts of `commit_graph`.
         reachable: Parts of `reachable_snapshots`.
         expiry: Parts of `expiry_plan`.

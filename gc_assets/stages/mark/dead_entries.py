@@ -65,7 +65,6 @@ def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, 
     Args:
         spark: The session of large tasks.
         context: The run. Rehearsals and verification marks drop nothing.
-        lake_name: The lake.
         cache: Segments that are valid for this run.
         run: The run of `manifest_entries`, for temporary parts.
     """
@@ -87,8 +86,6 @@ def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[Pa
     decode it.
 
     Args:
-        context: The run.
-        lake_name: The lake.
         cache: Segments that are valid for this run.
         used: Their files, as found at the start of the run.
 
@@ -200,7 +197,6 @@ class FindDead:
     too. A container that is also in another segment is not dead.
 
     Attributes:
-        files: The files of the state.
         run: The run of the parts.
         segments: Parts with the decoded containers of each segment (columns `CONTAINERS`).
         edges: Parts with the edges of all segments.
@@ -265,9 +261,7 @@ class CopyLive:
     """Task that copies the parts with the given numbers without the rows of dead containers.
 
     Attributes:
-        files: The files of the state.
         directory: Directory of the copies, relative to the state.
-        sources: The parts and their paths.
         dead: Parts with the dead containers (columns `DEAD_CONTAINERS`).
     """
 

@@ -65,7 +65,6 @@ class _DecodedContainer:
     Attributes:
         task: Decoding task (columns `TASKS`).
         length: Length in bytes.
-        etag: ETag of the object.
         content_digest: Digest of the bytes.
         digest: Digest of the bytes and the address.
         rows: Entries as decoded by the lake (`ENTRY_SCHEMA` or more columns).

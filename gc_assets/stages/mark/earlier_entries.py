@@ -50,12 +50,10 @@ def copy_entries(
     """Copy the rows of containers to parts of `run`, in this process. Yield the report of the task.
 
     Args:
-        files: The files of the state.
         segments: Segments of an earlier release.
         containers: Addresses of the containers.
         resolver: Resolver of the current keys.
         storages: Names of the configured storages.
-        run: The unpublished run.
     """
     rows = _read_rows(files, segments.paths(), MANIFEST_ENTRIES.schema, containers, resolver, storages)
     for name, value in _DEFAULTS.items():

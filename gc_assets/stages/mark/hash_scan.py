@@ -149,7 +149,6 @@ def read_matched(scan: HashScan, expected: int) -> Iterator[pa.RecordBatch]:
     name.
 
     Args:
-        scan: The scan.
         expected: Approximate number of rows.
     """
     if expected > MAX_KEPT_ROWS:

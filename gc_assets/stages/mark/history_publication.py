@@ -37,8 +37,6 @@ def publish_history(
     """Write the history to a table of other engines, if the lake is configured so.
 
     Args:
-        context: Context of the run.
-        lake_name: The lake.
         paths: Parts of `snapshot_history`, relative to the state.
         sources: The frozen tables of the lake.
         kept: How long records of expired snapshots are kept.

@@ -60,7 +60,6 @@ def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequenc
     The files of such a snapshot are missing from the live set, so the lake is unreadable.
 
     Args:
-        lake_name: The lake.
         roots: Tables of content roots.
         edges: Parts with the edges between containers (columns `EDGES`).
         skipped: Addresses of metadata files that are not checked, because they were not decoded.

@@ -116,7 +116,6 @@ class LiveSet:
         """Return the live files as a frame (columns of `live_files`).
 
         Args:
-            spark: The session.
             route: Name of a side table of referenced files that are not live, such as
                 `EXPIRED_SIDE`.
             columns: Columns to return. If None, all columns.
@@ -401,8 +400,6 @@ def write_external(
 
     Args:
         spark: Used only if the entries do not fit in this process.
-        context: The run.
-        lake_name: The lake.
         hashes: The live set of the run.
         cache: The segments of the entry cache.
         run: The unpublished run of `live_files`.

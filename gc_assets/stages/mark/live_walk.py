@@ -123,7 +123,6 @@ class LiveWalk:
     Attributes:
         logs: Parts of `deletion_log` per storage.
         claims: Parts of the frozen claims.
-        last_known: Last known state, or None.
         unread: Reasons why tables could not be read, by table uuid or `WHOLE_LAKE`.
         is_last_known_read: False if `last_known` was not looked up yet. The first unreadable table
             then stops the walk.
@@ -224,7 +223,6 @@ class LiveWalk:
             required: The undecoded containers (columns `ROOTS`).
             found: All containers of the walk (columns `ROOTS`).
             named: Locations that undecodable metadata names (columns `UNREAD_LOCATIONS`).
-            contents: The contents of this run.
         """
         if self.roots.contents is None or read_parts(self.roots.files, list(self.claims), CLAIMS).num_rows:
             return {}

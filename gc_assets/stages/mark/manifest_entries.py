@@ -291,7 +291,6 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table)
 
     Args:
         objects: Objects of the stores.
-        lake_name: The lake.
         failures: Containers that executors could not read (columns address, absent).
 
     Raises:

@@ -38,7 +38,6 @@ class FindPending:
     Single task, in this process or in an executor (`run_single_task`).
 
     Attributes:
-        files: The files of the state.
         objects: Objects of the stores.
         known: Parts with the decoded containers of the cache.
         parents: Parts that reference the containers: edges of the previous level, or unreadable
@@ -46,7 +45,6 @@ class FindPending:
         edges: Parts with cached edges, read only with `roots`.
         rewritten: Parts that list containers with changed objects, as found by sweeps.
         roots: Content root tables, for the first level.
-        run: The run.
         width: Maximum number of decoding tasks.
         named_prefixes: Frozen prefixes of names in containers, if the lake has any.
         locations: Parts with the names that decoded containers refer to.

@@ -26,7 +26,6 @@ def find_accepted_lengths(files: Files, edges: Sequence[str], index: pa.Table, u
     unknown.
 
     Args:
-        files: The files of the state.
         edges: Parts with the edges (columns `EDGES`). They are read only if there is a candidate.
         index: Decoded containers (columns container, container_size_bytes, entries).
         undecoded: Containers that were not decoded with the recorded length (columns `ROOTS`).

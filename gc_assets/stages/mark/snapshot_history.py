@@ -97,9 +97,7 @@ def record_removals(spark: SparkSession, context: RunContext, lake_name: str, pl
     """Republish the newest history with plan and reason of the coming removals.
 
     Args:
-        spark: Spark session.
         context: Context of the verification mark.
-        lake_name: The lake.
         plan_id: Plan that removes the snapshots.
         actions: Removals (columns of `expiry_plan`).
 

@@ -46,7 +46,6 @@ def write_unknown_addresses(
 
     Args:
         spark: Used only if the addresses do not fit in this process.
-        context: The run.
         run: The run of `live_files`.
         external: Its parts with external files (columns of `live_files`, with the address as key).
         entries: `manifest_entries` of this run, with the addresses in unreadable containers that

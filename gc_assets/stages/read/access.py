@@ -60,11 +60,6 @@ def find_access_errors(context: RunContext, lakes: Collection[str], storages: Co
 
     Without the state or a catalog, a run publishes nothing. A storage that cannot be listed stops
     only its own plan, so the others are still made.
-
-    Args:
-        context: The run context.
-        lakes: The lakes of the run.
-        storages: The storages that the run lists.
     """
     checks = list(_checks(context, lakes, storages))
     with ThreadPoolExecutor(_CONCURRENT) as pool:

@@ -69,8 +69,6 @@ def count_reasons(context: RunContext, header: PlanHeader, published: PublishedT
     """Count the reasons of the outcomes of an apply that left something undone.
 
     Args:
-        context: The run context.
-        header: The plan.
         published: The `deletion_log` of the apply, or None if it changed only histories.
 
     Returns:
@@ -93,8 +91,6 @@ def read_recorded_actions(context: RunContext, header: PlanHeader, phases: Seque
     """Read what an unfinished apply has recorded, in its earlier attempts too.
 
     Args:
-        context: The run context.
-        header: The plan.
         phases: The phases that it executes.
 
     Returns:

@@ -42,7 +42,6 @@ def doctor(context: RunContext, begin: Callable[[str], None] = lambda _: None) -
     If a check raises, the error is reported as its result.
 
     Args:
-        context: The run context.
         begin: Called with the lake, storage or other place whose checks begin.
     """
     yield from _environment(context)

@@ -84,7 +84,6 @@ def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
     """Return the uuid and the locations of a table that the last runs found dropped.
 
     Args:
-        config: The configuration.
         table: Its uuid, or its name, also with the lake: `sales: db.orders`.
 
     Raises:

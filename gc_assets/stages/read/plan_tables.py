@@ -58,7 +58,6 @@ def amounts_by_table(context: RunContext, header: PlanHeader, published: Publish
 
     Args:
         context: The run context. Its run date does not matter.
-        header: The plan.
         published: The table of the plan.
     """
     files = dict(_files(context, header, published))

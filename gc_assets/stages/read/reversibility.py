@@ -75,8 +75,6 @@ def describe_reversibility(
     """Describe the effects of a plan, for review before and after its approval.
 
     Args:
-        header: The plan.
-        config: The configuration.
         restored: True if the plan's quarantined files were restored.
         applied_at: The end of its apply, or None before it.
     """
@@ -98,7 +96,6 @@ def describe_outcomes(
     """Yield one sentence for each phase of an apply: what was done, skipped and failed, and why.
 
     Args:
-        header: The plan.
         by_outcome: Number of files, edits or uploads by phase and outcome.
         reasons: Their number by reason, for each phase and outcome. Each of the most frequent ones
             is a further sentence.
@@ -151,13 +148,7 @@ class RecordedActions:
 
 
 def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Config) -> Iterator[str]:
-    """Yield sentences about what an unfinished apply has already changed, irreversible first.
-
-    Args:
-        header: The plan.
-        recorded: The recorded actions.
-        config: The configuration.
-    """
+    """Yield sentences about what an unfinished apply has already changed, irreversible first."""
     if recorded.is_empty:
         yield NOTHING_CHANGED
         return

@@ -69,7 +69,6 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
     """Summarise the tables of a run: most garbage first, then most expiring snapshots.
 
     Args:
-        context: The run context.
         lakes: The lakes with a finished mark.
         storages: The storages with a plan. Files are counted in these.
         with_dropped: Return dropped tables as own rows. Otherwise `CURRENT_STATE` has their files.

@@ -30,9 +30,6 @@ def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed:
     """Return the status of a storage.
 
     Args:
-        config: The configuration.
-        clock: The clock.
-        storage: The storage.
         failed: Failed runs, newest first, each with the plan id that it was given or its first
             characters. They count for plans of this storage that are still to be applied.
 

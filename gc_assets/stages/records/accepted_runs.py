@@ -110,7 +110,6 @@ class AcceptedRun:
     """An earlier accepted run, as the baseline of the current one.
 
     Attributes:
-        plan: The plan of that run.
         forgotten: Its lakes that a user removed after that.
         configured: The lakes of the current configuration.
         reused: Names that the current configuration gives to other lakes than that run.

@@ -44,7 +44,6 @@ class UnknownFiles:
     """Files in the trash that neither the ledger nor the log of an unfinished plan contains.
 
     Attributes:
-        files: The files.
         is_complete: False if the examination ended at its limit.
         copies: Other files in the trash, of the recorded lengths but other identities than the
             ledger has. They cannot be restored until they are recorded again.
@@ -82,8 +81,6 @@ def find_unknown_files(context: RunContext, storage_name: str, limit: int | None
     """Find the files in the trash of a storage that the state does not know.
 
     Args:
-        context: The run context.
-        storage_name: The storage.
         limit: The maximum number of files to examine. None examines all.
 
     Raises:

@@ -153,8 +153,6 @@ def read_quarantine(state: State, storage_name: str, *, rehearsal: bool | None =
     """Read the quarantined copies of a storage into memory (columns `QUARANTINED_COPY`).
 
     Args:
-        state: The state.
-        storage_name: The storage.
         rehearsal: True selects copies of rehearsals, False those of real runs, None both.
     """
     return CopySelection(rehearsal=rehearsal).find_copies(read_log_entries(state, state.history(storage_name, DELETION_LOG.name)))

@@ -507,7 +507,6 @@ def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: st
     """Return the command that approves the plan in spite of its failed gates.
 
     Args:
-        header: The plan.
         overrides: Further gates that the command overrides.
         by: The name of the user.
 

@@ -27,7 +27,6 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
     address of a catalog changed.
 
     Args:
-        config: The configuration.
         clock: Dates the record.
         old: The recorded name, or an earlier name in `lakes.yaml`.
         new: The name in `lakes.yaml`.

@@ -38,7 +38,6 @@ class ReleasedCandidates:
     """Candidates that a lake names and does not need, as parallel arrays.
 
     Attributes:
-        lake: The lake.
         key_hash: Sorted hashes of their keys.
         route: The side table of each one.
         kind: The kind of each one, as a position in `FILE_KINDS`.
@@ -58,7 +57,6 @@ class ReleasedCandidates:
         """Select the candidates that are not live.
 
         Args:
-            lake: The lake.
             hashes: Its live set.
             select: Selects the live files of the storage.
             found: Columns key_hash and strongest. A hash may occur repeatedly.

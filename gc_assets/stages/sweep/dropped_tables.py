@@ -78,7 +78,6 @@ class DroppedTables:
     Attributes:
         remembered: All tables to remember after this run.
         prefixes: The dropped tables and their prefixes.
-        lakes: The tables that the lakes list.
     """
 
     remembered: tuple[RememberedTable, ...] = ()
@@ -252,7 +251,6 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
 
     Args:
         context: The run context, also of a verification mark.
-        storage_name: The storage.
         tables: `lake_refs` and `live_files` of all lakes.
     """
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)

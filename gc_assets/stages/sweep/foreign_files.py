@@ -156,8 +156,6 @@ def foreign_rules(
     """Build the rules of a storage.
 
     Args:
-        context: The run context.
-        storage_name: The storage.
         claims: The claims on the storage.
         tables: `lake_refs` and `live_files` of all lakes.
         dropped: The dropped tables. Their claims keep their age.

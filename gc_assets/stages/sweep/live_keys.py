@@ -31,8 +31,6 @@ class LiveKeys:
     A key that two lakes need occurs once for each.
 
     Attributes:
-        spark: The session.
-        storage: The storage.
         sets: Live sets of the lakes that have any.
         lakes: The same as hashes.
     """

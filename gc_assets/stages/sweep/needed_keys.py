@@ -34,7 +34,6 @@ def find_needed(
 
     Args:
         spark: The session of the result.
-        context: The run.
         storage_name: The storage of the keys.
         live: `live_files` of all lakes.
         keys: Rows with the column key, which may contain a key repeatedly.

@@ -59,8 +59,6 @@ class ReasonSearch:
     """Search for the reasons of all candidates of a sweep.
 
     Attributes:
-        spark: The session of the executors.
-        context: The run.
         keys: Live keys of the storage.
         foreign: Finds files of others, or None. A file that a commit named is one of them only if it
             is in a dataset of another format.

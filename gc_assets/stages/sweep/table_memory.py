@@ -108,8 +108,6 @@ def update_memory(
     """Return the tables to remember after this run, and the tables that its lakes list.
 
     Args:
-        context: The run context.
-        storage_name: The storage.
         claims: The current claims on the storage.
         refs: `lake_refs` of all lakes.
     """
@@ -149,7 +147,6 @@ def record_verified(context: RunContext, mark: RunContext, refs: Iterable[Publis
     """Record the tables that an apply has edited and that its verification mark then read.
 
     Args:
-        context: The run context of the apply.
         mark: The run context of the verification mark.
         refs: `lake_refs` of the mark.
         edited: Lakes and table uuids with edits that the apply made.

@@ -63,8 +63,6 @@ def planned_by_unknown_address(
     not match.
 
     Args:
-        spark: The session.
-        context: The run.
         storage_name: Storage of the plan.
         live: `live_files` of all lakes.
         planned_rows: Number of rows of the plan.
