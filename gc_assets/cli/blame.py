@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,11 @@ from gc_assets.cli.context import Settings, common_options, format_option, open_
 from gc_assets.cli.output import print_message
 from gc_assets.cli.what_if import amount_columns, effect_rows, write_amounts
 from gc_assets.core.units import count_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gc_assets.engine.run_context import RunContext
 
 
 @click.command("blame", short_help="Show what each table, ref or age keeps.")
@@ -33,32 +39,39 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
       gc-assets blame --by ref --lake sales
       gc-assets blame --by age --run-date 2026-11-21 --format json
     """
-    from gc_assets.stages.read.blame import blame_by_age, blame_by_ref
+    platform = settings.platform()
+    run_context = platform.run_context(run_date or platform.clock.today())
+    names = [platform.config.lake_of_user(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
+    if by == "table":
+        _print_tables(run_context, names, format_)
+    else:
+        _print_effects(open_spark(platform, verbose=settings.verbose), run_context, by, names, format_)
+
+
+def _print_tables(context: RunContext, lakes: Sequence[str], format_: str) -> None:
     from gc_assets.stages.read.run_tables import CURRENT_STATE
     from gc_assets.stages.read.usage import usage_by_table
 
-    platform = settings.platform()
-    config = platform.config
-    run_context = platform.run_context(run_date or platform.clock.today())
-    names = [config.lake_of_user(name).name for name in lakes] or [lake.name for lake in config.lakes]
+    config = context.config
+    shares = [item for item in usage_by_table(context, [item.name for item in config.storages]) if item.lake in lakes]
+    with_tables = {share.lake for share in shares if share.table is not None}
     rows: list[dict[str, Any]] = []
-    if by == "table":
-        shares = [item for item in usage_by_table(run_context, [item.name for item in config.storages]) if item.lake in names]
-        with_tables = {share.lake for share in shares if share.table is not None}
-        for share in shares:
-            live = amount_columns(config, share.storage, "live", share.live)
-            garbage = amount_columns(config, share.storage, "garbage", share.all_garbage)
-            table = share.table or (CURRENT_STATE if share.lake in with_tables and format_ != "json" else None)
-            rows.append({"storage": share.storage, "lake": share.lake, "table": table, **live, **garbage})
-        write_amounts(rows, format_)
-        if unsized := sum(share.unsized for share in shares):
-            print_message(f"Without {count_of(unsized, 'live file')} of unknown size.")
-        print_message("Each live file is counted once, at one commit that needs it.")
-        return
-    spark = open_spark(platform, verbose=settings.verbose)
-    effects = blame_by_ref(spark, run_context, names) if by == "ref" else blame_by_age(spark, run_context, names)
-    rows = [{by: effect.scenario.label, **row} for effect in effects for row in effect_rows(config, effect)]
+    for share in shares:
+        live = amount_columns(config, share.storage, "live", share.live)
+        garbage = amount_columns(config, share.storage, "garbage", share.all_garbage)
+        table = share.table or (CURRENT_STATE if share.lake in with_tables and format_ != "json" else None)
+        rows.append({"storage": share.storage, "lake": share.lake, "table": table, **live, **garbage})
     write_amounts(rows, format_)
+    if unsized := sum(share.unsized for share in shares):
+        print_message(f"Without {count_of(unsized, 'live file')} of unknown size.")
+    print_message("Each live file is counted once, at one commit that needs it.")
+
+
+def _print_effects(spark: SparkSession, context: RunContext, by: str, lakes: Sequence[str], format_: str) -> None:
+    from gc_assets.stages.read.blame import blame_by_age, blame_by_ref
+
+    effects = blame_by_ref(spark, context, lakes) if by == "ref" else blame_by_age(spark, context, lakes)
+    write_amounts([{by: effect.scenario.label, **row} for effect in effects for row in effect_rows(context.config, effect)], format_)
     for note in dict.fromkeys(note for effect in effects for note in effect.notes):
         print_message(f"Note: {note}.")
     without = [effect.scenario.label for effect in effects if not effect.differences]
