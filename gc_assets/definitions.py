@@ -8,6 +8,7 @@ them. The schedule and the sensors are off by default, and no asset has an autom
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from gc_assets.assets.partitions import first_run_date, run_dates
 from gc_assets.assets.sensors import approved_plans
 from gc_assets.assets.sources import list_tables, source_assets
 from gc_assets.assets.storage_assets import storage_assets
+from gc_assets.config.models import Config
 from gc_assets.remote.jobs import Jobs
 from gc_assets.remote.steps import remote_jobs, remote_steps
 from gc_assets.resources.collector import Collector
@@ -82,19 +84,9 @@ def build_definitions(
         jobs = Jobs(platform, as_of, begin)
         assets, single = remote_steps(assets, jobs), remote_jobs(single, jobs)
 
-    deletions = {storage.name: asset_key(config, storage.name, DELETION_LOG) for storage in config.storages}
-    planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
-    # Without a plan id, and only in mode apply, deletion_log restores files that are needed again.
-    restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
     tables = {lake.name: list_tables(config, lake) for lake in config.lakes}
     checks = garbage_checks(config, check_bindings(config, [(lake, table) for lake in tables for table in tables[lake]], own))
-    selection = dg.AssetSelection.assets(*planning, *restoring)
-    if checks:
-        selection |= dg.AssetSelection.checks(*(key for check in checks for key in check.check_keys))
-    run = dg.define_asset_job(RUN, selection, description=RUN_DESCRIPTION, executor_def=EXECUTOR)
-    old_run = dg.define_asset_job(OLD_RUN, selection, description=OLD_RUN_DESCRIPTION, executor_def=EXECUTOR)
-    apply_selection = dg.AssetSelection.assets(*deletions.values())
-    apply = dg.define_asset_job("apply", apply_selection, description=APPLY_DESCRIPTION, executor_def=EXECUTOR)
+    run, old_run, apply = _jobs(config, assets, checks)
     nightly = dg.build_schedule_from_partitioned_job(run, name="nightly", hour_of_day=2, minute_of_hour=0, description=SCHEDULE_DESCRIPTION)
 
     specs = [spec for lake in config.lakes for spec in expiry_log_specs(config, lake, days)]
@@ -106,6 +98,24 @@ def build_definitions(
         schedules=[nightly],
         sensors=[approved_plans(config, apply), *notification_sensors(config)],
         resources={"collector": Collector.of(platform, as_of, runtime)},
+    )
+
+
+def _jobs(
+    config: Config, assets: Sequence[dg.AssetsDefinition], checks: Sequence[dg.AssetChecksDefinition]
+) -> tuple[dg.UnresolvedAssetJobDefinition, ...]:
+    """Return the jobs `run`, `night` and `apply`."""
+    deletions = {storage.name: asset_key(config, storage.name, DELETION_LOG) for storage in config.storages}
+    planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
+    # Without a plan id, and only in mode apply, deletion_log restores files that are needed again.
+    restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
+    selection = dg.AssetSelection.assets(*planning, *restoring)
+    if checks:
+        selection |= dg.AssetSelection.checks(*(key for check in checks for key in check.check_keys))
+    return (
+        dg.define_asset_job(RUN, selection, description=RUN_DESCRIPTION, executor_def=EXECUTOR),
+        dg.define_asset_job(OLD_RUN, selection, description=OLD_RUN_DESCRIPTION, executor_def=EXECUTOR),
+        dg.define_asset_job("apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY_DESCRIPTION, executor_def=EXECUTOR),
     )
 
 
