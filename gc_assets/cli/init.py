@@ -51,13 +51,14 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     A PLACE is one of:
       a folder with Icechunk repositories or SQLite catalogs, up to three levels deep
         (and a SQLite catalog next to the folder, if it has tables in it)
-      s3://bucket/prefix/ with Icechunk repositories, up to three levels deep
+      s3://bucket/prefix/, abfss:// or gs:// with Icechunk repositories, up to three levels deep
       a SQLite file that is an Iceberg catalog
       http://host of a Nessie, lakeFS or Iceberg REST server, with or without the API path
       catalog:NAME, an Iceberg catalog in pyiceberg's configuration (.pyiceberg.yaml)
 
     The credentials are LAKECTL_CREDENTIALS_ACCESS_KEY_ID and LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY
-    for lakeFS, NESSIE_TOKEN (optional) for Nessie, and those of the environment for S3.
+    for lakeFS, NESSIE_TOKEN (optional) for Nessie, and those of the environment for S3, Azure and
+    Google Cloud.
 
     \b
     Examples:
