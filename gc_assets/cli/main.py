@@ -5,11 +5,13 @@ A command is imported when it is called, so that help and usage errors are fast.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import os
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -151,14 +153,33 @@ def _is_not_interrupt(record: logging.LogRecord) -> bool:
     return True
 
 
+def _end_process(codes: list[int]) -> None:
+    """End the process with its code before Python destroys its objects.
+
+    Threads of Arrow may use them at that time, and abort the process after a complete command.
+    """
+    if not codes or "pyarrow" not in sys.modules:
+        return
+    logging.shutdown()
+    with suppress(OSError, ValueError):  # otherwise Python reports the error, and ends with code 120
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None if the shell closed it
+            stream.flush()
+        os._exit(codes[0])
+
+
 def main() -> None:
-    """Run the command line."""
+    """Run the command line, and end the process."""
+    codes: list[int] = []
+    atexit.register(_end_process, codes)  # as the first function, which runs last
     install_handler()
     # No command uses a pydantic plugin, and the search for plugins reads all package metadata.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     logging.getLogger().addFilter(_is_not_interrupt)  # py4j uses the root logger
     try:
         cli(prog_name="gc-assets")
+    except SystemExit as end:
+        codes.append(int(end.code or 0))
+        raise
     except BrokenPipeError:  # the reader (head, less) has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -40,6 +40,27 @@ main.COMMANDS[name] = ("busy", "")
 sys.argv[1:] = [name]
 main.main()
 """
+# A command with an object that aborts the process when Python destroys it, as threads of Arrow can.
+ABORTS = """
+import atexit, os, sys, types
+import click, pyarrow
+from gc_assets.cli import main
+
+class Buffer:
+    def __del__(self):
+        os.abort()
+
+def finish():
+    sys.modules["buffer"] = Buffer()
+    atexit.register(print, "at exit")
+    print("output")
+    sys.exit(3)
+
+sys.modules["gc_assets.cli.finish"] = types.SimpleNamespace(explain_command=click.command("explain")(finish))
+main.COMMANDS["explain"] = ("finish", "")
+sys.argv[1:] = ["explain"]
+main.main()
+"""
 DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 RECORDED = "All steps so far are complete and recorded. Run the same command again to continue."
 UNCHANGED = "Nothing was changed in the lakes, the storages and the state."
@@ -141,3 +162,8 @@ def test_ignored_interrupts_stay_ignored_while_spark_starts() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def test_command_ends_before_python_destroys_its_objects() -> None:
+    done = subprocess.run([sys.executable, "-c", ABORTS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "output\nat exit\n", "")
