@@ -18,22 +18,16 @@ from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
 from gc_assets.lakes.file_kinds import LOCATION_KINDS, Kind
 from gc_assets.lakes.protocol import Container, Lake, decode_batch
-from gc_assets.stages.mark.file_entries import build_hashes
 from gc_assets.stages.mark.resolution import build_links
+from gc_assets.stages.mark.segment_writer import SegmentWriter, count_by_container
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
-from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import (
     CONTAINERS,
     CONTAINERS_SIDE,
-    EDGES,
-    EDGES_SIDE,
-    HASHES,
-    HASHES_SIDE,
-    LINKS,
     LINKS_SIDE,
-    LOCATIONS,
     LOCATIONS_SIDE,
     TASKS,
     UNREAD_LOCATIONS,
@@ -110,7 +104,7 @@ class Decode:
     failed: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = _SegmentWriter(self.files, self.run, self.resolver)
+        writer = _DecodedWriter(self.files, self.run, self.resolver)
         aborted = self._read_aborted()
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
             for batch in batches:
@@ -127,7 +121,6 @@ class Decode:
                             self._write(pending, writer)
                             pending, rows = [], 0
                 self._write(pending, writer)
-        writer.add_links()
         yield writer.close()
 
     def _read(self, task: dict[str, Any]) -> _ReadResult:
@@ -166,7 +159,7 @@ class Decode:
             digest = xxhash.xxh64_intdigest(raw, seed=len(task["address"])) + xxhash.xxh64_intdigest(task["address"].encode())
             yield task, result, _DecodedContainer(task, len(raw), etag, content_digest(raw), digest, rows)
 
-    def _write(self, pending: list[_DecodedContainer], writer: _SegmentWriter) -> None:
+    def _write(self, pending: list[_DecodedContainer], writer: _DecodedWriter) -> None:
         """Write the entries of many containers together, because each call has a high fixed cost.
 
         If the write fails, they are written one by one.
@@ -197,20 +190,11 @@ class Decode:
         return pa.RecordBatch.from_arrays(arrays, schema=MANIFEST_ENTRIES.schema)
 
 
-class _SegmentWriter:
-    """Writer for the output of one task: entries, containers, edges, locations and failures."""
+class _DecodedWriter:
+    """Writer for the output of one task, with its digest and counts."""
 
     def __init__(self, files: Files, run: TableRun, resolver: KeyResolver) -> None:
-        # Separate parts, so that file readers skip the containers by part statistics.
-        self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
-        self._containers = PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE)
-        self._edges = PartWriter(files, run.path, EDGES, EDGES_SIDE)
-        self._hashes = PartWriter(files, run.path, HASHES, HASHES_SIDE)
-        self._locations = PartWriter(files, run.path, LOCATIONS, LOCATIONS_SIDE)
-        self._unreadable = PartWriter(files, run.path, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE)
-        self._unresolved = PartWriter(files, run.path, UNRESOLVED, UNRESOLVED_SIDE)
-        self._links = PartWriter(files, run.path, LINKS, LINKS_SIDE)
-        self._unread_locations = PartWriter(files, run.path, UNREAD_LOCATIONS, UNREAD_LOCATIONS_SIDE)
+        self._segment = SegmentWriter(files, run)
         self._resolver = resolver
         self._digest = 0
         self._counts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0}
@@ -219,14 +203,9 @@ class _SegmentWriter:
         """Write containers and their entries (columns of `manifest_entries`), in the same order."""
         is_location = pc.is_in(children.column("kind"), pa.array(LOCATION_KINDS))
         entries = children.filter(pc.invert(is_location))
-        inner = entries.filter(entries.column("is_container"))
-        self._entries.write(entries.filter(pc.invert(entries.column("is_container"))))
-        self._inner.write(inner)
-        self._locations.write(children.filter(is_location))
-        self._edges.write(inner)
-        hashes = build_hashes(entries)
-        self._hashes.write(hashes)
-        counts, files = _count_by_container(entries), _count_by_container(hashes)
+        hashes = self._segment.add_entries(entries)
+        self._segment.add(LOCATIONS_SIDE, children.filter(is_location))
+        counts, files = count_by_container(entries), count_by_container(hashes)
         rows = [
             {
                 "container": item.task["address"],
@@ -240,7 +219,7 @@ class _SegmentWriter:
             }
             for item in decoded
         ]
-        self._containers.write(pa.RecordBatch.from_pylist(rows, schema=CONTAINERS))
+        self._segment.add(CONTAINERS_SIDE, pa.RecordBatch.from_pylist(rows, schema=CONTAINERS))
         self._digest += sum(item.digest for item in decoded)
         self._counts["decoded"] += len(decoded)
         self._counts["entries"] += entries.num_rows
@@ -251,27 +230,21 @@ class _SegmentWriter:
         digest = content_digest(result[0]) if isinstance(error, DecodingAborted) and isinstance(result, tuple) else None
         row = {**task, "container": None, "container_size_bytes": None, "error": str(error)}
         row |= {"absent": isinstance(result, FileNotFoundError), "digest": digest}
-        self._unreadable.write(pa.RecordBatch.from_pylist([row], schema=UNREADABLE_CONTAINERS))
+        self._segment.add(UNREADABLE_CONTAINERS_SIDE, pa.RecordBatch.from_pylist([row], schema=UNREADABLE_CONTAINERS))
         self._counts["unreadable"] += 1
         if isinstance(error, UnresolvedAddresses):
             addresses = pa.array(error.addresses, pa.string())
             columns = [pa.repeat(pa.scalar(task["address"]), len(addresses)), addresses]
-            self._unresolved.write(pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
+            self._segment.add(UNRESOLVED_SIDE, pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
         if isinstance(error, UndecodedTable):
             located = list(_locate_each(error.locations, self._resolver))
             rows = [{"container": task["address"], "address": address, "storage": storage, "key": key} for address, storage, key in located]
-            self._unread_locations.write(pa.RecordBatch.from_pylist(rows, schema=UNREAD_LOCATIONS))
-
-    def add_links(self) -> None:
-        """Record the symbolic links that the keys of the entries depend on."""
-        for batch in build_links(self._resolver).to_batches():
-            self._links.write(batch)
+            self._segment.add(UNREAD_LOCATIONS_SIDE, pa.RecordBatch.from_pylist(rows, schema=UNREAD_LOCATIONS))
 
     def close(self) -> pa.RecordBatch:
-        """Close the parts and return the task report for the driver."""
-        writers = (self._entries, self._inner, self._hashes, self._containers, self._edges, self._locations)
-        writers += (self._unreadable, self._unresolved, self._links, self._unread_locations)
-        return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._counts)
+        """Record the symbolic links that the keys depend on, and return the report of the task."""
+        self._segment.add(LINKS_SIDE, build_links(self._resolver))
+        return report_parts(self._segment.close(), self._digest % 2**64, summary=self._counts)
 
 
 def _find_aborted(reads: list[_Read], aborted: Mapping[tuple[str, str], str]) -> dict[str, str]:
@@ -300,11 +273,6 @@ def _locate_each(addresses: Sequence[str], resolver: KeyResolver) -> Iterator[tu
             continue
         if found is not None:
             yield address, *found
-
-
-def _count_by_container(rows: pa.RecordBatch) -> dict[str, int]:
-    found = pc.value_counts(rows.column("container"))
-    return dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True))
 
 
 def _to_container(task: dict[str, Any]) -> Container:

@@ -8,7 +8,7 @@ depend on no setting have such copies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,20 +16,17 @@ import pyarrow.compute as pc
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.tables import report_parts
 from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
-from gc_assets.stages.mark.file_entries import build_hashes
 from gc_assets.stages.mark.resolution import resolve_or_keep
+from gc_assets.stages.mark.segment_writer import SegmentWriter, count_by_container
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
-from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import (
     CONTAINERS,
     CONTAINERS_SIDE,
-    EDGES,
-    EDGES_SIDE,
     HASHES,
-    HASHES_SIDE,
     LOCATIONS,
     LOCATIONS_SIDE,
 )
@@ -60,20 +57,11 @@ def copy_entries(
         rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), pc.fill_null(rows.column(name), value))
     kinds = pc.if_else(pc.is_in(rows.column("kind"), pa.array(FILE_KINDS)), rows.column("kind"), pa.scalar(Kind.DATA))
     rows = rows.set_column(rows.schema.get_field_index("kind"), rows.schema.field("kind"), kinds)
-    inner, entries = rows.filter(rows.column("is_container")), rows.filter(pc.invert(rows.column("is_container")))
-    hashes = [build_hashes(batch) for batch in rows.to_batches()]
-    locations = _read_rows(files, segments.paths(LOCATIONS_SIDE), LOCATIONS, containers, resolver, storages)
-    index = _build_index(files, segments, containers, rows, pa.Table.from_batches(hashes, HASHES))
-    # Separate parts, so that file readers skip the containers by part statistics.
-    written = [
-        *_write(PartWriter(files, run.path, MANIFEST_ENTRIES.schema), entries.to_batches()),
-        *_write(PartWriter(files, run.path, MANIFEST_ENTRIES.schema), inner.to_batches()),
-        *_write(PartWriter(files, run.path, HASHES, HASHES_SIDE), hashes),
-        *_write(PartWriter(files, run.path, EDGES, EDGES_SIDE), inner.to_batches()),
-        *_write(PartWriter(files, run.path, LOCATIONS, LOCATIONS_SIDE), locations.to_batches()),
-        *_write(PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE), index.to_batches()),
-    ]
-    yield report_parts(written, summary={"entries": rows.num_rows, "external": rows.column("storage").null_count})
+    writer = SegmentWriter(files, run)
+    hashes = [writer.add_entries(batch) for batch in rows.to_batches()]
+    writer.add(LOCATIONS_SIDE, _read_rows(files, segments.paths(LOCATIONS_SIDE), LOCATIONS, containers, resolver, storages))
+    writer.add(CONTAINERS_SIDE, _build_index(files, segments, containers, rows, pa.Table.from_batches(hashes, HASHES)))
+    yield report_parts(writer.close(), summary={"entries": rows.num_rows, "external": rows.column("storage").null_count})
 
 
 def _read_rows(
@@ -95,17 +83,6 @@ def _build_index(files: Files, segments: Segments, containers: pa.Array, rows: p
     """Return one row per container (columns `CONTAINERS`), with the number of copied rows."""
     decoded = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS)
     last = {row["container"]: row for row in decoded.filter(pc.is_in(decoded.column("container"), containers)).to_pylist()}
-    counts = {name: _count(table) for name, table in (("entries", rows), ("files", hashes))}
+    counts = {name: count_by_container(table) for name, table in (("entries", rows), ("files", hashes))}
     found = [row | {name: count.get(address, 0) for name, count in counts.items()} for address, row in last.items()]
     return pa.Table.from_pylist(found, schema=CONTAINERS)
-
-
-def _count(rows: pa.Table) -> dict[str, int]:
-    found = pc.value_counts(rows.column("container").combine_chunks())
-    return dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True))
-
-
-def _write(writer: PartWriter, batches: Sequence[pa.RecordBatch]) -> list[Any]:
-    for batch in batches:
-        writer.write(batch)
-    return list(writer.close())

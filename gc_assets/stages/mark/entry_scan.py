@@ -5,25 +5,32 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.sorted_hashes import is_in_sorted
-from gc_assets.engine.state_scan import decode_each, may_contain
-from gc_assets.engine.tables import ROUTE, spark_schema
-from gc_assets.engine.tasks import map_tasks, task_numbers
+from gc_assets.engine.state_scan import may_contain
+from gc_assets.engine.tables import ROUTE
 from gc_assets.lakes.file_kinds import FILE_KINDS
+from gc_assets.stages.mark.container_scan import (
+    EXTERNAL,
+    KIND_COUNT,
+    ContainerScan,
+    Expanding,
+    numbered_states,
+    to_kind_numbers,
+    to_positions,
+)
 from gc_assets.stages.mark.container_states import NumberedStates, file_key, route_of
 from gc_assets.stages.mark.file_entries import is_file_entry
-from gc_assets.stages.mark.hash_scan import EXTERNAL, KIND_COUNT, Expanding, numbered_states, to_kind_numbers, to_positions
 from gc_assets.state.files import Files
 from gc_assets.state.parts import missing_columns, open_part
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
@@ -55,16 +62,10 @@ ROUTED_ROWS: Final = LIVE_FILES.schema.append(pa.field(ROUTE, pa.string()))
 
 
 @dataclass(frozen=True)
-class EntryScan:
-    """Task that matches groups of cached entries with the container states.
-
-    The input column `id` contains group numbers. The number after the last group selects the
-    directly referenced files. Yields batches with the columns `KEYED`.
+class EntryScan(ContainerScan):
+    """Scan of parts of `manifest_entries`.
 
     Attributes:
-        states: Parts of the states (columns `STATES`), relative to the state.
-        groups: Parts of `manifest_entries`, in groups.
-        storages: Names of the storages, for the positions in `KEYED`.
         keys: If not None, only these keys are selected (addresses of external files).
         containers: If not None, only entries of these containers are needed. Sorted.
         external: Select only files in no storage.
@@ -73,27 +74,15 @@ class EntryScan:
         hashes: If not None, only keys with these hashes are selected. Sorted.
     """
 
-    files: Files
-    states: tuple[str, ...]
-    groups: tuple[tuple[str, ...], ...]
-    storages: tuple[str, ...]
+    SCHEMA: ClassVar[pa.Schema] = KEYED
+
     keys: pa.Array | None = None
     containers: tuple[str, ...] | None = None
     external: bool = False
     bucket: tuple[int, int] | None = None
     hashes: NDArray[np.int64] | None = None
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        states = numbered_states(self.files, self.states)
-        expanding = Expanding.of(states)
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                if number < len(self.groups):
-                    yield from decode_each(self.files, self.groups[number], lambda content: self._match_part(content, expanding))
-                else:
-                    yield from self._match_direct(states)
-
-    def _match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
+    def match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
         for entries in self._read_entries(content):
             selected, position = expanding.match(entries)
             if selected.num_rows:
@@ -101,7 +90,7 @@ class EntryScan:
                 columns = {"witness": pa.array(expanding.witness[position]), "must_exist": pa.array(must_exist)}
                 yield from self._to_keyed(with_columns(selected, columns))
 
-    def _match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
+    def match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
         rows = states.direct
         if self.keys is not None:
             rows = rows.filter(pc.is_in(file_key(rows), self.keys))
@@ -186,16 +175,6 @@ class ToRows:
                 ROUTE: pc.if_else(pc.is_null(storage), EXTERNAL_SIDE, routes.take(needed_by.column("rank").combine_chunks())),
             }
             yield pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ROWS.names], schema=ROUTED_ROWS)
-
-
-def run_scan(scan: EntryScan) -> Iterator[pa.RecordBatch]:
-    """Run a scan in this process."""
-    return scan(iter([task_numbers(len(scan.groups) + 1)]))
-
-
-def scan_frame(spark: SparkSession, scan: EntryScan) -> DataFrame:
-    """Run a scan in executors."""
-    return map_tasks(spark, scan, len(scan.groups) + 1, spark_schema(KEYED))
 
 
 def group_rows(matched: pa.Table) -> pa.Table:

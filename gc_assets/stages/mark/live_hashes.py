@@ -25,30 +25,24 @@ from gc_assets.core.plan import Amount
 from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.sessions import is_local, is_small
 from gc_assets.engine.state_scan import group_by_size, read_errors
-from gc_assets.engine.tables import Task, collect_arrow, read_paths, spark_schema
+from gc_assets.engine.tables import Task, collect_arrow, spark_schema
 from gc_assets.engine.tasks import map_tasks
 from gc_assets.lakes.file_kinds import FILE_KINDS
+from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, Expanding, numbered_states, to_positions
 from gc_assets.stages.mark.container_states import NumberedStates, route_of
 from gc_assets.stages.mark.hash_scan import (
     ENTRY_COUNTS,
-    EXTERNAL,
-    KIND_COUNT,
-    MATCHED,
     WITNESS_NUMBERS,
     CountEntries,
-    Expanding,
     HashScan,
     SelectLive,
     WitnessesOf,
-    numbered_states,
     read_matched,
-    to_positions,
 )
 from gc_assets.stages.mark.key_groups import group_hashes
 from gc_assets.stages.mark.released_files import ReleasedFiles
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
-from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import HASHES_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES, TOTALS
 
 # Rows of hashes that this process reads itself: about 35 bytes each. A cluster reads more rows in
@@ -139,7 +133,7 @@ class LiveHashes:
 
     def match_frame(self) -> DataFrame:
         """Return all entries and directly referenced files as a frame (columns `MATCHED`)."""
-        return map_tasks(self._session, self.scan, self.scan.tasks, spark_schema(MATCHED))
+        return self.scan.frame(self._session)
 
     def grouped_frame(self) -> DataFrame:
         """Return one row per file as a frame (columns `GROUPED` and is_released)."""
@@ -162,9 +156,7 @@ class LiveHashes:
         """Key hashes of released files by position of the storage."""
         if self.released is None:
             return {}
-        paths, schema = self.released.published.paths(), self.released.table.schema
-        rows = read_parts(self.scan.files, paths, schema, ["storage", "key", "deduplicated"])
-        rows = rows.filter(pc.invert(rows.column("deduplicated")))
+        rows = self.released.read_keys(self.scan.files)
         position, hashes = to_positions(rows.column("storage"), self.scan.storages, EXTERNAL), xxhash64(rows.column("key"))
         return {number: sort_distinct(hashes[position == number]) for number in range(len(self.scan.storages))}
 
@@ -259,9 +251,8 @@ class LiveHashes:
         return LiveTotals.of(rows.cast(TOTALS), expected, pc.sum(counted.column("entries")).as_py() or 0)
 
     def _released_frame(self, released_files: ReleasedFiles) -> DataFrame:
-        schema, paths = released_files.table.schema, released_files.published.paths()
-        released = read_paths(self._session, self.scan.files, schema, paths, ["storage", "key", "deduplicated"]).filter("not deduplicated")
         position = F.array_position(F.array(*map(F.lit, self.scan.storages)), F.col("storage")) - 1
+        released = released_files.keys_frame(self._session, self.scan.files)
         hashed = released.select(position.cast("smallint").alias("storage"), F.xxhash64("key").alias("key_hash"))
         return hashed.distinct().withColumn("is_released", F.lit(True))
 

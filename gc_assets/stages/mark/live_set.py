@@ -24,6 +24,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local, is_small, large_session
 from gc_assets.engine.state_scan import group_by_size
 from gc_assets.engine.tables import ROUTE, collect_arrow, frame_from_arrow, map_arrow, read_table, write_frame, write_parts
+from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, numbered_states
 from gc_assets.stages.mark.container_states import route_of
 from gc_assets.stages.mark.entry_scan import (
     KEYED,
@@ -32,11 +33,8 @@ from gc_assets.stages.mark.entry_scan import (
     ToRows,
     group_frame,
     group_rows,
-    run_scan,
-    scan_frame,
     with_columns,
 )
-from gc_assets.stages.mark.hash_scan import EXTERNAL, KIND_COUNT, numbered_states
 from gc_assets.stages.mark.live_hashes import LiveHashes, LiveTotals
 from gc_assets.stages.mark.released_files import ReleasedFiles, find_released_files_of
 from gc_assets.state.compaction import Segments
@@ -164,7 +162,7 @@ class LiveSet:
         scan = self._scan(tuple((path,) for path in self._cache.paths()))
         first_released = numbered_states(self._files, self._states).live * KIND_COUNT
         found = pa.array([], pa.string())
-        for batch in run_scan(scan):
+        for batch in scan.run():
             is_live = pc.and_(pc.less(batch.column("strongest"), first_released), pc.not_equal(batch.column("storage"), EXTERNAL))
             found = pc.unique(pa.concat_arrays([found, batch.column("key").filter(is_live)]))
             if len(found) >= limit:
@@ -205,7 +203,7 @@ class LiveSet:
         if session is None or entries <= MAX_IN_PROCESS_ENTRIES * (LOCAL_FACTOR if is_local(session) else 1):
             return self._in_process(replace(scan, groups=(tuple(paths),) if paths else (), containers=containers))
         groups = group_by_size(paths, self._files.sizes(paths))
-        return self._to_rows(collect_arrow(scan_frame(session, replace(scan, groups=groups, containers=containers)), KEYED))
+        return self._to_rows(collect_arrow(replace(scan, groups=groups, containers=containers).frame(session), KEYED))
 
     def direct_rows(self) -> pa.Table:
         """Return the containers and directly referenced files, with their route.
@@ -256,35 +254,31 @@ class LiveSet:
         if is_small(spark):
             return frame_from_arrow(spark, self._in_process(self._scan((tuple(self._cache.paths()),))))
         scan = self._scan(self._grouped_paths())
-        rows = map_arrow(group_frame(scan_frame(spark, scan)), self._row_task, ROUTED_ROWS)
+        rows = map_arrow(group_frame(scan.frame(spark)), self._row_task, ROUTED_ROWS)
         if self.released is None:
             return rows
-        released = self.released.read(spark, self.context.state, ["storage", "key", "deduplicated"]).filter("not deduplicated")
-        flagged = rows.join(released.select("storage", "key", F.lit(True).alias("is_released")), ["storage", "key"], "left")
+        released = self.released.keys_frame(spark, self._files).withColumn("is_released", F.lit(True))
+        flagged = rows.join(released, ["storage", "key"], "left")
         route = F.when((F.col(ROUTE) == "") & F.coalesce("is_released", F.lit(False)), LIFECYCLE_SIDE).otherwise(F.col(ROUTE))
         return flagged.withColumn(ROUTE, route).select(*ROUTED_ROWS.names)
 
     def _in_process(self, scan: EntryScan) -> pa.Table:
-        return self._to_rows(pa.Table.from_batches(run_scan(scan), KEYED))
+        return self._to_rows(pa.Table.from_batches(scan.run(), KEYED))
 
     def _to_rows(self, matched: pa.Table) -> pa.Table:
         rows = pa.Table.from_batches(self._row_task(iter(group_rows(matched).to_batches())), ROUTED_ROWS)
         if self.released is None:
             return rows
-        released = self._read_released()
+        released = self.released.read_keys(self._files)
         is_released = pc.and_(pc.equal(rows.column(ROUTE), ""), pc.is_in(_identity(rows), _identity(released)))
         return with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
 
     def read_released(self, storage: str) -> pa.ChunkedArray:
         """Return the keys of the released files in a storage."""
-        rows = self._read_released()
-        return rows.column("key").filter(pc.equal(rows.column("storage"), storage))
-
-    def _read_released(self) -> pa.Table:
         if self.released is None:
-            return pa.table({"storage": pa.array([], pa.string()), "key": pa.array([], pa.string())})
-        rows = read_parts(self._files, self.released.published.paths(), self.released.table.schema, ["storage", "key", "deduplicated"])
-        return rows.filter(pc.invert(rows.column("deduplicated"))).select(["storage", "key"])
+            return pa.chunked_array([], pa.string())
+        rows = self.released.read_keys(self._files)
+        return rows.column("key").filter(pc.equal(rows.column("storage"), storage))
 
     def _count_rows(self) -> LiveTotals:
         by, counted, found = TOTALS.names[:5], list[pa.Table](), 0
@@ -409,8 +403,8 @@ def write_external(
     scan = EntryScan(files, states, tuple((path,) for path in paths), storages, external=True)
     to_rows = ToRows(files, states, storages, lake_name)
     if sum(segment.rows for segment in cache.runs) <= MAX_IN_PROCESS_ENTRIES:
-        matched = group_rows(pa.Table.from_batches(run_scan(scan), KEYED))
+        matched = group_rows(pa.Table.from_batches(scan.run(), KEYED))
         rows = pa.Table.from_batches(to_rows(iter(matched.to_batches())), ROUTED_ROWS)
         return tuple(write_parts(rows.select(LIVE_FILES.schema.names), run, files, EXTERNAL_SIDE))
-    rows = map_arrow(group_frame(scan_frame(spark, scan)), to_rows, ROUTED_ROWS)
+    rows = map_arrow(group_frame(scan.frame(spark)), to_rows, ROUTED_ROWS)
     return write_frame(rows, LIVE_FILES, run, context.state, routes=(EXTERNAL_SIDE,)).side.get(EXTERNAL_SIDE, ())

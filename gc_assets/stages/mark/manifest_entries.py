@@ -130,11 +130,6 @@ def count_segment_rows(runs: Sequence[PastRun], side: str) -> int:
     return sum(part.rows for segment in runs for part in segment.entry.parts if part.name.startswith(f"{side}/"))
 
 
-def count_file_rows(runs: Sequence[PastRun]) -> int:
-    """Count the entries for files, excluding those for containers."""
-    return sum(segment.rows for segment in runs) - count_segment_rows(runs, EDGES_SIDE)
-
-
 @log_progress(MANIFEST_ENTRIES)
 def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish this run's segment: the entries of all containers missing from the cache.

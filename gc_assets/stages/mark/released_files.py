@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.errors import StateError
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import read_table
+from gc_assets.engine.tables import read_paths
 from gc_assets.lakes.kind import TableRole
+from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State
+from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import Table
 from gc_assets.state.summaries import LifecycleObjectsSummary
+
+_COLUMNS: Final = ["storage", "key", "deduplicated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +30,21 @@ class ReleasedFiles:
     published: PublishedTable
 
     @property
-    def rows(self) -> int:
-        return self.published.rows
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """Notes on rules that apply to no file, and others."""
         summary = self.published.summary(LifecycleObjectsSummary)
         return (*summary.unused_rules, *summary.notes)
 
-    def read(self, spark: SparkSession, state: State, columns: Sequence[str] | None = None) -> DataFrame:
-        """Read all rows, including files kept by another reference (`deduplicated`)."""
-        return read_table(spark, state, self.table, self.published, columns=columns)
+    def read_keys(self, files: Files) -> pa.Table:
+        """Read storage and key of the files that no other reference keeps (`deduplicated`)."""
+        rows = read_parts(files, self.published.paths(), self.table.schema, _COLUMNS)
+        return rows.filter(pc.invert(rows.column("deduplicated"))).select(["storage", "key"])
+
+    def keys_frame(self, spark: SparkSession, files: Files) -> DataFrame:
+        """Return the same as `read_keys` as a frame."""
+        sizes = [part.size_bytes for part in self.published.parts()]
+        rows = read_paths(spark, files, self.table.schema, self.published.paths(), _COLUMNS, sizes)
+        return rows.filter("not deduplicated").select("storage", "key")
 
 
 def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:

@@ -18,28 +18,24 @@ from gc_assets.core.errors import StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.tables import WrittenParts, merge_written, report_parts
 from gc_assets.engine.tasks import run_tasks
-from gc_assets.stages.mark.file_entries import build_hashes
+from gc_assets.stages.mark.segment_writer import SegmentWriter
 from gc_assets.state.arrow_types import CONTENT_ROOT
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
-from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import (
     CONTAINERS,
     CONTAINERS_SIDE,
-    EDGES,
-    EDGES_SIDE,
-    HASHES,
-    HASHES_SIDE,
     LINKS,
     LINKS_SIDE,
     LOCATIONS,
     LOCATIONS_SIDE,
 )
 
-# Hashes are not copied, because they follow from the resolved keys of the entries.
-_SEGMENT_TABLES = {None: MANIFEST_ENTRIES.schema, EDGES_SIDE: EDGES, LOCATIONS_SIDE: LOCATIONS, CONTAINERS_SIDE: CONTAINERS}
+# Edges and hashes follow from the resolved entries.
+_SEGMENT_TABLES = {None: MANIFEST_ENTRIES.schema, LOCATIONS_SIDE: LOCATIONS, CONTAINERS_SIDE: CONTAINERS}
 
 
 def build_links(resolver: KeyResolver) -> pa.Table:
@@ -122,10 +118,7 @@ class _ResolveParts:
     parts: tuple[tuple[str | None, str], ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Separate parts, so that file readers skip the containers by part statistics.
-        entries, inner = (PartWriter(self.files, self.run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
-        hashes = PartWriter(self.files, self.run.path, HASHES, HASHES_SIDE)
-        sides = {side: PartWriter(self.files, self.run.path, schema, side) for side, schema in _SEGMENT_TABLES.items() if side is not None}
+        writer = SegmentWriter(self.files, self.run)
         digest = external = 0
         for batch in batches:
             for number in batch.column("id").to_pylist():
@@ -136,23 +129,13 @@ class _ResolveParts:
                 else:
                     rows = resolve_rows(rows, self.resolver)
                 if side is not None:
-                    _write(sides[side], rows)
+                    writer.add(side, rows)
                     continue
                 external += rows.column("storage").null_count
-                _write(inner, rows.filter(rows.column("is_container")))
-                files = rows.filter(pc.invert(rows.column("is_container")))
-                _write(entries, files)
-                for file_batch in files.to_batches():
-                    hashes.write(build_hashes(file_batch))
-        links = PartWriter(self.files, self.run.path, LINKS, LINKS_SIDE)
-        _write(links, build_links(self.resolver))
-        written = [part for writer in (entries, inner, hashes, *sides.values(), links) for part in writer.close()]
-        yield report_parts(written, digest % 2**64, summary={"external": external})
-
-
-def _write(writer: PartWriter, rows: pa.Table) -> None:
-    for batch in rows.to_batches():
-        writer.write(batch)
+                for entries in rows.to_batches():
+                    writer.add_entries(entries)
+        writer.add(LINKS_SIDE, build_links(self.resolver))
+        yield report_parts(writer.close(), digest % 2**64, summary={"external": external})
 
 
 def _container_digest(row: dict[str, str | None]) -> int:

@@ -20,9 +20,10 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.sorted_hashes import HashSet
 from gc_assets.engine.tables import collect_arrow, spark_schema
+from gc_assets.stages.mark.container_scan import KIND_COUNT
 from gc_assets.stages.mark.container_states import route_of
 from gc_assets.stages.mark.file_entries import loose_form
-from gc_assets.stages.mark.hash_scan import KIND_COUNT, SelectLive
+from gc_assets.stages.mark.hash_scan import SelectLive
 from gc_assets.stages.mark.live_hashes import LiveHashes
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.state.files import Files

@@ -1,0 +1,151 @@
+"""Match cached rows with the states of their containers, in numbered tasks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+
+from gc_assets.core.errors import StateError
+from gc_assets.engine.state_scan import decode_each
+from gc_assets.engine.tables import spark_schema
+from gc_assets.engine.tasks import map_tasks, task_numbers
+from gc_assets.lakes.file_kinds import FILE_KINDS
+from gc_assets.stages.mark.container_states import NumberedStates, read_states
+from gc_assets.state.files import Files
+
+# Number of file kinds, by which the numbers of witnesses are multiplied.
+KIND_COUNT: Final = len(FILE_KINDS)
+
+# Position of external files, which have no storage.
+EXTERNAL: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Expanding:
+    """Containers whose entries are needed, with their witnesses."""
+
+    addresses: pa.Array
+    witness: NDArray[np.int64]
+    must_exist: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, states: NumberedStates) -> Expanding:
+        rows = states.witnesses.filter(states.witnesses.column("expands"))
+        numbers, must_exist = rows.column("witness").to_numpy(), rows.column("container_must_exist").to_numpy()
+        return cls(rows.column("container").combine_chunks(), numbers, must_exist)
+
+    def match(self, entries: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
+        """Select the entries of these containers.
+
+        Returns:
+            The entries, and the position of the container of each.
+        """
+        containers, container = encode(entries.column("container"))
+        position = pc.fill_null(pc.index_in(containers, self.addresses), -1).to_numpy(zero_copy_only=False)[container]
+        selected = np.flatnonzero(position >= 0)
+        position = position[selected]
+        if len(selected) < entries.num_rows:
+            entries = entries.take(pa.array(selected))
+        return entries, position
+
+
+@dataclass(frozen=True)
+class ContainerScan(ABC):
+    """Task that matches groups of cache parts with the container states.
+
+    The input column `id` contains group numbers. The number after the last group selects the
+    directly referenced files.
+
+    Attributes:
+        SCHEMA: Columns of the rows that it yields.
+        states: Parts of the states (columns `STATES`), relative to the state.
+        groups: Parts of the cache, in groups.
+        storages: Names of the storages, for the positions in the yielded rows.
+    """
+
+    SCHEMA: ClassVar[pa.Schema]
+
+    files: Files
+    states: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    storages: tuple[str, ...]
+
+    @property
+    def tasks(self) -> int:
+        """Number of valid input numbers."""
+        return len(self.groups) + 1
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows in this process."""
+        return self(iter([task_numbers(self.tasks)]))
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return all rows, which executors read."""
+        return map_tasks(spark, self, self.tasks, spark_schema(self.SCHEMA))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        states = numbered_states(self.files, self.states)
+        expanding = Expanding.of(states)
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                if number < len(self.groups):
+                    yield from decode_each(self.files, self.groups[number], lambda content: self.match_part(content, expanding))
+                else:
+                    yield from self.match_direct(states)
+
+    @abstractmethod
+    def match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part that belong to a needed container."""
+
+    @abstractmethod
+    def match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
+        """Yield the directly referenced files."""
+
+
+@lru_cache(maxsize=4)
+def numbered_states(files: Files, paths: tuple[str, ...]) -> NumberedStates:
+    """Read published states once per process. Parts are never rewritten under the same name."""
+    return read_states(files, paths)
+
+
+def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Return the distinct values of a text column, and the index of each row or -1."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    combined = encoded.unify_dictionaries().combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):  # a column without chunks
+        return pa.array([], pa.string()), np.empty(0, np.int64)
+    return combined.dictionary, pc.fill_null(combined.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def to_positions(column: pa.ChunkedArray, names: Sequence[str], missing: int) -> NDArray[np.int64]:
+    """Return the position of each value in `names`, or `missing` for a missing one.
+
+    Raises:
+        StateError: For any other value.
+    """
+    values, index = encode(column)
+    positions = pc.fill_null(pc.index_in(values, pa.array(list(names), pa.string())), -1).to_numpy(zero_copy_only=False)
+    if (positions < 0).any():
+        unknown = values.filter(pa.array(positions < 0))[0].as_py()
+        raise StateError(f"the entry cache names {unknown!r}, which is not one of {', '.join(names)}; run manifest_entries again")
+    return np.append(positions, missing)[index]  # the index -1 selects `missing`
+
+
+def to_kind_numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return the position of each kind in `FILE_KINDS`.
+
+    An unknown kind stops the run, because its file would be missing from the live set.
+    """
+    numbers = to_positions(column, FILE_KINDS, -1)
+    if (numbers < 0).any():
+        raise StateError("an entry has no file kind; run manifest_entries again")
+    return numbers
