@@ -50,7 +50,7 @@ class SegmentWriter:
     def __init__(self, files: Files, run: TableRun) -> None:
         # Separate parts, so that file readers skip the containers by part statistics.
         self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
-        self._sides = {side: PartWriter(files, run.path, schema, side) for side, schema in _SIDE_TABLES.items()}
+        self._side_writers = {side: PartWriter(files, run.path, schema, side) for side, schema in _SIDE_TABLES.items()}
 
     def add_entries(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Write entries (columns of `manifest_entries`) with their edges and hashes.
@@ -61,18 +61,18 @@ class SegmentWriter:
         inner, hashes = entries.filter(entries.column("is_container")), build_hashes(entries)
         self._entries.write(entries.filter(pc.invert(entries.column("is_container"))))
         self._inner.write(inner)
-        self._sides[EDGES_SIDE].write(inner)
-        self._sides[HASHES_SIDE].write(hashes)
+        self._side_writers[EDGES_SIDE].write(inner)
+        self._side_writers[HASHES_SIDE].write(hashes)
         return hashes
 
     def add(self, side: str, rows: pa.RecordBatch | pa.Table) -> None:
         """Write rows of a side table."""
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
-            self._sides[side].write(batch)
+            self._side_writers[side].write(batch)
 
     def close(self) -> list[PartFile]:
         """Write the last parts, and return all."""
-        return [part for writer in (self._entries, self._inner, *self._sides.values()) for part in writer.close()]
+        return [part for writer in (self._entries, self._inner, *self._side_writers.values()) for part in writer.close()]
 
 
 def count_by_container(rows: pa.RecordBatch | pa.Table) -> dict[str, int]:
