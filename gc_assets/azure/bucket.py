@@ -47,7 +47,6 @@ from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.azure import AzureConfig
 from gc_assets.core.errors import StoreError, is_permanent
 from gc_assets.core.paths import AZURE
-from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 
 # Sub-requests of one batch (REST API reference, Blob Batch).
 _KEYS_PER_BATCH: Final = 256
@@ -105,9 +104,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         with translate_errors(self.address(key)):
             download = self._blob(key, role).download_blob(**_version(version_id), decompress=False)
             size = download.size
-            if size > MAX_OBJECT_BYTES:
-                found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {size:,}"
-                raise OSError(errno.EFBIG, found, self.address(key))
+            self.require_readable(key, size)
             content = download.readall()
         if len(content) != size:
             raise OSError(errno.EIO, f"the answer ends after {len(content):,} of {size:,} bytes", self.address(key))

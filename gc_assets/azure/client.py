@@ -11,7 +11,6 @@ import functools
 import os
 import random
 import re
-import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from azure.storage.blob import BlobServiceClient, ContainerClient, ExponentialRe
 from requests.adapters import HTTPAdapter
 
 from gc_assets.buckets.protocol import Role
-from gc_assets.buckets.requests import count_request, get_rate_limiter
+from gc_assets.buckets.requests import PerProcess, count_request, get_rate_limiter
 from gc_assets.config.azure import CONNECTION_STRING, AzureConfig
 from gc_assets.core.causes import strip_paths
 from gc_assets.core.errors import UsageError
@@ -50,9 +49,6 @@ _EMULATOR: Final = (
     "AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 _SUB_REQUEST: Final = re.compile(rb"\r\nDELETE ")
-# Concurrent threads share one client instead of creating their own.
-_CREATION: Final = threading.RLock()
-os.register_at_fork(before=_CREATION.acquire, after_in_parent=_CREATION.release, after_in_child=_CREATION.release)
 
 NOT_FOUND: Final = frozenset({"BlobNotFound", "ResourceNotFound"})
 # The condition of a request was false.
@@ -162,15 +158,11 @@ def get_service(settings: AzureConfig, host: str, role: Role, attempts: int = AT
     """Return this process's client of a storage account."""
     if role == "change" and settings.anonymous:
         raise UsageError("`azure.anonymous` reads without credentials and cannot change anything; set a secret or an identity")
-    with _CREATION:
-        # Settings are frozen models, and so hashable.
-        return _create_service(settings, host, role, attempts, os.getpid())  # pyright: ignore[reportArgumentType]
+    return _create_service(settings, host, role, attempts)
 
 
-@functools.lru_cache(maxsize=64)
-def _create_service(settings: AzureConfig, host: str, role: Role, attempts: int, process: int) -> BlobServiceClient:
-    """Create a client. `process` prevents a forked process from using its parent's sockets."""
-    del process
+@PerProcess
+def _create_service(settings: AzureConfig, host: str, role: Role, attempts: int) -> BlobServiceClient:
     secret = _load_secret(settings, host, role)
     endpoint = settings.endpoint or (secret.endpoint if secret is not None else None) or f"https://{host.replace('.dfs.', '.blob.', 1)}"
     limiter = get_rate_limiter(settings)

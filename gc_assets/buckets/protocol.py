@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, Protocol, Self
 
 from gc_assets.config.connections import StoreSettings
+from gc_assets.core.errors import StoreError
 
 # `read` serves runs and plans, `change` serves an apply.
 Role = Literal["read", "change"]
@@ -184,6 +185,15 @@ class Page:
         columns: dict[str, list[Any]] = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "common"}
         # A listing without versions has no column of them.
         return replace(self, **{name: [column[row] for row in rows] if column else [] for name, column in columns.items()})
+
+    def require_prefix(self, prefix: bytes, location: str) -> None:
+        """Raise `StoreError` if the keys, which are in order, do not all begin with a prefix."""
+        for name in [*self.keys[:1], *self.keys[-1:], *self.common[:1], *self.common[-1:]]:
+            if not name.startswith(prefix):
+                raise StoreError(
+                    f"{location}: a page contains {name!r}, expected keys that begin with {prefix!r}. "
+                    "A proxy or cache may return answers to other requests; connect to the server directly"
+                )
 
 
 class ConditionalBucket(Protocol):

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final, Generic, ParamSpec, TypeVar
 
 from gc_assets.buckets.rate_limiter import RateLimiter
 from gc_assets.config.connections import StoreSettings
@@ -17,22 +17,38 @@ from gc_assets.core.requests import Kind, Requests, record_requests
 
 # Concurrent requests of one batch.
 MAX_CONCURRENT: Final = 16
-# Concurrent threads share one rate limiter instead of creating their own.
-_CREATION: Final = threading.RLock()
-os.register_at_fork(before=_CREATION.acquire, after_in_parent=_CREATION.release, after_in_child=_CREATION.release)
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
+class PerProcess(Generic[_P, _R]):
+    """Decorator of a function that creates a client. Its results are cached by the arguments, such as
+    settings, which are frozen models.
+
+    Concurrent threads share a result. A forked process does not, because its parent uses the sockets.
+    """
+
+    def __init__(self, create: Callable[_P, _R]) -> None:
+        functools.update_wrapper(self, create)
+        self._lock = threading.RLock()
+        os.register_at_fork(before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release)
+
+        @functools.lru_cache(maxsize=64)
+        def create_in(_: int, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            return create(*args, **kwargs)
+
+        self._create_in = create_in
+        self.clear = create_in.cache_clear
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self._lock:
+            return self._create_in(os.getpid(), *args, **kwargs)
+
+
+@PerProcess
 def get_rate_limiter(settings: StoreSettings) -> RateLimiter:
     """Return the rate limiter of all requests of this process with these settings."""
-    with _CREATION:
-        return _rate_limiter(settings, os.getpid())  # pyright: ignore[reportArgumentType]  (frozen, and so hashable)
-
-
-@functools.lru_cache(maxsize=64)
-def _rate_limiter(settings: StoreSettings, process: int) -> RateLimiter:
-    del process
     return RateLimiter(settings.requests_per_second)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
 from gc_assets.config.connections import StoreSettings
 from gc_assets.core.paths import Location, bucket_and_key
+from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 
 _Settings = TypeVar("_Settings", bound=StoreSettings)
 
@@ -44,3 +46,9 @@ class BucketStorage(Generic[_Settings]):
 
     def address(self, key: str) -> str:
         return f"{self.settings.SCHEME}://{self.name}/{self.prefix}{key}"
+
+    def require_readable(self, key: str, size_bytes: int) -> None:
+        """Raise `OSError` with `EFBIG` for metadata above `MAX_OBJECT_BYTES`."""
+        if size_bytes > MAX_OBJECT_BYTES:
+            found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {size_bytes:,}"
+            raise OSError(errno.EFBIG, found, self.address(key))

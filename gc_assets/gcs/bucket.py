@@ -25,7 +25,6 @@ from gc_assets.buckets.requests import map_concurrently
 from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.gcs import GcsConfig
 from gc_assets.core.errors import StoreError
-from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.gcs import pages
 from gc_assets.gcs.client import ATTEMPTS, TIMEOUT, call, change, get_bucket, get_session
 
@@ -76,9 +75,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         def request() -> tuple[bytes, ObjectInfo]:
             blob = self._blob(key, role, version_id)
             blob.reload(retry=None)
-            if (blob.size or 0) > MAX_OBJECT_BYTES:
-                found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {blob.size:,}"
-                raise OSError(errno.EFBIG, found, self.address(key))
+            self.require_readable(key, blob.size or 0)
             # Another blob, because the link to the media in the description may lead to another host.
             media = self._blob(key, role, str(blob.generation))
             try:

@@ -8,10 +8,8 @@ attempt per request. `call` repeats requests that are safe to repeat.
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from gc_assets.buckets.protocol import Change, ChangeVerdict, Role
-from gc_assets.buckets.requests import count_request, get_rate_limiter, pause_before_retry
+from gc_assets.buckets.requests import PerProcess, count_request, get_rate_limiter, pause_before_retry
 from gc_assets.config.gcs import GcsConfig
 from gc_assets.core.causes import strip_paths
 from gc_assets.core.errors import UsageError, is_permanent
@@ -58,8 +56,6 @@ _UNSUPPORTED: Final = frozenset({405, 501})
 _DENIED: Final = frozenset({401, 403})
 # Answers of 403 that ask for fewer requests (HTTP status and error codes for JSON).
 _QUOTA: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "usageLimits.rateLimitExceeded"})
-_CREATION: Final = threading.RLock()
-os.register_at_fork(before=_CREATION.acquire, after_in_parent=_CREATION.release, after_in_child=_CREATION.release)
 
 _WAYS_OUT: Final[Mapping[str, str]] = {
     "objectUnderActiveHold": "an event-based or temporary hold keeps it; release the hold, then run gc-assets retry",
@@ -111,15 +107,12 @@ def get_client(settings: GcsConfig, role: Role) -> Any:
     """
     if role == "change" and settings.anonymous:
         raise UsageError("`gcs.anonymous` reads without credentials and cannot change anything; remove it")
-    with _CREATION:
-        return _create_client(settings, role, os.getpid())[0]  # pyright: ignore[reportArgumentType]  (frozen, and so hashable)
+    return _create_client(settings, role)[0]
 
 
 def get_session(settings: GcsConfig, role: Role) -> tuple[AuthorizedSession, str]:
     """Return the session of this process's client and the server's address."""
-    with _CREATION:
-        found = _create_client(settings, role, os.getpid())  # pyright: ignore[reportArgumentType]  (frozen, and so hashable)
-    return found[1], (settings.endpoint or settings.server_of_environment() or GOOGLE).rstrip("/")
+    return _create_client(settings, role)[1], (settings.endpoint or settings.server_of_environment() or GOOGLE).rstrip("/")
 
 
 def get_bucket(settings: GcsConfig, role: Role, name: str) -> Any:
@@ -127,10 +120,8 @@ def get_bucket(settings: GcsConfig, role: Role, name: str) -> Any:
     return get_client(settings, role).bucket(name, user_project=settings.user_project)
 
 
-@functools.lru_cache(maxsize=64)
-def _create_client(settings: GcsConfig, role: Role, process: int) -> tuple[Client, AuthorizedSession]:
-    """Create a client. `process` prevents a forked process from using its parent's sockets."""
-    del process
+@PerProcess
+def _create_client(settings: GcsConfig, role: Role) -> tuple[Client, AuthorizedSession]:
     credentials = load_credentials(settings, role)
     options = {"api_endpoint": settings.endpoint.rstrip("/")} if settings.endpoint is not None else None
     session = _Session(settings, credentials)

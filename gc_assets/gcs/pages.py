@@ -55,7 +55,7 @@ def list_objects(
         page = parse_page(document, location)
         page = _skip_start(page, after) if last == after else page
         _require_order(page, last, location)
-        _require_prefix(page, prefix.encode(), location)
+        page.require_prefix(prefix.encode(), location)
         yield page
         if token is None:
             return
@@ -165,13 +165,3 @@ def _require_order(page: Page, last: bytes, location: str) -> None:
 
 def _is_growing(names: Sequence[bytes]) -> bool:
     return all(one < other for one, other in pairwise(names))
-
-
-def _require_prefix(page: Page, prefix: bytes, location: str) -> None:
-    """Raise `StoreError` if an ordered page contains keys without the requested prefix."""
-    for name in [*page.keys[:1], *page.keys[-1:], *page.common[:1], *page.common[-1:]]:
-        if not name.startswith(prefix):
-            raise StoreError(
-                f"{location}: a page contains {name!r}, expected keys that begin with {prefix!r}. "
-                "A proxy or cache may return answers to other requests; connect to the server directly"
-            )

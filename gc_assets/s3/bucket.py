@@ -18,7 +18,6 @@ from gc_assets.buckets.requests import map_concurrently, pause_before_retry
 from gc_assets.buckets.storage import BucketStorage
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError, is_permanent
-from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.s3 import copying, pages
 from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, PRECONDITION, error_code, get_client, payer_params, translate_errors
 
@@ -88,9 +87,7 @@ class S3Bucket(BucketStorage[S3Config]):
         with translate_errors(self.address(key)):
             for attempt in range(_READ_ATTEMPTS):
                 answer = self.client(role).get_object(**self.target(key, version_id))
-                if answer["ContentLength"] > MAX_OBJECT_BYTES:
-                    found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {answer['ContentLength']:,}"
-                    raise OSError(errno.EFBIG, found, self.address(key))
+                self.require_readable(key, answer["ContentLength"])
                 try:
                     return answer["Body"].read(), describe(answer)
                 except (HTTPClientError, IncompleteReadError):

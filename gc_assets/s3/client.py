@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -23,7 +22,7 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 from botocore.hooks import HierarchicalEmitter
 
 from gc_assets.buckets.protocol import Role
-from gc_assets.buckets.requests import count_request, get_rate_limiter
+from gc_assets.buckets.requests import PerProcess, count_request, get_rate_limiter
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.causes import strip_paths
 from gc_assets.core.errors import UsageError
@@ -37,9 +36,6 @@ _ATTEMPTS: Final = 8
 # Answers that ask for fewer requests.
 SLOW_STATUS: Final = frozenset({429, 503})
 SLOW: Final = frozenset({"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "TooManyRequests", "Throttling", "503", "429"})
-# Concurrent threads share one client instead of creating their own.
-_CREATION: Final = threading.RLock()
-os.register_at_fork(before=_CREATION.acquire, after_in_parent=_CREATION.release, after_in_child=_CREATION.release)
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 10
 _READ_SECONDS: Final = 60
@@ -91,9 +87,7 @@ def get_client(settings: S3Config, role: Role, attempts: int = _ATTEMPTS, before
     """
     if role == "change" and settings.anonymous:
         raise UsageError("`s3.anonymous` reads without credentials and cannot change anything; set a profile or a role")
-    with _CREATION:
-        # Settings are frozen models, and so hashable.
-        return create_process_client(settings, role, attempts, before_parse, os.getpid())  # pyright: ignore[reportArgumentType]
+    return create_process_client(settings, role, attempts, before_parse)
 
 
 @contextmanager
@@ -141,10 +135,8 @@ def to_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError
     return OSError(errno.ENAMETOOLONG if code in INVALID_KEY else errno.EIO, text, address)
 
 
-@functools.lru_cache(maxsize=64)
-def create_process_client(settings: S3Config, role: Role, attempts: int, before_parse: BeforeParse | None, process: int) -> Any:
-    """Create a client. `process` prevents a forked process from using its parent's sockets."""
-    del process
+@PerProcess
+def create_process_client(settings: S3Config, role: Role, attempts: int, before_parse: BeforeParse | None) -> Any:
     session = create_session(settings, role, before_parse)
     path_style = settings.path_style if settings.path_style is not None else settings.endpoint is not None
     config = BotoConfig(

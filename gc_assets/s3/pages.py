@@ -101,7 +101,7 @@ def _list_pages(
         root, namespace = _fetch_page(settings, role, operation, params, location)
         page = parse_page(root, namespace, location)
         _require_order(page, last_name, known_versions, location)
-        _require_prefix(page, prefix, location)
+        page.require_prefix(prefix, location)
         yield page
         is_truncated = root.findtext(f"{namespace}IsTruncated")
         if is_truncated == "false":
@@ -156,16 +156,6 @@ def _require_order(page: Page, last_name: bytes, known_versions: frozenset[str],
         is_ordered = all(map(_is_before_or_equal if page.version_ids else _is_before, names, names[1:]))
         if not is_ordered:
             raise StoreError(f"{location}: the keys of a page are not in byte order; this server does not follow the S3 API")
-
-
-def _require_prefix(page: Page, prefix: bytes, location: str) -> None:
-    """Raise `StoreError` if an ordered page contains keys without the requested prefix."""
-    for name in [*page.keys[:1], *page.keys[-1:], *page.common[:1], *page.common[-1:]]:
-        if not name.startswith(prefix):
-            raise StoreError(
-                f"{location}: a page contains {name!r}, expected keys that begin with {prefix!r}. "
-                "A proxy or cache may return answers to other requests; connect to the server directly"
-            )
 
 
 def _is_before(one: bytes, other: bytes) -> bool:
