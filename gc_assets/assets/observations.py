@@ -5,14 +5,13 @@ been swept.
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import date
 from typing import Any, Final
 
 import dagster as dg
 import pyarrow as pa
 
-from gc_assets.assets.failures import translate_errors
 from gc_assets.assets.names import asset_key
+from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.user_assets import Binding, configured_bindings, find_bindings, max_garbage_share, written_tables
 from gc_assets.config.models import Config
 from gc_assets.core.errors import GcError
@@ -85,12 +84,17 @@ def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.Asset
         can_subset=True,
     )
     def run(context: dg.AssetCheckExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.AssetCheckResult]:
-        with translate_errors():
+        keys = sorted(selected.asset_key for selected in context.selected_asset_check_keys)
+        # The check also runs with the assets of the user, whose runs must not fail.
+        try:
             run_context = _run_context(context, collector)
-            figures = {
-                (item.lake, item.table): item for item in table_figures(run_context, {binding.lake for binding, _ in limits.values()})
-            }
-        for key in sorted(selected.asset_key for selected in context.selected_asset_check_keys):
+            lakes = {binding.lake for binding, _ in limits.values()}
+            figures = {(item.lake, item.table): item for item in table_figures(run_context, lakes)}
+        except (GcError, OSError, pa.ArrowException) as error:
+            reason = to_page_message(str(error), config)
+            yield from (_result(key, False, f"the figures of the table cannot be read: {reason}", {}) for key in keys)
+            return
+        for key in keys:
             binding, limit = limits[key]
             yield _evaluate(run_context, key, figures.get((binding.lake, binding.table)), limit)
 
@@ -122,41 +126,38 @@ def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefi
 
 
 def _run_context(context: dg.AssetCheckExecutionContext, collector: Collector) -> RunContext:
-    """Return the context of the partition, or of the newest run if the check runs alone."""
-    op = context.op_execution_context
-    if op.has_partition_key:
-        return collector.run_context(op.partition_key)
-    return collector.run_context(newest_run(collector.platform.config).isoformat())
+    """Return the context of the partition, or of the newest run if the partition is no date of a run.
 
-
-def newest_run(config: Config) -> date:
-    """Return the newest run date with a plan of every storage.
+    Assets of the user can have other partitions.
 
     Raises:
-        GcError: If no run date has all plans.
+        GcError: If no run date has a plan of every storage.
     """
+    op, config = context.op_execution_context, collector.platform.config
     state = State.of(config)
-    common = set.intersection(*(set(state.dates(storage.name, DELETION_PLAN.name)) for storage in config.storages))
-    if not common:
-        raise GcError("no run has planned all storages yet. Run gc-assets run.")
-    return max(common)
+    planned = set.intersection(*(set(state.dates(storage.name, DELETION_PLAN.name)) for storage in config.storages))
+    if not planned:
+        raise GcError("no run has planned all storages yet. Run `gc-assets run`.")
+    dates = {run_date.isoformat() for run_date in planned}
+    partition = op.partition_key if op.has_partition_key else ""
+    return collector.run_context(partition if partition in dates else max(dates))
 
 
 def _evaluate(context: RunContext, key: dg.AssetKey, found: TableFigures | None, limit: float) -> dg.AssetCheckResult:
-    def result(passed: bool, description: str, metadata: dict[str, Any]) -> dg.AssetCheckResult:
-        warn = dg.AssetCheckSeverity.WARN
-        return dg.AssetCheckResult(
-            passed=passed, asset_key=key, check_name=CHECK, severity=warn, description=description, metadata=metadata
-        )
-
     if found is None:
-        return result(False, f"the run of {context.run_date} has no figures of the table. See gc-assets blame.", {})
+        return _result(key, False, f"the run of {context.run_date} has no figures of the table. See gc-assets blame.", {})
     metadata = {**_metadata(context, found), "max_garbage_share": limit}
     if found.unreadable is not None:
-        return result(False, f"the table is unreadable: {found.unreadable}. Run gc-assets doctor.", metadata)
+        return _result(key, False, f"the table is unreadable: {found.unreadable}. Run gc-assets doctor.", metadata)
     unneeded = format_bytes(found.garbage.bytes + found.expired.bytes)
     text = f"{found.garbage_share:.1%} of the bytes are garbage or expired history ({unneeded}); at most {limit:.1%} are allowed"
-    return result(found.garbage_share <= limit, text, metadata)
+    return _result(key, found.garbage_share <= limit, text, metadata)
+
+
+def _result(key: dg.AssetKey, passed: bool, description: str, metadata: dict[str, Any]) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        passed=passed, asset_key=key, check_name=CHECK, severity=dg.AssetCheckSeverity.WARN, description=description, metadata=metadata
+    )
 
 
 def _metadata(context: RunContext, found: TableFigures) -> dict[str, Any]:

@@ -184,6 +184,31 @@ def test_check_runs_alone_on_the_newest_run(planned: tuple[SmallLake, Platform, 
     assert found.metadata["garbage_bytes"].value == read_metadata(result)["ingest"]["garbage_bytes"]
 
 
+def test_check_before_the_first_run_warns_and_fails_no_run_of_the_user(tmp_path: Path) -> None:
+    at = project(small_lake(tmp_path), assets=ASSETS, max_garbage_share=0.9)
+    ingest = asset(["ingest"], partitions_def=dg.StaticPartitionsDefinition(["eu"]))
+    job = dg.define_asset_job("ingest", dg.AssetSelection.assets("ingest"))
+    definitions = dg.Definitions.merge(build_definitions(at), dg.Definitions(assets=[ingest], jobs=[job]))
+    result = definitions.resolve_job_def("ingest").execute_in_process(partition_key="eu", instance=dg.DagsterInstance.ephemeral())
+    (found,) = result.get_asset_check_evaluations()
+    reason = "no run has planned all storages yet. Run the job `run`."
+    assert (result.success, found.passed, found.severity) == (True, False, dg.AssetCheckSeverity.WARN)
+    assert found.description == f"the figures of the table cannot be read: {reason}"
+
+
+@pytest.mark.spark
+def test_check_with_other_partitions_uses_the_newest_run(
+    planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult],
+) -> None:
+    _, at, result = planned
+    ingest = asset(["ingest"], partitions_def=dg.StaticPartitionsDefinition(["eu"]))
+    job = dg.define_asset_job("ingest", dg.AssetSelection.assets("ingest"))
+    definitions = dg.Definitions.merge(build_definitions(at), dg.Definitions(assets=[ingest], jobs=[job]))
+    run = definitions.resolve_job_def("ingest").execute_in_process(partition_key="eu", instance=dg.DagsterInstance.ephemeral())
+    (found,) = run.get_asset_check_evaluations()
+    assert found.metadata["garbage_bytes"].value == read_metadata(result)["ingest"]["garbage_bytes"]
+
+
 @pytest.mark.spark
 def test_assets_of_the_same_project_are_found(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     lake, _, result = planned
