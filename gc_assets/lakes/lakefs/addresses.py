@@ -45,13 +45,15 @@ class Roots:
     Attributes:
         location: Location of the namespace. It contains only the repository's own objects.
         others: Further folders, which may contain any object.
+        is_renamed: True if the server may name the namespace by another address than `location`.
     """
 
     location: str
     others: tuple[str, ...]
+    is_renamed: bool = False
 
     @classmethod
-    def of(cls, location: str, storages: Iterable[str]) -> Roots:
+    def of(cls, location: str, storages: Iterable[str], *, is_renamed: bool = False) -> Roots:
         """Return the roots: the namespace, every storage, and the folders between them.
 
         Other repositories may be in the same folders.
@@ -62,7 +64,11 @@ class Roots:
             if location.startswith(storage):
                 steps = location.removeprefix(storage).split("/")[:-1]
                 others += [f"{storage}{'/'.join(steps[:count])}/" for count in range(1, len(steps))]
-        return cls(location, tuple(root for root in dict.fromkeys(others) if root != location))
+        return cls(location, tuple(root for root in dict.fromkeys(others) if root != location), is_renamed)
+
+    def has_other_names(self, address: str) -> bool:
+        """Return True if a full address may name an object in a root by another address."""
+        return address.startswith(_LOCAL) or (self.is_renamed and not address.startswith((self.location, *self.others)))
 
     def names_under_roots(self, end: str) -> Iterator[str]:
         """Yield the names of the end of a path under each root."""
@@ -77,17 +83,20 @@ def possible_names(roots: Roots, address: str) -> Iterator[str]:
 
     The most likely name comes first: the name in the namespace's own data, or the address itself.
     `local://` is a path of the server's disk. A server on another machine or in a container has
-    another mount point, so every end of the path may be under any of the roots. If the store's root
-    was written before a full path, the end is the full path. Names under no root are in no storage.
+    another mount point, so every end of the path may be under any of the roots. The same applies to
+    each address outside the roots if the server may name the namespace by another address. If the
+    store's root was written before a full path, the end is the full path. Names under no root are in
+    no storage.
     """
-    if not address.startswith(_LOCAL):
+    if not roots.has_other_names(address):
         yield address
         return
-    path = address.removeprefix(_LOCAL).lstrip("/")
+    path = address.partition("://")[2].lstrip("/")
+    itself = f"file:///{path}" if address.startswith(_LOCAL) else address
     steps = path.split("/")
     ends = [end for end in ("/".join(steps[position:]) for position in range(len(steps))) if end]
     full = (f"file:///{end}" for end in ends if f"file:///{end}".startswith((roots.location, *roots.others)))
-    names = dict.fromkeys((f"file:///{path}", *full, *(name for end in ends for name in roots.names_under_roots(end))))
+    names = dict.fromkeys((itself, *full, *(name for end in ends for name in roots.names_under_roots(end))))
     # The shortest of several, because the server's block store may be in a folder with the name data.
     likely_name = min((name for name in names if name.startswith(f"{roots.location}{DATA}")), key=len, default=next(iter(names)))
     yield likely_name

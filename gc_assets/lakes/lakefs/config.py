@@ -137,8 +137,9 @@ class LakeFsLakeConfig(LakeConfig):
         return [*history, *(rule_rows(read_rules(self.rules), as_of) if self.rules is not None else [])]
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
-        # An address under another mount point may be an object of any of them.
-        return sorted(storages)
+        # An address under another mount point may be an object of any of them. Rows of decoders that
+        # ignored `location` lack the names in it of addresses in a bucket.
+        return [*sorted(storages), *([] if self.location is None else ["location"])]
 
     def own_files(self) -> tuple[str, ...]:
         """Return the file with the rules."""

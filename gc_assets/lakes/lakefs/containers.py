@@ -21,13 +21,14 @@ from gc_assets.lakes.protocol import Container
 CONTAINER_KINDS = (Kind.METARANGE, Kind.RANGE)
 
 
-def decode(container: Container, raw: bytes, storages: Sequence[str] = ()) -> pa.RecordBatch:
+def decode(container: Container, raw: bytes, storages: Sequence[str] = (), *, is_renamed: bool = False) -> pa.RecordBatch:
     """Return the children of a metarange or range, with the columns of `LOGICAL_ENTRY_SCHEMA`.
 
     Args:
         container: The container.
         raw: Content of the container.
         storages: Locations of the configured storages, for addresses of another mount point.
+        is_renamed: True if the server may name the namespace by another address than its location.
 
     Raises:
         FormatError: If the container is damaged, or its count differs from the expected one.
@@ -44,7 +45,7 @@ def decode(container: Container, raw: bytes, storages: Sequence[str] = ()) -> pa
             f"{source}: its metarange records {container.expected_entries:,} objects, read {objects.num_rows:,}; "
             "restore the object from a backup"
         )
-    return read_cached_entries(Roots.of(location, storages), objects)
+    return read_cached_entries(Roots.of(location, storages, is_renamed=is_renamed), objects)
 
 
 def _range_rows(location: str, source: str, object_id: str, raw: bytes) -> pa.RecordBatch:

@@ -132,7 +132,7 @@ class LakeFsLake:
         if self._config.idle_rules:
             changed = [item.branch for item in staged]
             refs = protect_branches(self._branch_client(), refs, self._config.idle_rules, changed, read_only=repository.read_only)
-        roots = Roots.of(location, self._storages)
+        roots = Roots.of(location, self._storages, is_renamed=self._is_renamed)
         return FrozenRefs(
             lake=self.name,
             kind=self.kind,
@@ -179,7 +179,7 @@ class LakeFsLake:
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """Return the children of a metarange or range."""
-        return containers.decode(container, raw, self._storages)
+        return containers.decode(container, raw, self._storages, is_renamed=self._is_renamed)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """Apply the rules. History is never edited."""
@@ -192,6 +192,10 @@ class LakeFsLake:
     def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Create deleted branches at their old heads."""
         yield from create_branches(self._branch_client(), actions)
+
+    @property
+    def _is_renamed(self) -> bool:
+        return self._config.location is not None
 
     def _branch_client(self) -> BranchClient:
         return BranchClient(self._server(), self._config.repository)

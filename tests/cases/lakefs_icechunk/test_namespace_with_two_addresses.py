@@ -1,0 +1,83 @@
+"""Live objects were planned if the server names the storage namespace by another address than `location`.
+
+A gateway serves the disk as `s3://lake/`, or `location` has an access point. REST listings and full addresses of commits have the
+server's address. The server's own list of uncommitted objects misses identical content that was uploaded again (H5) and all full
+addresses. Relative addresses were never affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.lakes.lakefs.addresses import Roots, possible_names
+from tests.lakes.lakefs.builder import RepositoryBuilder
+from tests.lakes.lakefs.fake_server import FakeObject, FakeRepository, FakeServer
+from tests.lakes.lakefs.support import config_of
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+SERVER = "s3://lake/blocks"
+LOCATION = "s3://ml-access-point-s3alias/"
+
+
+class GatewayRepository(FakeRepository):
+    """A repository whose files the server names in a bucket."""
+
+    def listed_address(self, item: FakeObject) -> str:
+        return item.address if item.is_full else f"{self.storage_namespace}/{item.address}"
+
+
+def build(folder: Path, name: str) -> RepositoryBuilder:
+    builder = RepositoryBuilder(folder, days_ago(60), name)
+    builder.repository.__class__ = GatewayRepository
+    builder.repository.storage_namespace = f"{SERVER}/{name}"
+    return builder
+
+
+@pytest.fixture
+def house(spark: SparkSession, tmp_path: Path) -> Iterator[Lakehouse]:
+    house = Lakehouse(spark, tmp_path)
+    yield house
+
+
+@pytest.mark.spark
+def test_objects_under_the_address_of_the_server_are_live(house: Lakehouse) -> None:
+    ml, importer = build(house.warehouse, "ml"), build(house.warehouse, "importer")
+    ml.commit("main", a=b"1")
+    again = ml.stage("main", "a")
+    staged_again = ml.repository.branches["main"].staged["a"]
+    assert staged_again is not None
+    staged_again.is_change = False
+    linked, imported, staged, lost = (ml.upload() for _ in range(4))
+    ml.branch("links")
+    ml.stage("links", "linked", f"{SERVER}/ml/{linked}")
+    ml.commit("links")
+    importer.stage("main", "imported", f"{SERVER}/ml/{imported}")
+    importer.commit("main")
+    importer.stage("main", "staged", f"{SERVER}/ml/{staged}")
+    with FakeServer(ml.repository, importer.repository).running() as url:
+        house.lakes = [
+            config_of(url, item.repository.name, location=f"file://{item.namespace}").model_copy(update={"name": item.repository.name})
+            for item in (ml, importer)
+        ]
+        house.approve_and_apply(house.plan())
+    assert house.planned_actions("ml/") == {lost: "quarantine"}
+    assert {again, linked, imported, staged} <= ml.files()
+
+
+def test_end_of_an_address_of_the_server_may_be_in_each_root() -> None:
+    roots = Roots.of(f"{LOCATION}ml/", [LOCATION], is_renamed=True)
+    assert next(possible_names(roots, f"{SERVER}/ml/data/p/x")) == f"{LOCATION}ml/data/p/x"
+    assert f"{LOCATION}other/data/p/x" in set(possible_names(roots, "s3://lake/other/data/p/x"))
+    assert "s3://lake/raw/x" in set(possible_names(roots, "s3://lake/raw/x"))
+
+
+def test_address_in_a_root_has_one_name() -> None:
+    """Without `location`, the server's address of the namespace is its location."""
+    renamed, same = (Roots.of(f"{LOCATION}ml/", [LOCATION], is_renamed=value) for value in (True, False))
+    for address in (f"{LOCATION}ml/data/p/x", f"{LOCATION}other/data/p/x"):
+        assert list(possible_names(renamed, address)) == [address]
+    assert list(possible_names(same, "s3://raw/data/p/x")) == ["s3://raw/data/p/x"]
