@@ -7,7 +7,6 @@ addresses. Relative addresses were never affected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,14 +36,9 @@ def build(folder: Path, name: str) -> RepositoryBuilder:
     return builder
 
 
-@pytest.fixture
-def house(spark: SparkSession, tmp_path: Path) -> Iterator[Lakehouse]:
-    house = Lakehouse(spark, tmp_path)
-    yield house
-
-
 @pytest.mark.spark
-def test_objects_under_the_address_of_the_server_are_live(house: Lakehouse) -> None:
+def test_objects_under_the_address_of_the_server_are_live(spark: SparkSession, tmp_path: Path) -> None:
+    house = Lakehouse(spark, tmp_path)
     ml, importer = build(house.warehouse, "ml"), build(house.warehouse, "importer")
     ml.commit("main", a=b"1")
     again = ml.stage("main", "a")
