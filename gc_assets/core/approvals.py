@@ -24,11 +24,8 @@ class ApprovalEvent(RenamedKeys):
     """Approval or rejection of a plan by one person.
 
     Attributes:
-        by: Name of the person.
         at: Time of the decision (UTC).
         overrides: Failed gates overridden by this approval.
-        decision: `approved` or `rejected`.
-        comment: Free text.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)

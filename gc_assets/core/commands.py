@@ -14,7 +14,6 @@ def command(name: str, *arguments: str, **options: str | bool) -> str:
     """Return a command line that a user can paste into a shell.
 
     Args:
-        name: Name of the command.
         arguments: Positional arguments. Placeholders such as `PLAN_ID` are capital letters.
         options: Values by option with `_` for `-`, and True for options without a value.
     """

@@ -36,10 +36,7 @@ class RememberedTable:
     """A table that an accepted run read, with its claims on one storage.
 
     Attributes:
-        lake: The lake whose catalog listed it.
         table_name: `namespace.table`, or None if it is unknown.
-        catalog: Identity of the catalog.
-        prefixes: The prefixes that it claimed.
         last_seen: Time of the last run that read it.
         claims_by_uuid: True if its claims have the uuid as owner, False if they belong to the lake.
         metadata_location: Address of its newest known metadata file.
@@ -109,7 +106,6 @@ class LakeTables:
     """The tables of a lake in one run.
 
     Attributes:
-        catalog: Identity of its catalog.
         seen_at: Time of the freeze.
         tables: Its readable tables with claims on the storage.
         uuids: Uuids of all its tables, including those that cannot be read.
@@ -179,7 +175,6 @@ class FormerFiles:
 
     Attributes:
         count: Number of files that were written before the table was last seen.
-        bytes: Their size.
         newest: Time of the newest file that no listed table claims.
     """
 
@@ -233,7 +228,6 @@ def find_reason_to_wait(
     """Return the dropped table with the reason why its files are not collected, if any.
 
     Args:
-        dropped: The table, with its files.
         now: Time of the listing or of the freeze, whichever is earlier.
         wait: Waiting time since the table was first missed, None to keep its files.
         catalog: Identity of the lake's current catalog, None if the lake is not configured.

@@ -82,8 +82,6 @@ class ExternalAddresses:
 
         Args:
             storages: (location, endpoint) pairs. The endpoint is None for AWS and for disks.
-            describe_directory: See the attribute.
-            file_exists: See the attribute.
         """
         schemes = {scheme_of(location) for location, _ in storages}
         servers = {endpoint for _, endpoint in storages if endpoint is not None and not is_aws(endpoint) and not provider_schemes(endpoint)}

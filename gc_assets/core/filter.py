@@ -49,7 +49,6 @@ class FilterSpec:
         keys: Expected number of keys.
         seed: Differs by run date.
         blocks: Number of 512-bit blocks.
-        version: Layout version.
     """
 
     keys: int

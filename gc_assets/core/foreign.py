@@ -109,7 +109,6 @@ class ClaimAges:
         """Return the ages of these claims (prefix, table) in a later run.
 
         Args:
-            claims: The current claims.
             now: Time of the newest run that lacks the claims which are new, None without such a run.
             shields: Prefixes that unreadable lakes only protect. The former claims inside them keep
                 their age.
@@ -136,13 +135,11 @@ class ForeignRules:
     """Rules of a storage. Picklable.
 
     Attributes:
-        claims: The claims on the storage.
         own_names: Regular expressions for the names that the writers of a lake give to files.
         locations: Claims on locations that the users of a lake chose for its tables. All other
             claims are directories of the lake's format, or prefixes in lakes.yaml.
         seen: The time of the first run that saw each claim, for names that are not the lake's own.
             None for claims of unknown age.
-        accepted: Accepted prefixes.
         dropped_ages: The same as `ages` for the claims of dropped tables, which are in none of both.
         dropped_seen: The same as `seen` for these claims.
     """

@@ -18,7 +18,6 @@ class Forest:
     """Snapshots by position.
 
     Attributes:
-        ids: Snapshot ids.
         position: Position by id.
         parent: Parent positions, or `NO_PARENT`.
         children_first: Positions ordered so that children precede parents.

@@ -81,7 +81,6 @@ class CommitGraph:
 
         Args:
             parents: Parent ids per commit, first parent first.
-            committed_at: Commit times.
 
         Raises:
             FormatError: If a commit id is missing or occurs twice.

@@ -56,7 +56,6 @@ class LastRun:
     """Plan from the last run of a storage.
 
     Attributes:
-        status: Plan status.
         missing: Reason why the plan is not approved, or None.
         reversibility: Messages about effects that can be undone.
     """
@@ -73,9 +72,7 @@ class AppliedPlan:
 
     Attributes:
         header: The plan, with the amounts that were done.
-        status: Plan status.
         finished_at: Time of the end.
-        approved_by: Names of the approvers, or None.
         not_done: Message about what was left undone, or "".
         reversibility: Messages about effects that can be undone.
     """
@@ -93,7 +90,6 @@ class StorageSummary:
     """Storage status.
 
     Attributes:
-        last: The last run, or None.
         approved: Plans waiting to be applied.
         applied: Plans whose execution ended within `APPLIED_WITHIN`.
         failed: Failed executions not continued by a later one.

@@ -57,7 +57,6 @@ class EditableObjects(Objects, Protocol):
         """Create an object.
 
         Args:
-            content: Its bytes.
             new_directories: Maximum number of missing directories that are created for it. With
                 more, an unmounted disk would get a directory tree.
 

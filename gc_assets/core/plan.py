@@ -149,10 +149,8 @@ class Uploads(_Model):
     """Unfinished multipart uploads to abort.
 
     Attributes:
-        count: Number of uploads.
         bytes: Total size of their parts.
         later: Number of uploads beyond the limit per plan.
-        digest: Upload list digest.
     """
 
     count: int = 0
@@ -170,8 +168,6 @@ class LeftOut(_Model):
 
     Attributes:
         name: The files, or the table, for messages.
-        files: Number of files.
-        bytes: Their size.
         edits: Number of history edits.
         reason: Why they cannot succeed, and what to do.
     """

@@ -17,9 +17,5 @@ def mark_rehearsal(text: str, is_rehearsal: bool) -> str:
 
 
 def describe_rehearsal(now: datetime) -> str:
-    """Return the message of a command that runs under such a clock.
-
-    Args:
-        now: The time of the clock.
-    """
+    """Return the message of a command that runs under such a clock."""
     return f"{REHEARSAL}: GC_ASSETS_UNSAFE_NOW sets the clock to {now:%Y-%m-%d %H:%M:%S}Z, so ages and dates are not real."

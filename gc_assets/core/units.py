@@ -87,7 +87,6 @@ def count_of(count: int, noun: str, verb: str = "") -> str:
     """Return a number with its noun, in the plural unless it is 1: `1 file`, `3 files`.
 
     Args:
-        count: The number.
         noun: The noun in the singular.
         verb: A verb in the plural that follows, such as `are` or `differ`.
     """

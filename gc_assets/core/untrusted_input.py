@@ -101,7 +101,6 @@ def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], An
     """Parse a JSON document.
 
     Args:
-        content: JSON text.
         pairs: `object_pairs_hook` of `json.loads`.
 
     Raises:

@@ -153,8 +153,6 @@ def run_in_worker(seconds: float, function: Callable[_P, _T], *args: _P.args, **
     Args:
         seconds: Limit of CPU time, in addition to the start of the child.
         function: The function. It, its arguments and its result are pickled.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
 
     Raises:
         WorkerDied: If the child exceeded its CPU time or ended for another reason.

@@ -53,7 +53,6 @@ class StageProgress:
 
     Attributes:
         name: Table, owner and run date.
-        activity: Current activity.
         seconds: Seconds since the stage started.
         rate: Progress and rate, or None without a counter.
         outer_activity: Activity of the enclosing stage, or empty.

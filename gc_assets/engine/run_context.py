@@ -41,7 +41,6 @@ class RunContext:
 
     Attributes:
         state: State under the configured root.
-        clock: Source of the current time.
         as_of: Reference time for file ages.
         unsafe: Safety limits lowered by the environment, repeated in every plan and report.
         verification_id: Set in the verification mark of an apply: the plan id and the fencing
@@ -64,7 +63,6 @@ class RunContext:
         """Build the context of a run date.
 
         Args:
-            clock: Source of the current time.
             as_of: Reference time for file ages. If None, the start of the run date (UTC).
             unsafe: Safety limits lowered by the environment.
 

@@ -89,7 +89,6 @@ class WrittenParts:
     Attributes:
         parts: Parts of the table itself.
         digest: Sum of the row hashes.
-        side: Parts of each side table.
         totals: Totals per combination of values in the requested columns.
         summary: Merged summaries of the tasks.
     """
@@ -124,10 +123,7 @@ def read_table(
     """Read the parts listed in a receipt.
 
     Args:
-        table: Table definition, for the schema.
         published: Published table. If None, the frame is empty.
-        side: Name of a side table to read instead.
-        columns: Columns to read. If None, all columns.
     """
     parts = published.parts(side) if published is not None else ()
     paths = published.paths(side) if published is not None else []
@@ -149,9 +145,7 @@ def read_paths(
     through Python in executors, unless `READ_BY_SPARK` is set, and a local state with Spark.
 
     Args:
-        schema: Schema of the parts.
         paths: Paths relative to the state.
-        columns: Columns to read. If None, all columns.
         sizes: Sizes in bytes, if known, to save requests.
         only: Hint to skip row groups without the value. Spark's reader ignores it, so the caller
             still filters.
@@ -201,7 +195,6 @@ def write_frame(
 
     Args:
         frame: Rows to write. Columns are cast to the table schema.
-        run: The run that the parts belong to.
         totals_by: Columns to group the totals of rows and `size_bytes` by, as text.
         routes: Names of side tables. The frame then has a column `_route`, and rows with one of
             these names are written to that side table.
@@ -301,8 +294,6 @@ def write_rows(
 
     Args:
         rows: Rows to write. Columns are cast to the table schema.
-        run: The run that the parts belong to.
-        side: Side tables by name.
         totals_by: Columns to group the totals of rows and `size_bytes` by.
     """
     cast_rows = rows.select(table.schema.names).cast(table.schema)
@@ -466,11 +457,7 @@ def publish(
     Parts of failed task attempts are deleted first.
 
     Args:
-        run: Run to publish.
-        clock: Clock for the receipt.
-        inputs: Published tables used to compute the rows.
         balances: Completeness checks against the inputs.
-        summary: Summary for the receipt.
         unsafe: Names of safety limits lowered by the environment.
 
     Raises:

@@ -53,7 +53,6 @@ def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> 
 
     Args:
         task: Task with the input column `id`.
-        pieces: Number of work items.
         size_bytes: Total bytes read by all work items.
     """
     return run_in_process(task, [task_numbers(pieces)]) if size_bytes <= MAX_IN_PROCESS_BYTES else _run_remote(spark, task, pieces)

@@ -98,7 +98,6 @@ class CompactedSegments(RenamedKeys, _Model):
     """Content of `_folds.json`.
 
     Attributes:
-        segments: Current segments.
         replaced_segments: Most recently replaced segments, newest first.
         replaced_at: Replacement times of older segments, which may still be in use by readers.
     """
@@ -173,13 +172,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Copy of a segment without some rows.
-
-    Attributes:
-        segment: The copied segment.
-        parts: Parts of the copy.
-        dropped_rows: Number of rows left out.
-    """
+    """Copy of a segment without some rows."""
 
     segment: Segment
     parts: tuple[PartFile, ...]
@@ -453,8 +446,6 @@ def _segments_by_run(
     was published again breaks the match. Reduced segments are used only together.
 
     Args:
-        compacted_segments: The segments to choose from.
-        runs: The wanted runs.
         current: Those segments that were not replaced. None means all.
     """
     covered = _cover(compacted_segments, runs)

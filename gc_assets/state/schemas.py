@@ -39,11 +39,8 @@ class Table:
     """Definition of a published table.
 
     Attributes:
-        name: Asset name.
-        doc: Description.
         scope: Owner of the table: `lake` or `storage`.
         key: Columns that identify a row.
-        columns: The columns.
         by_apply: True if the table is written only by plan execution.
     """
 

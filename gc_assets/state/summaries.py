@@ -103,6 +103,7 @@ class RepositorySummary(BaseModel):
     Attributes:
         read_at: Time of the last freeze that read it, not of one that found it unreadable.
         deleted: True if its server has deleted it since, and a user forgot the lake.
+        never_read: See `RepositoryIdentity`. `read_at` is the time at which the user forgot the lake.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -113,6 +114,7 @@ class RepositorySummary(BaseModel):
     server_id: str | None = None
     read_at: Moment
     deleted: bool = False
+    never_read: bool = False
 
 
 class LakeRefsSummary(Summary):
@@ -120,8 +122,6 @@ class LakeRefsSummary(Summary):
 
     Attributes:
         min_age_seconds: Minimum age at which the lake's own system allows deletion of an object.
-        claims: Number of claims.
-        pinned: Number of pinned files.
         unread: Unreadable tables not listed in any other table of the run.
         resolved_as: Digest of the storages by which addresses were resolved.
         repository: The repository, if the lake is one of a server.
@@ -319,7 +319,6 @@ class UnfinishedUploads(BaseModel):
     """Unfinished multipart uploads of a storage.
 
     Attributes:
-        uploads: Number of uploads.
         old: Number of uploads older than the grace period.
         bytes: Total part size of the `sized` uploads, in bytes.
         sized: Number of uploads whose parts were counted.
@@ -411,8 +410,6 @@ class ForeignFiles(BaseModel):
         rule: A rule of `core/foreign.py`.
         lake: Lake that claims the files.
         address: Address of the claim.
-        files: Number of files.
-        bytes: Their size.
         oldest: Time of the oldest file.
         samples: Some of their keys.
         since: For `new_claim`: time of the newest accepted run without the claim.

@@ -71,7 +71,6 @@ def add_deferred_rows(
     Args:
         needed: Keys needed by lakes.
         rows: Returns the plan rows. Called only if a table is unreadable.
-        storage_name: The storage of the plan.
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
         has_dropped: True if the plan has files of dropped tables.

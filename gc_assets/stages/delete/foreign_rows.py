@@ -95,7 +95,6 @@ class ForeignRows:
             context: The run context of the verification mark.
             tables: `lake_refs` and `live_files` of all lakes.
             live: `live_files` of all lakes.
-            rows: The rows of the plan.
             uploads: The unfinished uploads of the plan (columns `UPLOADS`).
         """
         storage = header.storage

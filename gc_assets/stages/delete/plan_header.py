@@ -34,7 +34,6 @@ class PlanContent:
         expiry: History edits of the plan.
         aliases: Messages on rows that are live under another address.
         unknown: Rows that may be live under an unknown address.
-        uploads: Upload totals.
         deferred: Files that would be purged if all tables were readable.
         left_out: Files and edits that cannot succeed now.
         left_out_expired: The expired files among them.

@@ -87,7 +87,6 @@ def plan_rows(
 
     Args:
         inputs: Tables of the run date.
-        run: Run of the plan.
         expiry: History edits of the plan, as parts of `run`.
         log: Deletion logs of the storage.
     """
@@ -183,7 +182,6 @@ class _PlanOrphans:
     that are too long for the trash to `_too_long`.
 
     Attributes:
-        mode: Quarantine mode.
         edited: Histories that this plan edits.
         max_key_bytes: Longest key that can be quarantined, if it is limited.
         missing: Routes rows of tables that lack files in another storage, if any.

@@ -57,10 +57,8 @@ def find_old_uploads(
     If the uploads cannot be listed, none is planned, and a warning is logged.
 
     Args:
-        cutoff: The grace cut-off.
         refs: `lake_refs` of all lakes.
         live: `live_files` of all lakes.
-        unreadable: The unreadable tables.
         check_foreign: Prepares the check for uploads that may belong to others.
 
     Returns:

@@ -121,12 +121,10 @@ class VerificationMark:
     Attributes:
         spark: Session for rows and tables of this size.
         context: The run context of the mark.
-        storage: The storage of the plan.
         live: `live_files` of every lake.
         refs: `lake_refs` of every lake.
         revalidation: Revalidation of plan rows by this mark.
         frozen_at: Time when the first ref was read.
-        unreadable: The unreadable tables.
     """
 
     spark: SparkSession
@@ -162,7 +160,6 @@ def make_verification_mark(
     """Mark the lakes again. Their refs are read under the lease.
 
     Args:
-        verification_id: The name of the mark.
         ungated: Ignore the gates, for an apply that removes nothing: a restore, or the end of an
             outdated plan.
         resumed: An earlier apply of the plan began.

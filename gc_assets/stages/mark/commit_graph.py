@@ -175,10 +175,8 @@ class _KnownCommits:
     """Reused commits of an earlier graph.
 
     Attributes:
-        graph: The earlier graph, or None.
         tables: Uuids of tables with reused commits. If None, all commits are reused and new ones
             appended.
-        rows: Number of reused commits.
         resolver: Resolver for the addresses of their content roots.
     """
 

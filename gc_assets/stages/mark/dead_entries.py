@@ -63,7 +63,6 @@ def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, 
     Optional: if it fails, a warning is logged and the entries are kept.
 
     Args:
-        spark: The session of large tasks.
         context: The run. Rehearsals and verification marks drop nothing.
         cache: Segments that are valid for this run.
         run: The run of `manifest_entries`, for temporary parts.
@@ -88,9 +87,6 @@ def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[Pa
     Args:
         cache: Segments that are valid for this run.
         used: Their files, as found at the start of the run.
-
-    Raises:
-        StateError: If entries were dropped.
     """
     if sum(segment.rows for segment in cache) < MIN_DEAD_ENTRIES:
         return
@@ -197,7 +193,6 @@ class FindDead:
     too. A container that is also in another segment is not dead.
 
     Attributes:
-        run: The run of the parts.
         segments: Parts with the decoded containers of each segment (columns `CONTAINERS`).
         edges: Parts with the edges of all segments.
         states: Parts with containers that are not dead (columns `STATES`).

@@ -48,9 +48,7 @@ def copy_entries(
 
     Args:
         segments: Segments of an earlier release.
-        containers: Addresses of the containers.
         resolver: Resolver of the current keys.
-        storages: Names of the configured storages.
     """
     rows = _read_rows(files, segments.paths(), MANIFEST_ENTRIES.schema, containers, resolver, storages)
     for name, value in _DEFAULTS.items():

@@ -102,7 +102,6 @@ class SelectLive:
     """Task that selects the live rows of one storage (columns key_hash, loose_hash).
 
     Attributes:
-        position: Position of the storage.
         first_released: Smallest value of `strongest` that is not live.
         released: Sorted hashes of released files.
     """
@@ -150,9 +149,6 @@ class CountEntries:
     """Task that counts the entries of each container, by the number of its witness.
 
     The input has the columns `MATCHED`.
-
-    Attributes:
-        witnesses: Number of all witnesses.
     """
 
     witnesses: int

@@ -40,7 +40,6 @@ def publish_history(
         paths: Parts of `snapshot_history`, relative to the state.
         sources: The frozen tables of the lake.
         kept: How long records of expired snapshots are kept.
-        earlier: Result of the previous run.
 
     Returns:
         The result, or None if the lake does not publish its history.

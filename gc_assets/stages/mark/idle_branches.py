@@ -85,7 +85,6 @@ class IdleBranchSearch:
         """Return the deletions of idle branches (columns of `expiry_plan`).
 
         Args:
-            commits: The commit graph.
             expiry: The other edits. A branch that they delete has no second deletion.
             log: Earlier deletions. A branch that exists again was created since.
         """

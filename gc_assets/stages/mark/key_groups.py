@@ -32,7 +32,6 @@ def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[p
     have been added.
 
     Args:
-        batches: Matched rows.
         expected: Approximate number of rows.
 
     Yields:

@@ -42,8 +42,6 @@ class LastKnown:
     """Content roots and claims of a lake in an earlier run. Picklable.
 
     Attributes:
-        run_date: Run date of the earlier run.
-        roots: Its tables of content roots.
         unreadable_roots: Parts with content roots of unreadable tables (columns
             `UNREADABLE_ROOTS`).
         claims: Parts with its claims (columns `CLAIMS`).

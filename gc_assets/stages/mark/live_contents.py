@@ -25,7 +25,6 @@ def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.
     is never returned, because its absence is a loss.
 
     Args:
-        roots: Content root tables.
         logs: Parts of the `deletion_log` of each storage.
         found: Containers of the walk (columns `ROOTS`).
         failed: Containers that could not be decoded (columns address, absent).
@@ -60,7 +59,6 @@ def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequenc
     The files of such a snapshot are missing from the live set, so the lake is unreadable.
 
     Args:
-        roots: Tables of content roots.
         edges: Parts with the edges between containers (columns `EDGES`).
         skipped: Addresses of metadata files that are not checked, because they were not decoded.
     """

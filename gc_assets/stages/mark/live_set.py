@@ -116,7 +116,6 @@ class LiveSet:
         Args:
             route: Name of a side table of referenced files that are not live, such as
                 `EXPIRED_SIDE`.
-            columns: Columns to return. If None, all columns.
         """
         names = list(columns or LIVE_FILES.schema.names)
         if not self.is_view or route == EXTERNAL_SIDE:
@@ -129,8 +128,6 @@ class LiveSet:
         Memory holds a part of them (`MAX_BUCKET_ENTRIES`).
 
         Args:
-            route: See `read`.
-            columns: See `read`.
             limit: Maximum number of rows. If it is small, not all entries are read.
         """
         left = limit
@@ -394,9 +391,6 @@ def write_external(
 
     Args:
         spark: Used only if the entries do not fit in this process.
-        hashes: The live set of the run.
-        cache: The segments of the entry cache.
-        run: The unpublished run of `live_files`.
     """
     files, states, storages = context.state.files, hashes.scan.states, hashes.scan.storages
     paths = cache.paths() if any(segment.summary(SegmentSummary).external for segment in cache.runs) else []

@@ -285,7 +285,6 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table)
     another S3 server, would report every container as absent.
 
     Args:
-        objects: Objects of the stores.
         failures: Containers that executors could not read (columns address, absent).
 
     Raises:

@@ -38,7 +38,6 @@ class FindPending:
     Single task, in this process or in an executor (`run_single_task`).
 
     Attributes:
-        objects: Objects of the stores.
         known: Parts with the decoded containers of the cache.
         parents: Parts that reference the containers: edges of the previous level, or unreadable
             containers of earlier runs.

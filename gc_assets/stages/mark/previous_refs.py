@@ -32,11 +32,7 @@ def build_freeze(at: datetime, refs: Sequence[Ref]) -> Freeze:
 
 
 def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Freeze) -> None:
-    """Refuse a lake if its ref listing omits an existing ref of the previous freeze.
-
-    Raises:
-        LakeUnreadable: If such a ref exists.
-    """
+    """Refuse a lake if its ref listing omits an existing ref of the previous freeze."""
     filtered = as_filtered(lake)
     if filtered is not None and (previous := list_previous_freezes(context, lake_name, current.at)):
         filtered.verify_deleted(_read_freeze(context, previous[-1]).refs.keys() - current.refs.keys())

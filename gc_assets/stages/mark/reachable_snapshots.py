@@ -194,8 +194,6 @@ class _ApplyRetention:
     Attributes:
         unread: Reason why the whole lake is unreadable, if so.
         logs: Parts of `expiry_log`, oldest first.
-        unused_rules: Notes on rules without any effect.
-        idle: Search for idle branches.
     """
 
     lake: Lake

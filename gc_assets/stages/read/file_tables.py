@@ -23,7 +23,6 @@ class FileTables:
     """Claims on a storage with the names of their tables.
 
     Attributes:
-        claims: The claims of the run date.
         names: Table names by lake and table uuid.
     """
 

@@ -40,7 +40,6 @@ class TableAmounts:
         table: The name of the table. None for a lake of one repository, for quarantined files, and
             if the plan is summed by lake.
         files: Planned files of all actions.
-        edits: Planned history edits.
     """
 
     lake: str

@@ -64,8 +64,6 @@ class Scenario:
     """Alternative policy or set of refs for a run.
 
     Attributes:
-        label: Scenario name.
-        lakes: Affected lakes.
         retention: The default cut-off of these lakes, or None for the configured one.
         dropped: Names of refs that count as deleted, so long ago that the lake keeps nothing for
             them.

@@ -111,7 +111,6 @@ class AcceptedRun:
 
     Attributes:
         forgotten: Its lakes that a user removed after that.
-        configured: The lakes of the current configuration.
         reused: Names that the current configuration gives to other lakes than that run.
     """
 

@@ -78,8 +78,6 @@ class PlanRecord(RenamedKeys):
 
     Attributes:
         approval_events: The events, by the names of their files.
-        finished_at: When its execution ended, or None.
-        restored_at: When files of the plan were restored, or None.
         not_done: Files, uploads and edits that were not changed, by `phase/outcome`. None if all
             were, or if the plan ended before 0.4.
         is_begun: True if its execution began. Not stored.
@@ -153,7 +151,6 @@ class StoredPlan:
 
     Attributes:
         finished: The record that `record_finished` wrote, or None.
-        restored_at: When files of the plan were restored, or None.
         is_begun: True if an apply of the plan began.
     """
 
@@ -366,12 +363,7 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
 
 
 def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = (), comment: str = "") -> ApprovalEvent:
-    """Record an approval, in addition to earlier events.
-
-    Raises:
-        GateRefused: As `find_approvable_plan`.
-        UsageError: As `find_approvable_plan`.
-    """
+    """Record an approval, in addition to earlier events. Raises as `find_approvable_plan`."""
     plan, now = find_approvable_plan(config, clock, plan_id, by, overrides), clock.now()
     _warn_renamed_gates(plan.header, overrides)
     names = tuple(sorted(set(map(gate_name, overrides))))
@@ -490,7 +482,6 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
     """Raise `GateRefused` with every failed gate that no override passes.
 
     Raises:
-        GateRefused: If a gate failed and is not overridden.
         UsageError: If an override names no gate of the plan.
     """
     refuse_unknown_gates(header, overrides)
@@ -508,7 +499,6 @@ def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: st
 
     Args:
         overrides: Further gates that the command overrides.
-        by: The name of the user.
 
     Returns:
         The command, or None if a failed gate cannot be overridden.

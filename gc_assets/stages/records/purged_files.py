@@ -31,7 +31,6 @@ class PurgedFiles:
         amount: Their number and bytes.
         first: The time of the first purge.
         last: The time of the last purge.
-        plan_ids: The plans that purged them.
         rehearsal: True if rehearsals purged all of them.
     """
 

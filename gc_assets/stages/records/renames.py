@@ -27,11 +27,8 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
     address of a catalog changed.
 
     Args:
-        clock: Dates the record.
         old: The recorded name, or an earlier name in `lakes.yaml`.
         new: The name in `lakes.yaml`.
-        by: The name of the user.
-        comment: The reason.
 
     Returns:
         The entry of the registry.

@@ -63,12 +63,8 @@ def set_table_aside(
     """Record that purges do not wait for an unreadable table, or withdraw that record.
 
     Args:
-        clock: The clock of the record.
         table: Name or uuid of a table of the last runs, or name of a lake that is unreadable as a
             whole. `LAKE/TABLE` selects one of several tables with the same name.
-        by: Name of the user.
-        comment: The reason.
-        withdraw: Withdraw the last record.
 
     Returns:
         The name of the lake, and the record.

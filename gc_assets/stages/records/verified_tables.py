@@ -26,7 +26,6 @@ class VerifiedTable(BaseModel):
     """A table that a verification mark read.
 
     Attributes:
-        catalog: Identity of the catalog that listed it.
         at: Time of the freeze of the mark.
         metadata_location: Address of its metadata in the mark.
         newest_ms: Time of its newest commit in milliseconds since 1970; 0 without commits.

@@ -60,7 +60,6 @@ class ForeignFinder:
     """Task that adds the column `foreign_rule` to claimed files. Picklable.
 
     Attributes:
-        rules: The rules of the storage.
         known: Targets for which a known file was found.
         datasets: Directories with datasets of other formats.
     """
@@ -156,7 +155,6 @@ def foreign_rules(
     """Build the rules of a storage.
 
     Args:
-        claims: The claims on the storage.
         tables: `lake_refs` and `live_files` of all lakes.
         dropped: The dropped tables. Their claims keep their age.
     """

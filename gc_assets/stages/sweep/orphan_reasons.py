@@ -181,11 +181,8 @@ class _AddReasons:
 
     Attributes:
         matches: The candidates, matched with all lakes.
-        foreign: See `ReasonSearch`.
-        dropped: See `ReasonSearch`.
         edited: Lakes whose history is edited before files are deleted.
         never_committed: By lake, the reason of files that no commit named, if it has an own one.
-        deferred: See `ReasonSearch`.
     """
 
     matches: CandidateMatches

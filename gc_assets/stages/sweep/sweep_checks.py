@@ -111,7 +111,6 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
 
     Args:
         metadata: Parts with the columns `METADATA`.
-        listed: The inventory.
     """
     needed = read_paths(spark, context.state.files, METADATA, list(metadata)).filter(F.col("storage") == storage_name)
     present = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))

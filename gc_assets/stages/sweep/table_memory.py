@@ -20,7 +20,8 @@ from gc_assets.core.untrusted_input import normalize_uuid
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify
+from gc_assets.lakes.protocol import as_repository
+from gc_assets.stages.mark.deleted_repositories import build_never_read, find_read_repository, identify
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
 from gc_assets.stages.records.plans import list_plans
@@ -37,7 +38,7 @@ from gc_assets.state.side_tables import (
     SOURCES,
     SOURCES_SIDE,
 )
-from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
+from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, RepositorySummary
 
 _URN: Final = "urn:uuid:"
 # Keys of a snapshot's summary that name the program which wrote it.
@@ -108,7 +109,6 @@ def update_memory(
     """Return the tables to remember after this run, and the tables that its lakes list.
 
     Args:
-        claims: The current claims on the storage.
         refs: `lake_refs` of all lakes.
     """
     previous = read_memory(context, storage_name)
@@ -117,7 +117,7 @@ def update_memory(
     if not previous and not has_repositories and not any(claim.table is not None and claim.collect for claim in claims):
         return [], []
     lakes = list_lake_tables(context, refs, claims, known_tables(context))
-    previous = _add_verified(context, previous, lakes)
+    previous = _add_verified(context, _add_never_read(context, storage_name, previous, refs), lakes)
     remembered = remember_tables(previous, lakes)
     listed = {(item.lake, item.table_uuid) for item in previous if item.gone_since is None}
     return [
@@ -126,6 +126,30 @@ def update_memory(
         else item
         for item in remembered
     ], lakes
+
+
+def _add_never_read(
+    context: RunContext, storage_name: str, previous: Sequence[RememberedTable], refs: Iterable[PublishedTable]
+) -> list[RememberedTable]:
+    """Return the remembered tables with the repositories that were deleted before the first run.
+
+    If a run reads the repository of such a lake, it may be the same one, so the entry is removed.
+    """
+    found = list(previous)
+    for table in refs:
+        lake, summary = table.receipt.owner, table.summary(LakeRefsSummary)
+        repository, opened = summary.repository, as_repository(context.lake(lake))
+        if opened is None or repository is None:
+            continue
+        if find_read_repository(summary) is not None:
+            unread = {build_never_read(context, lake, location).uuid for location in context.config.lake(lake).own_locations()}
+            found = [item for item in found if item.lake != lake or item.table_uuid not in unread]
+        elif repository.never_read and repository.deleted and not any(item.table_uuid == identify(repository).uuid for item in found):
+            resolved = context.resolver().resolve_one(opened.claimed_location(repository.namespace))
+            if resolved is not None and resolved[0] == storage_name:
+                prefixes = (f"{resolved[1].rstrip('/')}/",)
+                found.append(_remember_repository(context, lake, repository, prefixes, repository.read_at))
+    return found
 
 
 def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
@@ -239,13 +263,20 @@ def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence
     found = find_read_repository(summary)
     if found is None:
         return None
+    prefixes = {claim.prefix for claim in claims if claim.owner.lake == lake and claim.table is None and claim.collect}
+    return _remember_repository(context, lake, found, tuple(sorted(prefixes)), summary.frozen_at)
+
+
+def _remember_repository(
+    context: RunContext, lake: str, found: RepositorySummary, prefixes: tuple[str, ...], last_seen: datetime
+) -> RememberedTable:
     return RememberedTable(
         lake,
         identify(found).uuid,
         found.name,
         catalog_identity(context, lake),
-        tuple(sorted({claim.prefix for claim in claims if claim.owner.lake == lake and claim.table is None and claim.collect})),
-        summary.frozen_at,
+        prefixes,
+        last_seen,
         claims_by_uuid=False,
         metadata_location=found.namespace,
         noun=REPOSITORY,

@@ -63,7 +63,6 @@ def planned_by_unknown_address(
     not match.
 
     Args:
-        storage_name: Storage of the plan.
         live: `live_files` of all lakes.
         planned_rows: Number of rows of the plan.
         rows: Returns these rows as a frame of a session. Called only if there are unknown addresses.
