@@ -143,7 +143,7 @@ def _storage_section(context: RunContext, header: PlanHeader) -> Iterator[str]:
         yield f"  {action} {count_of(amount.files, 'file')}, {format_bytes(amount.bytes)}"
     freed = header.after_expiry
     for lake, edits in header.expiry_actions.items():
-        yield f"  expire: {edits:,} edits of the history of lake {lake}, executed first"
+        yield f"  expire: {count_of(edits, 'edit')} of the history of lake {lake}, executed first"
     amount = f"{freed.files:,} of the files ({format_bytes(freed.bytes)})"
     yield f"  {amount} are moved only after a second mark finds that the edited history does not need them"
     passed = sum(gate.passed for gate in header.gates)

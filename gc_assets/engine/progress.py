@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from gc_assets.core.progress_rate import ProgressRate, format_seconds
 from gc_assets.core.requests import Requests, Tally, count_requests
+from gc_assets.core.units import count_of
 from gc_assets.engine.recorded_names import record_names
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_remote
@@ -286,7 +287,7 @@ def record_publication(published: PublishedTable) -> None:
         receipt = published.receipt
         is_view = receipt.asset == LiveFilesSummary.TABLE
         rows = published.summary(LiveFilesSummary).files if is_view else receipt.rows
-        count = f"{rows:,} files" if is_view else f"{rows:,} rows"
+        count = count_of(rows, "file" if is_view else "row")
         current.rows[receipt.asset] = current.rows.get(receipt.asset, 0) + rows
         current.published.append(f"{receipt.asset} {count}")
 

@@ -17,7 +17,7 @@ from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.requests import Requests
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import count_of, format_bytes
 
 Moment = Annotated[datetime, PlainSerializer(lambda value: value.isoformat(), return_type=str, when_used="json")]
 Counts = dict[str, int]
@@ -428,7 +428,7 @@ class ForeignFiles(BaseModel):
 
     def __str__(self) -> str:
         oldest = f", oldest {self.oldest:%Y-%m-%d %H:%M}Z" if self.oldest is not None else ""
-        return f"{self.files:,} files ({format_bytes(self.bytes)}) in {self.address}{oldest}, e.g. {', '.join(self.samples[:3])}"
+        return f"{count_of(self.files, 'file')} ({format_bytes(self.bytes)}) in {self.address}{oldest}, e.g. {', '.join(self.samples[:3])}"
 
 
 class DroppedTableSummary(BaseModel):
@@ -449,7 +449,9 @@ class DroppedTableSummary(BaseModel):
 
     def __str__(self) -> str:
         name = self.table_name or self.table_uuid
-        return f"{name} of lake {self.lake} ({self.files:,} files, {format_bytes(self.bytes)}, last read {self.last_seen:%Y-%m-%d})"
+        return (
+            f"{name} of lake {self.lake} ({count_of(self.files, 'file')}, {format_bytes(self.bytes)}, last read {self.last_seen:%Y-%m-%d})"
+        )
 
 
 class GoneNamespaceSummary(BaseModel):

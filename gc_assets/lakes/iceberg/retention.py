@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.core.forest import NO_PARENT, Forest, Reach, build_forest, refs_reaching
+from gc_assets.core.units import count_of
 from gc_assets.lakes.iceberg.catalog_policy import read_policy
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED
@@ -363,7 +364,7 @@ def _find_state(verdicts: _Verdicts, reach: Reach, index: int, rule: str) -> tup
         return DANGLING, f"dangling: no ref reaches it, and it is older than {rule}"
     # The reason of a kept branch is more useful than that of a tag or a lapsed ref.
     reasons = [verdicts.expiry_reasons[name] for name in reach.names]
-    others = f" (and {reach.count - 1:,} other refs)" if reach.count > 1 else ""
+    others = f" (and {count_of(reach.count - 1, 'other ref')})" if reach.count > 1 else ""
     return EXPIRED, next((reason for reason in reasons if "on branch" in reason), reasons[0]) + others
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from gc_assets.core.forest import NO_PARENT
 from gc_assets.core.moments import LATEST_MICROS
+from gc_assets.core.units import count_of
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, History, Pointer
 from gc_assets.lakes.icechunk.graph import MICROSECOND, Graph
@@ -52,7 +53,8 @@ class Reasons:
         if not self._graph.reach[index].count:
             return "dangling: no ref reaches it, and it is older than retention.dangling and the grace period"
         pointer = self._reached_from[index]
-        others = f" (and {self._graph.reach[index].count - 1:,} other refs)" if self._graph.reach[index].count > 1 else ""
+        further = self._graph.reach[index].count - 1
+        others = f" (and {count_of(further, 'other ref')})" if further > 0 else ""
         if id(pointer) in self._deleted:
             return f"expired: {pointer.label}{others}, {pointer.rule.beyond}, will be deleted"
         if id(pointer) not in self._protecting:

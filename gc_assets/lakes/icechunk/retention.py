@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.forest import NO_PARENT
-from gc_assets.core.units import Cutoff
+from gc_assets.core.units import Cutoff, count_of
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire, resolve_semantics
 from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
@@ -212,7 +212,7 @@ def _expiry_rows(
     for edit in expiration.edits:
         walk = edit.walks[0]
         pointer = walk.pointer
-        others = f" (and for {len(edit.walks) - 1:,} other refs)" if len(edit.walks) > 1 else ""
+        others = f" (and for {count_of(len(edit.walks) - 1, 'other ref')})" if len(edit.walks) > 1 else ""
         position = "its head is expired" if walk.head_expired else "the last snapshot kept"
         yield {
             "snapshot_id": ids[edit.snapshot],

@@ -17,6 +17,7 @@ from gc_assets.core.errors import GateRefused
 from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import ABORT, EXPIRE, PHASES, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
+from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_progress
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.execution import ApplyResult, PlanExecution, phases_of
@@ -139,7 +140,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
         )
     if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_expiry_complete(context, plan):
         raise GateRefused(
-            f"plan {header.plan_id} releases {header.after_expiry.files:,} files by history edits that are not done yet. "
+            f"plan {header.plan_id} releases {count_of(header.after_expiry.files, 'file')} by history edits that are not done yet. "
             f"Apply all phases, or run `{command('apply', header.plan_id[:12], phase='expire')}` first."
         )
     if too_late and not begun:

@@ -38,17 +38,18 @@ _SUBJECTS: Final = {
     PURGE: ("file", "purged"),
     ABORT: ("upload", "aborted"),
 }
+# Each outcome of one, and of several.
 _FILE_TEXTS: Final = {
-    ABSENT: "were gone already",
-    CHANGED: "are needed, changed or wait, so they were left alone",
-    DENIED: "were denied",
-    FAILED: "failed",
+    ABSENT: ("was gone already", "were gone already"),
+    CHANGED: ("is needed, changed or waits, so it was left alone", "are needed, changed or wait, so they were left alone"),
+    DENIED: ("was denied", "were denied"),
+    FAILED: ("failed", "failed"),
 }
 _EDIT_TEXTS: Final = {
-    ABSENT: "had been made already",
-    CHANGED: "are not required any more or wait, so they were not made",
-    DENIED: "were denied",
-    FAILED: "failed",
+    ABSENT: ("had been made already", "had been made already"),
+    CHANGED: ("is not required any more or waits, so it was not made", "are not required any more or wait, so they were not made"),
+    DENIED: ("was denied", "were denied"),
+    FAILED: ("failed", "failed"),
 }
 
 
@@ -108,7 +109,7 @@ def describe_outcomes(
         if phase == QUARANTINE and header.quarantine == "deferred":
             done = "marked as quarantined"
         texts = _EDIT_TEXTS if phase == EXPIRE else _FILE_TEXTS
-        others = [f"{counts[outcome]:,} {text}" for outcome, text in texts.items() if outcome in counts]
+        others = [f"{counts[outcome]:,} {text[counts[outcome] > 1]}" for outcome, text in texts.items() if outcome in counts]
         skipped = f"; {', '.join(others)}" if others else ""
         yield f"{phase.capitalize()}: {count_of(counts.get(DONE, 0), subject)} {done}{skipped}."
         for outcome in texts:

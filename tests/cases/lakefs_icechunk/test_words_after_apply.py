@@ -33,7 +33,7 @@ def test_messages_after_an_apply_are_made_from_its_outcomes(spark: SparkSession,
     applied = house.approve_and_apply(header)
     (line,) = describe_outcomes(header, {key: total.rows for key, total in applied.by_outcome.items()})
     assert line == (
-        f"Quarantine: {others} files moved to quarantine; 1 were gone already, 1 are needed, changed or wait, so they were left alone."
+        f"Quarantine: {others} files moved to quarantine; 1 was gone already, 1 is needed, changed or waits, so it was left alone."
     )
     done = header_of_result(header, applied.by_outcome, applied.done_edits)
     assert f"{others} files (" in describe_reversibility(done, house.config).can_be_undone

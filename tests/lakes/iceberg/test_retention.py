@@ -157,7 +157,7 @@ def test_table_without_snapshots_has_no_rows() -> None:
 def test_reason_of_expired_snapshot_names_branch_and_rule() -> None:
     result = run_retention(chain(30, 1), [branch("main", "s1"), tag("v2", "s1")])
     assert row(result, "s0")["reason"] == (
-        "expired: older than max-snapshot-age 5d on branch main and not among its newest 1 (and 1 other refs)"
+        "expired: older than max-snapshot-age 5d on branch main and not among its newest 1 (and 1 other ref)"
     )
     assert actions(result, "remove_snapshot") == [("s0", None)]
 
