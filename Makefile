@@ -28,7 +28,7 @@ endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test compat style lint mutants ui site pictures fuzz programs bench constraints clean
+.PHONY: help env demo test servers compat style lint mutants ui site pictures fuzz programs bench constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,22 +45,15 @@ demo: env .dagster_home/dagster.yaml ## build sample lakes, collect them once, p
 # processes share the test files, each with its own Spark session and servers. On two cores one of
 # them usually waits for a server. The suite itself checks the prose. Exit code 2 of pytest is an
 # interrupt.
-test: export GC_ASSETS_TEST_NESSIE := required
-test: export GC_ASSETS_TEST_S3 := $(or $(filter none,$(S3)),required)
-test: export GC_ASSETS_TEST_AZURE := $(or $(filter none,$(AZURE)),required)
-test: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
-test: export GC_ASSETS_TEST_ICECHUNK := $(or $(filter none,$(ICECHUNK)),required)
-test: export GC_ASSETS_TEST_DEPTH := $(DEPTH)
+test servers: export GC_ASSETS_TEST_NESSIE := required
+test servers: export GC_ASSETS_TEST_S3 := $(or $(filter none,$(S3)),required)
+test servers: export GC_ASSETS_TEST_AZURE := $(or $(filter none,$(AZURE)),required)
+test servers: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
+test servers: export GC_ASSETS_TEST_ICECHUNK := $(or $(filter none,$(ICECHUNK)),required)
+test servers: export GC_ASSETS_TEST_DEPTH := $(DEPTH)
 # Hundreds of processes import this package. Without bytecode files each one would compile it.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: env ## lint, types and the suite (S3=none: without S3 servers, AZURE=none: without Azurite, BROWSER=none: without Chromium, ICECHUNK=none: without icechunk 2, COVERAGE=yes: with branch coverage, DEPTH=all: the full suite, DEPTH=fifth: a fifth of what it adds)
-	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
-	@[ $$GC_ASSETS_TEST_ICECHUNK = none ] || $(BIN)/python -m tests.lakes.icechunk.v2.environment
-	@[ $$GC_ASSETS_TEST_BROWSER = none ] || $(BIN)/python -m tests.browser
-	@[ $$GC_ASSETS_TEST_BROWSER = none ] || [ -z "$$GC_ASSETS_TEST_DEPTH" ] || $(BIN)/python -m tests.postgres
-	@[ $$GC_ASSETS_TEST_S3 = none ] || $(BIN)/python -m tests.s3.servers
-	@[ $$GC_ASSETS_TEST_AZURE = none ] || $(BIN)/python -m tests.azure.servers
-	@[ -z "$$GC_ASSETS_TEST_DEPTH" ] || $(BIN)/python -m tests.gcs.servers
+test: servers ## lint, types and the suite (S3=none: without S3 servers, AZURE=none: without Azurite, BROWSER=none: without Chromium, ICECHUNK=none: without icechunk 2, COVERAGE=yes: with branch coverage, DEPTH=all: the full suite, DEPTH=fifth: a fifth of what it adds)
 	@mkdir -p build
 	@set -m; $(MAKE) -s style >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder $(if $(COVERAGE)$(filter all,$(DEPTH)),--cov --cov-report=) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
@@ -69,6 +62,9 @@ test: env ## lint, types and the suite (S3=none: without S3 servers, AZURE=none:
 	  [ $$GC_ASSETS_TEST_ICECHUNK != none ] || echo "ICECHUNK=none: the tests with icechunk 2 were skipped."; \
 	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: the tests with S3 servers were skipped."; \
 	  [ $$GC_ASSETS_TEST_AZURE != none ] || echo "AZURE=none: the tests with Azurite were skipped."; exit $$failed
+
+servers: $(STAMP) # the environment and the servers of the tests
+	@$(MAKE) -s env & environment=$$!; failed=0; $(BIN)/python -m tests.servers || failed=$$?; wait $$environment; exit $$failed
 
 compat: export GC_ASSETS_TEST_NESSIE := required
 compat: env ## the whole protocol at both ends of the ranges of pyproject.toml, writes docs/compatibility.md (PYTHON=python3.13, SPARK=4.0, CELL=lowest)
@@ -125,6 +121,16 @@ env: $(STAMP) ## the Python environment in .venv, and a Java
 	@$(BIN)/python -m gc_assets.resources.java >/dev/null
 	@$(BIN)/python -m gc_assets.resources.class_archive || true
 
+# uv needs half of pip's CPU time, and two cores. It does not read the settings of pip. If they contain more than an index and
+# directories of packages, pip installs.
+define INSTALL_WITH_UV
+settings=$$($(BIN)/pip config list) && ! grep -Eq '\.(extra-index-url|no-index|no-binary|only-binary|trusted-host|proxy|client-cert|pre|constraint)=' <<<"$$settings" \
+&& $(BIN)/pip install -q -c constraints.txt uv \
+&& index=$${PIP_INDEX_URL:-$$($(BIN)/pip config get install.index-url 2>/dev/null || $(BIN)/pip config get global.index-url 2>/dev/null || true)} \
+&& links=$${PIP_FIND_LINKS:-$$($(BIN)/pip config get install.find-links 2>/dev/null || $(BIN)/pip config get global.find-links 2>/dev/null || true)} \
+&& $(BIN)/uv pip install -q --compile-bytecode -p $(VENV) $${index:+--default-index "$$index"} $${links:+--find-links "$$links"} -c constraints.txt -e '.[all]'
+endef
+
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	  || { echo "$(PYTHON) is older than Python 3.11: apt-get install -y python3 python3-venv, or make PYTHON=<path>" >&2; exit 2; }
@@ -132,7 +138,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) has no venv: apt-get install -y python3-venv" >&2; exit 2; }
 	@echo "Installing into $(VENV) (a minute or two, 2 GB) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install -q -c constraints.txt -e '.[all]'
+	@$(INSTALL_WITH_UV) || $(BIN)/pip install -q -c constraints.txt -e '.[all]'
 	@touch $@
 
 constraints: ## resolve pyproject.toml again and rewrite constraints.txt

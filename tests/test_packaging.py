@@ -26,6 +26,7 @@ from tests.archives import unpack
 from tests.depth import full_suite_only
 
 ROOT = Path(__file__).parents[1]
+CI = ROOT / ".ci" / "run"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # These patterns must not match their own lines.
 MACHINE_PATH = re.compile(rb"(?<![\w.-])/(?:work|root|home|Users)/[\w.]+")
@@ -112,13 +113,36 @@ def test_java_of_pypi_has_one_version() -> None:
 
 
 def test_ci_runs_the_commands_of_the_readme() -> None:
-    run = ROOT / ".ci" / "run"
-    commands = run.read_text().splitlines()
+    commands = CI.read_text().splitlines()
     assert commands[:2] == ["#!/usr/bin/env bash", "set -euo pipefail"]
     assert "make test" in commands
-    assert commands[-1] == ".venv/bin/python -m tests.compat --by-commit"
-    assert run.stat().st_mode & 0o111 == 0o111
+    assert CI.stat().st_mode & 0o111 == 0o111
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("tests,cell,expected", [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
+def test_ci_fails_if_the_tests_or_the_cell_fail(tests: int, cell: int, expected: int, tmp_path: Path) -> None:
+    done = run_ci(tmp_path, make=f'[ "$1" != test ] || exit {tests}', python=f"echo table of the cell; exit {cell}")
+    assert done.returncode == expected
+    assert done.stdout == ("" if tests else "table of the cell\n")
+
+
+def test_failed_tests_interrupt_the_cell_of_ci(tmp_path: Path) -> None:
+    stop = "trap 'touch stopped; exit 1' INT; touch started; while :; do sleep 0.05; done"
+    done = run_ci(tmp_path, make='[ "$1" != test ] || { until [ -e started ]; do sleep 0.05; done; exit 1; }', python=stop)
+    assert done.returncode == 1
+    assert (tmp_path / "stopped").exists()
+
+
+def run_ci(folder: Path, make: str, python: str) -> subprocess.CompletedProcess[str]:
+    """Run `.ci/run` with these scripts instead of make and of the Python of the environment."""
+    for name, script in (("make", make), (".venv/bin/python", python)):
+        program = folder / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/usr/bin/env bash\n{script}\n")
+        program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    return subprocess.run([CI], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_only_the_default_demo_uses_the_instance_of_make_ui() -> None:

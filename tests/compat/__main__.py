@@ -27,6 +27,7 @@ from tests.interpreters import find_interpreter
 
 CHECKS: Final = "tests/compat/cell_checks.py"
 TIMEOUT_SECONDS: Final = 1800
+STOPPED_WITHIN_SECONDS: Final = 60
 _MARK: Final = re.compile(r"\bpytest\.mark\.compat\b")
 
 
@@ -41,10 +42,6 @@ def main(arguments: Sequence[str]) -> int:
         cells = [found]
     else:
         cells = select_cells(options.python, options.spark, options.cell)
-    if options.prepare:
-        for cell in cells:
-            make_environment(cell)
-        return 0
     results = _run_cells(cells, is_quick=options.by_commit)
     sys.stdout.write(render(results))
     if not options.by_commit:
@@ -58,7 +55,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--spark", default="", help="only cells of this Spark version, such as 4.0")
     parser.add_argument("--cell", default="", help="only cells with this text in their name, such as lowest")
     parser.add_argument("--by-commit", action="store_true", help="only the cell of the number of commits, without changing the page")
-    parser.add_argument("--prepare", action="store_true", help="only make the environments, for a later run on the same day")
     return parser.parse_args(arguments)
 
 
@@ -105,15 +101,19 @@ def _pytest(python: Path, folder: Path, files: Sequence[str], name: str, depth: 
     """Run the marked tests of these files. Return an empty string, or the first failure."""
     BUILD.mkdir(parents=True, exist_ok=True)
     log = BUILD / f"{name}.log"
-    environment = {**os.environ, "GC_ASSETS_COMPAT": str(folder), "GC_ASSETS_TEST_NESSIE": "required", "GC_ASSETS_TEST_DEPTH": depth}
+    # Without bytecode files, each process of the tests would compile Dagster and Spark.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**inherited, "GC_ASSETS_COMPAT": str(folder), "GC_ASSETS_TEST_NESSIE": "required", "GC_ASSETS_TEST_DEPTH": depth}
     command = [str(python), "-m", "pytest", "-m", "compat", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
-    with log.open("w") as output:
+    with log.open("w") as output, subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=output, stderr=output) as running:
         try:
-            code = subprocess.run(
-                command, cwd=CHECKOUT, env=environment, stdout=output, stderr=output, timeout=TIMEOUT_SECONDS, check=False
-            ).returncode
+            code = running.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
+            running.kill()
             return f"failed: no result within {TIMEOUT_SECONDS} s"
+        except KeyboardInterrupt:
+            running.wait(STOPPED_WITHIN_SECONDS)  # the whole group gets the signal, and pytest stops its servers
+            raise
     if code == 0:
         return ""
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.MULTILINE)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat import __main__ as program
 from tests.compat.cells import CELLS, PYTHONS, Cell, cell_of_commit, select_cells
 from tests.compat.environments import CHECKOUT
 from tests.compat.page import BEGIN, END, Result, update_page
@@ -40,13 +39,6 @@ def test_options_select_cells() -> None:
     assert {cell.resolution for cell in select_cells(text="lowest")} == {"lowest"}
     # The default interpreter of `make` may be `python3`, which selects nothing.
     assert select_cells(python="/usr/bin/python3") == list(CELLS)
-
-
-def test_prepare_makes_the_environment_of_the_selected_cell_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[str]()
-    monkeypatch.setattr(program, "make_environment", lambda cell: made.append(cell.name))
-    assert program.main(["--cell", "3.12-lowest", "--prepare"]) == 0
-    assert made == ["3.12-lowest"]
 
 
 def test_unknown_cell_is_refused() -> None:
