@@ -10,6 +10,7 @@ import dagster as dg
 from dagster.components import scaffold_component
 from pydantic import BaseModel, Field, field_validator
 
+from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 
 _FILE: Final = "lakes.yaml"
@@ -73,4 +74,8 @@ class LakeGarbageCollection(dg.Component, dg.Resolvable, dg.Model):
     lakes_yaml: str = Field(default=_FILE, description="The configuration, absolute or relative to the component's directory.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        return build_definitions(context.path / self.lakes_yaml)
+        path = Path(os.path.normpath(context.path / self.lakes_yaml))
+        if not path.exists():
+            key = f"`lakes_yaml` in {context.path / 'defs.yaml'}"
+            raise UsageError(f"no configuration at {path}; correct {key}, or create the file with `gc-assets init`")
+        return build_definitions(path)

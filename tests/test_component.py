@@ -13,6 +13,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from pydantic import ValidationError
 
 from gc_assets.component import EXAMPLE_CONFIG, LakeGarbageCollection
+from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import load_platform
 from tests.assets.snapshot import specs
@@ -44,6 +45,17 @@ def test_existing_configuration_is_not_changed(given: str, tmp_path: Path, monke
         assert (written.is_absolute(), (folder / written).samefile(own)) == (given == "absolute", True)
         with sandbox.load_component_and_build_defs(folder) as (_, definitions):
             assert dg.AssetKey(["shop", "catalog"]) in definitions.resolve_all_asset_keys()
+
+
+def test_lost_configuration_names_the_key_of_the_component() -> None:
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(LakeGarbageCollection)
+        (folder / "defs.yaml").write_text((folder / "defs.yaml").read_text().replace("lakes.yaml", "../lakes.yaml"))
+        with pytest.raises(Exception, match="Error while building definitions") as raised, sandbox.load_component_and_build_defs(folder):
+            pass
+        lost = folder.parent / "lakes.yaml"
+        assert isinstance(error := raised.value.__cause__, UsageError)
+        assert str(error).startswith(f"no configuration at {lost}; correct `lakes_yaml` in {folder / 'defs.yaml'}, or ")
 
 
 @pytest.mark.parametrize("given, expected", [("lake.yaml", "lake.yaml does not exist"), ("", " is no file")])
