@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -88,6 +89,30 @@ def possible_names(roots: Roots, address: str) -> Iterator[str]:
     store's root was written before a full path, the end is the full path. Names under no root are in
     no storage.
     """
+    yield from dict.fromkeys(name for spelling in _spellings(address) for name in _names_of(roots, spelling))
+
+
+def _spellings(address: str) -> Iterator[str]:
+    """Yield an address, and the object that a server reads at it.
+
+    Servers decode the path of an address in a bucket and cut its query (`resolveFull` in
+    `pkg/block/namespace.go`, lakeFS #9466). Web addresses are decoded in any case. A key with a `..`
+    component is never a candidate (`hidden_path` in docs/safety.md).
+    """
+    yield address
+    if address.startswith((_LOCAL, "http")) or not {"%", "?"}.intersection(address):
+        return
+    located = address.partition("?")[0]
+    yield located
+    try:
+        decoded = unquote_to_bytes(located).decode()
+    except UnicodeDecodeError:
+        return  # no key has such a name
+    if "\0" not in decoded and ".." not in decoded.split("/"):
+        yield decoded
+
+
+def _names_of(roots: Roots, address: str) -> Iterator[str]:
     if not roots.has_other_names(address):
         yield address
         return

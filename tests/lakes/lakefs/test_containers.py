@@ -153,6 +153,22 @@ def test_imported_object_keeps_its_address() -> None:
 
 
 @pytest.mark.parametrize(
+    "address, others",
+    [
+        ("s3://bucket/raw/file%3Aname.txt", {"s3://bucket/raw/file:name.txt"}),
+        ("gs://bucket/raw/a%20b?generation=1", {"gs://bucket/raw/a%20b", "gs://bucket/raw/a b"}),
+        ("s3://bucket/raw/100%", set()),
+        ("s3://bucket/raw/%FF", set()),
+        ("s3://bucket/raw/%2e%2e/x", set()),  # a key with `..`
+        ("https://account.blob.core.windows.net/raw/a%20b", set()),  # each web address is decoded when it is resolved
+    ],
+)
+def test_server_decodes_addresses_in_buckets(address: str, others: set[str]) -> None:
+    """lakeFS #9466. The file was planned if another lake expired it."""
+    assert addresses([Entry("a", address, address_type=2)]) == {address} | others
+
+
+@pytest.mark.parametrize(
     "address, expected", [("data/p/x", f"{LOCATION}data/p/x"), ("s3://bucket/x", "s3://bucket/x"), ("0123abcd", f"{LOCATION}0123abcd")]
 )
 def test_deprecated_address_with_scheme_is_full(address: str, expected: str) -> None:
