@@ -241,12 +241,15 @@ class RepositoryIdentity:
         namespace: Address of its files, as the server spells it.
         created: Time of its creation, in seconds since 1970.
         server_id: Id of the server's installation, if the server gives it.
+        never_read: True if the repository was deleted before the first run. Its name and namespace
+            are those of the configuration.
     """
 
     name: str
     namespace: str
     created: int
     server_id: str | None = None
+    never_read: bool = False
 
     @property
     def uuid(self) -> str:
@@ -666,7 +669,9 @@ class ListingLake(Lake, Protocol):
 class RepositoryLake(Lake, Protocol):
     """Lake that is one repository of a server, which can delete it."""
 
-    def find_repository(self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None) -> str | None:
+    def find_repository(
+        self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False
+    ) -> str | None:
         """Return why a repository that an earlier run read may still exist or be needed.
 
         None if the server confirms that it was deleted, and no other repository has its files.
@@ -677,7 +682,13 @@ class RepositoryLake(Lake, Protocol):
             server_id: Id of the server's installation, if it is known.
             successor: Uuid of the repository with its name that this run read, if there is one. Any
                 other repository with this name may need the files.
+            is_configured: The namespace is that of the configuration, which can differ from the
+                server's address of it.
         """
+        ...
+
+    def claimed_location(self, namespace: str) -> str:
+        """Return the location in a namespace that the lake claims."""
         ...
 
 

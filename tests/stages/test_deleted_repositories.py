@@ -334,3 +334,100 @@ def test_deleted_repository_with_lifecycle_rules_is_read(found: Repositories, tm
     assert found.run(1).failed_gates == []
     found.run(9)
     assert {row["reason"] for row in found.house.rows("orphan_files") if row["key"].startswith("ml/")} == {"dropped"}
+
+
+@pytest.fixture
+def unknown(spark: SparkSession, tmp_path: Path) -> Iterator[Repositories]:
+    """A repository that is deleted before the first run, and one with a namespace in a bucket."""
+    repositories = Repositories(spark, tmp_path)
+    repositories.builders["raw"].repository.storage_namespace = "s3://other/raw"
+    repositories.delete()
+    with repositories.server.running() as url:
+        repositories.configure(url)
+        yield repositories
+
+
+def accept(found: Repositories, day: float, name: str = "ml") -> None:
+    (row,) = [row for row in found.list_dropped() if row["table_name"] == name]
+    house = found.house
+    house.now = NOW + timedelta(days=day)
+    accept_dead_table(house.config, house.clock, row["table_uuid"], f"file://{house.warehouse}/{name}/data/", "ada")
+
+
+def test_repository_that_was_deleted_before_the_first_run_is_collected_after_an_acceptance(unknown: Repositories) -> None:
+    house, data = unknown.house, unknown.data()
+    assert unknown.run(0).rows == 0
+    (why,) = unknown.unreadable()
+    assert "its server has no such repository, and no run read it. `location` is file://" in why
+    assert "`gc-assets forget ml --by WHO`" in why
+    unknown.forget(0.1)
+    assert unknown.run(0.2).rows == 0
+    assert unknown.waits_for() == "its waiting time ends at 2026-11-27 07:48 UTC, if this run is accepted"
+    accept(unknown, 0.5)
+
+    header = unknown.run(4)
+
+    assert house.planned_actions() == dict.fromkeys(data, "quarantine")
+    assert outcomes(house.approve_and_apply(header)) == {"done"}
+    assert outcomes(house.approve_and_apply(unknown.run(4.2))) == {"done"}
+    assert unknown.data() == set()
+    assert unknown.run(5).rows == 0
+
+
+def test_files_of_an_unknown_repository_without_acceptance_are_foreign(unknown: Repositories) -> None:
+    unknown.run(0)
+    unknown.forget(0.1)
+    unknown.run(1)
+    header = unknown.run(9)
+    assert (header.rows, unknown.waits_for()) == (0, None)
+    assert {row["foreign_rule"] for row in unknown.house.rows("orphan_files") if row["key"].startswith("ml/")} == {"new_claim"}
+
+
+def test_record_before_the_first_run_does_not_drop_an_unknown_repository(unknown: Repositories) -> None:
+    unknown.forget(-1)
+    for day in (0, 1):
+        assert (unknown.run(day).rows, unknown.list_dropped(), len(unknown.unreadable())) == (0, [], 1)
+
+
+@pytest.mark.parametrize("namespace", ["", "/inner", "/.."], ids=["same", "nested", "outer"])
+def test_namespace_of_a_known_repository_is_not_that_of_an_unknown_one(unknown: Repositories, namespace: str) -> None:
+    at = f"file://{unknown.house.warehouse}/ml{namespace}".replace("/ml/..", "")
+    unknown.builders["raw"].repository.storage_namespace = at
+    unknown.run(0)
+    unknown.forget(0.1)
+    for day in (1, 9):
+        assert (unknown.run(day).rows, unknown.list_dropped(), len(unknown.unreadable())) == (0, [], 1)
+
+
+@pytest.mark.parametrize("namespace", ["local://raw", "s3://other/ml", "s3://other/warehouse", "s3://ml/inner"])
+def test_namespace_that_may_be_the_location_under_another_address_drops_nothing(unknown: Repositories, namespace: str) -> None:
+    unknown.builders["raw"].repository.storage_namespace = namespace
+    unknown.run(0)
+    unknown.forget(0.1)
+    assert (unknown.run(1).rows, unknown.list_dropped(), len(unknown.unreadable())) == (0, [], 1)
+
+
+def test_location_that_another_lake_claims_is_not_that_of_an_unknown_repository(unknown: Repositories) -> None:
+    house, (url, _, name) = unknown.house, unknown.house.lakes[0].catalog_location()[1].rpartition("/")
+    house.lakes[0] = config_of(url, name, name=name, location=f"file://{unknown.builders['raw'].namespace}/")
+    unknown.builders["raw"].repository.storage_namespace = "s3://other/another"
+    unknown.run(0)
+    unknown.forget(0.1)
+    unknown.run(0.2)
+    assert unknown.run(9).by_reason.get("dropped") is None
+    assert unknown.waits_for() == "lake raw claims raw/data/, so it is not the namespace of a deleted repository"
+
+
+def test_unknown_repository_that_returns_is_not_dropped(unknown: Repositories) -> None:
+    data = unknown.data()
+    unknown.run(0)
+    unknown.forget(0.1)
+    unknown.run(0.2)
+    accept(unknown, 0.5)
+    header = unknown.run(4)
+    unknown.house.approve(header)
+    unknown.make_again()
+    assert outcomes(unknown.house.apply(header)) == {"changed"}
+    unknown.run(5)
+    assert unknown.list_dropped() == []
+    assert data <= unknown.house.live()

@@ -34,7 +34,7 @@ from gc_assets.lakes.lakefs.branches import BranchClient, create_branches, delet
 from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
-from gc_assets.lakes.lakefs.namespaces import find_overlap, namespace_location, refuse_overlap
+from gc_assets.lakes.lakefs.namespaces import find_overlap, find_possible_overlap, namespace_location, refuse_overlap
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import RETENTION_DAYS, retain
 from gc_assets.lakes.lakefs.staging import StagedObject, is_listed, read_server_list, staged_objects
@@ -87,7 +87,9 @@ class LakeFsLake:
         """Read the repository's entry. Raises `LakeUnreadable` if it fails."""
         RepositoryClient(replace(self._server(), pause_seconds=ACCESS_PAUSE_SECONDS), self._config.repository).repository()
 
-    def find_repository(self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None) -> str | None:
+    def find_repository(
+        self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False
+    ) -> str | None:
         """Return why the repository of an earlier run may still exist or be needed, or None.
 
         Its name must be unknown to the server or belong to `successor`, and the server must list
@@ -109,10 +111,16 @@ class LakeFsLake:
         if current is None and (name in namespaces or not (namespaces or server_id)):
             listed = f"lists repository {name}" if namespaces else "lists no repository at all"
             return f"{where} finds no repository {name}, but {listed}"
+        if is_configured and (other := find_possible_overlap(namespace, namespaces)) is not None:
+            return f"the storage namespace {namespaces[other]} of repository {other} of {where} may be {namespace} under another address"
         # A repository made again in place is this lake, whose live files are known.
         if (other := find_overlap(namespace, {key: value for key, value in namespaces.items() if key != name})) is not None:
             return f"repository {other} of {where} has the storage namespace {namespaces[other]}"
         return None
+
+    def claimed_location(self, namespace: str) -> str:
+        """Return the location of `data/`, which is claimed."""
+        return f"{namespace.rstrip('/')}/{DATA}"
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; the current refs are read
         """Read all branches, including hidden ones, all tags, and all staged objects.

@@ -2,6 +2,7 @@
 
 A deleted repository is unreadable until a user forgets its lake (`gc-assets forget`). After that it
 has neither refs nor claims, and its files are those of a dropped table (`core/dropped_tables.py`).
+The namespace of a repository that no run read is the `location` of its lake.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
         raise
     except LakeUnreadable as error:
         repository, known = as_repository(lake), find_known_repository(context, lake.name)
+        if repository is not None and known is None:
+            known = _build_unknown(context, lake.name)
         if repository is None or known is None or _find(repository, known) is not None:
             raise
         return _freeze_deleted(context, repository, known, error)
@@ -39,11 +42,16 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
 def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: RepositorySummary, error: LakeUnreadable) -> FrozenRefs:
     record, label = find_forgotten(context, lake.name, known.read_at), context.config.label_of(lake.name)
     if record is None:
+        repository_name = f"repository {known.name} any more, which a run read at {known.read_at:%Y-%m-%d %H:%M} UTC"
+        if known.never_read:
+            repository_name = f"such repository, and no run read it. `location` is {known.namespace}"
         raise LakeUnreadable(
-            f"lake {label}: its server has no repository {known.name} any more, which a run read at {known.read_at:%Y-%m-%d %H:%M} UTC. "
+            f"lake {label}: its server has no {repository_name}. "
             f"If it was deleted on purpose, run `{command('forget', label, by='WHO')}`, and its files are collected after "
             "`retention.dropped`. Otherwise correct `endpoint` and `repository`, or restore the server"
         ) from error
+    if known.never_read and not known.deleted:
+        known = known.model_copy(update={"read_at": record.at})
     note = (
         f"lake {label}: repository {known.name} was deleted on its server, and {record.by} forgot the lake at "
         f"{record.at:%Y-%m-%d %H:%M} UTC; `gc-assets show dropped_tables` lists its files"
@@ -70,6 +78,7 @@ def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySum
         server_id=found.server_id,
         read_at=refs.read_at or frozen_at,
         deleted=refs.is_deleted,
+        never_read=found.never_read,
     )
 
 
@@ -87,6 +96,31 @@ def find_known_repository(context: RunContext, lake_name: str) -> RepositorySumm
         if summary.repository is not None and (context.clock.is_rehearsal or not summary.rehearsal):
             return summary.repository
     return None
+
+
+def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | None:
+    """Return a repository that no run read, with the time of the first run that missed it, or None.
+
+    Its namespace is the location in the configuration. A record that a user made before the
+    first run is about another lake.
+    """
+    locations = context.config.lake(lake_name).own_locations()
+    if len(locations) != 1 or context.resolver().resolve_one(locations[0]) is None:
+        return None
+    missed_at = context.clock.now()
+    for run in context.state.history(lake_name, LAKE_REFS.name):
+        summary = context.state.open(run).summary(LakeRefsSummary)
+        if not any(item.table_name is None for item in summary.unread):
+            return None  # a release that did not record the repository may have read it
+        if context.clock.is_rehearsal or not summary.rehearsal:
+            missed_at = min(missed_at, summary.frozen_at)
+    identity = build_never_read(context, lake_name, locations[0])
+    return RepositorySummary(name=identity.name, namespace=identity.namespace, created=0, read_at=missed_at, never_read=True)
+
+
+def build_never_read(context: RunContext, lake_name: str, location: str) -> RepositoryIdentity:
+    """Return the identity of a lake's repository that was deleted before the first run."""
+    return RepositoryIdentity(context.config.label_of(lake_name), location, 0, never_read=True)
 
 
 def is_forgotten_since(context: RunContext, frozen: PublishedTable) -> bool:
@@ -108,9 +142,9 @@ def is_deleted(context: RunContext, lake_name: str) -> bool:
 
 def _find(lake: RepositoryLake, known: RepositorySummary) -> str | None:
     # A repository that was made again is unreadable, because its freeze failed.
-    return lake.find_repository(identify(known).uuid, known.namespace, known.server_id)
+    return lake.find_repository(identify(known).uuid, known.namespace, known.server_id, is_configured=known.never_read)
 
 
 def identify(known: RepositorySummary) -> RepositoryIdentity:
     """Return the identity of a published repository."""
-    return RepositoryIdentity(known.name, known.namespace, known.created, known.server_id)
+    return RepositoryIdentity(known.name, known.namespace, known.created, known.server_id, known.never_read)

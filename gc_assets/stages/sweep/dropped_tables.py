@@ -36,8 +36,7 @@ from gc_assets.core.plan import Unreadable
 from gc_assets.core.printable import show, to_message
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, collect, run_in_process, spark_schema, write_parts
-from gc_assets.engine.tasks import fits_in_process
+from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, spark_schema, write_parts
 from gc_assets.lakes.protocol import as_listing, as_repository
 from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify
 from gc_assets.stages.records.dead_tables import dead_tables, read_table_id
@@ -239,7 +238,7 @@ def find_dropped_tables(
     decided = [_add_state(context, item, now, unreadable, is_new=item.table.gone_since == times.get(item.table.lake)) for item in decided]
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
-    decided = _confirm_repositories(context, _confirm(context, _hold_used(context, decided), lakes))
+    decided = _confirm_repositories(context, _confirm(context, _hold_used(context, decided), lakes), claims)
     return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(decided), present, of_lakes), tuple(lakes))
 
 
@@ -418,12 +417,12 @@ def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: S
     return found
 
 
-def _confirm_repositories(context: RunContext, decided: list[DroppedTable]) -> list[DroppedTable]:
+def _confirm_repositories(context: RunContext, decided: list[DroppedTable], claims: Sequence[Claim]) -> list[DroppedTable]:
     """Ask the servers for each repository by its name. One that may exist or be needed waits."""
-    return [replace(item, waits_for=_find_repository(context, item.table)) if item.is_due else item for item in decided]
+    return [replace(item, waits_for=_find_repository(context, item.table, claims)) if item.is_due else item for item in decided]
 
 
-def _find_repository(context: RunContext, table: RememberedTable) -> str | None:
+def _find_repository(context: RunContext, table: RememberedTable, claims: Sequence[Claim]) -> str | None:
     lake = as_repository(context.lake(table.lake)) if table.noun == REPOSITORY else None
     if lake is None:
         return None
@@ -431,21 +430,25 @@ def _find_repository(context: RunContext, table: RememberedTable) -> str | None:
     current, read = summary.repository, find_read_repository(summary)
     if current is None or table.metadata_location is None:
         return f"lake {table.lake} is unreadable"
+    if current.never_read and (claim := _find_overlap(table, claims)) is not None:
+        return f"lake {claim.owner.lake} claims {show(claim.prefix)}, so it is not the namespace of a deleted repository"
     successor = None if read is None else identify(read).uuid
-    return lake.find_repository(table.table_uuid, table.metadata_location, current.server_id, successor)
+    return lake.find_repository(table.table_uuid, table.metadata_location, current.server_id, successor, is_configured=current.never_read)
+
+
+def _find_overlap(table: RememberedTable, claims: Sequence[Claim]) -> Claim | None:
+    """Return a claim of another lake that overlaps with the former claims of a repository."""
+    pairs = ((claim, prefix) for claim in claims for prefix in table.prefixes if claim.owner.lake != table.lake)
+    return next((claim for claim, prefix in pairs if claim.prefix.startswith(prefix) or prefix.startswith(claim.prefix)), None)
 
 
 def _sum_former_files(
     spark: SparkSession, context: RunContext, found: DroppedPrefixes, inventory: PublishedTable
 ) -> dict[int, FormerFiles]:
     """Sum the listed files of each dropped table, by index."""
-    sizes = tuple(part.size_bytes for part in inventory.parts())
-    scan = ParquetScan(context.state.files, _LISTED, tuple(inventory.paths()), sizes)
-    task = _SumDropped(found)
-    in_process = fits_in_process(inventory.rows, len(scan.paths))
-    rows = run_in_process(task, scan.read_batches()) if in_process else collect(scan.map_arrow(spark, task, spark_schema(DROPPED_FILES)))
+    scan = ParquetScan.of(context.state.files, _LISTED, inventory.path, inventory.parts())
     sums: dict[int, FormerFiles] = {}
-    for row in rows:
+    for row in scan.run_task(spark, _SumDropped(found), spark_schema(DROPPED_FILES), inventory.rows):
         old = sums.get(row["table"], FormerFiles())
         is_newer = row["newest"] is not None and (old.newest is None or row["newest"] > old.newest)
         sums[row["table"]] = FormerFiles(
