@@ -35,7 +35,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import SetSnapshotRefUpdate, TableUpdate
 from pyiceberg.table.update.snapshot import (
     _FastAppendFiles,  # pyright: ignore[reportPrivateUsage]  # the only producer whose manifests a subclass can choose
@@ -279,6 +279,10 @@ class _AppendDeletes(_FastAppendFiles):
             )
             writer.add_entry(entry)
         return [writer.to_manifest_file(), *self._existing_manifests()]
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        self._added_data_files.append(self._file)  # only for the totals
+        return super()._summary(snapshot_properties)
 
 
 def apply_updates(transaction: Transaction, *updates: TableUpdate) -> None:

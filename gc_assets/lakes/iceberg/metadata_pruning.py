@@ -13,7 +13,7 @@ from gc_assets.lakes.iceberg.metadata import TableMetadata
 from gc_assets.lakes.iceberg.registrations import Registration
 from gc_assets.lakes.iceberg.removal import Pruning
 from gc_assets.lakes.iceberg.table_commit import TableChange, TableCommit
-from gc_assets.lakes.iceberg.unused_metadata import SCHEMA_ID, ReadSpecs, UsedMetadata, find_used
+from gc_assets.lakes.iceberg.unused_metadata import ReadSpecs, UsedMetadata, find_used, read_needed_schema
 from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, ExpiryAction, ExpiryOutcome
 
 
@@ -47,7 +47,7 @@ class MetadataPruning(TableCommit):
 
     def _find_used(self, table: TableMetadata) -> UsedMetadata:
         snapshots = sorted(table.snapshots, key=lambda snapshot: snapshot.committed_at)
-        schema_ids = [snapshot.summary.get(SCHEMA_ID) for snapshot in snapshots]
+        schema_ids = [read_needed_schema(snapshot.summary) for snapshot in snapshots]
         return find_used(table.evolution, schema_ids, [snapshot.manifest_list for snapshot in snapshots], self.read_specs)
 
     def build_change(self, name: str, table: TableMetadata, pending: Sequence[ExpiryAction]) -> TableChange:

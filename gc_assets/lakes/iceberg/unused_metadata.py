@@ -1,9 +1,10 @@
 """Find schemas and partition specs that no retained snapshot needs. Pure, except for reading lists.
 
 Source: `RemoveSnapshots.cleanExpiredMetadata` of Apache Iceberg 1.11. A schema is used if it is
-current or belongs to a retained snapshot. Unlike Iceberg, a retained snapshot without a schema id,
-as old writers make it, keeps all schemas. A partition spec is used if it is the default, or a
-manifest of a retained snapshot has it. Sort orders are kept, because no catalog can remove them.
+current or belongs to a retained snapshot. Unlike Iceberg, a retained snapshot keeps all schemas if
+it has no schema id, as old writers make it, or may have equality deletes. A partition spec is used
+if it is the default, or a manifest of a retained snapshot has it. Sort orders are kept, because no
+catalog can remove them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, RETAINED, Actio
 
 # Key of a frozen source's properties. Only tables with more than one schema or spec have it.
 EVOLUTION: Final = "evolution"
-SCHEMA_ID: Final = "schema-id"
+_SCHEMA_ID: Final = "schema-id"
+# A summary in which one of these totals is 0 is of a snapshot without equality deletes.
+_DELETE_TOTALS: Final = ("total-equality-deletes", "total-delete-files")
 _REASONS: Final[Mapping[Action, str]] = {
     REMOVE_SCHEMA: "no retained snapshot has schema {}, and it is not current",
     REMOVE_SPEC: "no manifest of a retained snapshot has partition spec {}, and it is not the default",
@@ -54,12 +57,21 @@ class UsedMetadata:
     specs: frozenset[int]
 
 
+def read_needed_schema(summary: Mapping[str, str]) -> str | None:
+    """Return the id of the schema that a snapshot needs, or None if it may need all.
+
+    An equality delete file names columns by id, and readers find a dropped column in former schemas.
+    """
+    has_no_deletes = any(summary.get(name) == "0" for name in _DELETE_TOTALS)
+    return summary.get(_SCHEMA_ID) if has_no_deletes else None
+
+
 def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Sequence[str], read: ReadSpecs) -> UsedMetadata:
     """Return what snapshots use.
 
     Args:
         evolution: The schemas and specs of the table.
-        schema_ids: The schema of each snapshot, None if it has none.
+        schema_ids: The schema that each snapshot needs, None if it may need all.
         lists: Addresses of their manifest lists, the newest last.
         read: Reads lists. It is not called for a table with one spec, and not after all specs of
             the table were found.
@@ -172,7 +184,7 @@ def _group_rows(commits: pa.Table, uuids: Iterable[str]) -> dict[str, list[int]]
 
 
 def _read_snapshots(rows: pa.Table) -> tuple[list[str | None], list[str]]:
-    """Return the schema ids and the addresses of the manifest lists of snapshots."""
+    """Return the needed schemas and the addresses of the manifest lists of snapshots."""
     summaries = [dict(summary or ()) for summary in rows.column("summary").to_pylist()]
     roots = rows.column("content_roots").to_pylist()
-    return [summary.get(SCHEMA_ID) for summary in summaries], [items[0]["address"] for items in roots if items]
+    return list(map(read_needed_schema, summaries)), [items[0]["address"] for items in roots if items]

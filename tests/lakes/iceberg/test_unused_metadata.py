@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -129,6 +130,39 @@ def test_retained_snapshot_without_a_schema_id_keeps_all_schemas(builder: LakeBu
     document = json.loads(path.read_text())
     for snapshot in document["snapshots"]:
         snapshot.pop("schema-id", None)
+    path.write_text(json.dumps(document))
+    assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == {("remove_spec", "0")}
+
+
+def test_equality_deletes_on_a_dropped_column_keep_its_schema(builder: LakeBuilder) -> None:
+    """Readers find the type of the column in former schemas. Without them, Spark cannot read the table."""
+    table = builder.table("db.t", START)
+    table.append(START + DAY)
+    table.equality_deletes(START + 2 * DAY)
+    with builder.at(START + 3 * DAY), table.table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("id")
+    with builder.at(START + 4 * DAY):
+        table.table.append(pa.table({"part": ["a"]}))
+    read = lake_with_pruning(builder)
+    actions, _ = plan_all(read)
+    assert [action.action for action in actions] == ["remove_snapshot", "remove_snapshot"]
+    # The deletes may be committed after the plan.
+    removal = ExpiryAction("remove_schema", "0", reason="unused", table_uuid=table.uuid, table_name="db.t")
+    assert [outcome.verdict for outcome in apply(read, [removal]).values()] == ["changed"]
+
+
+@pytest.mark.parametrize("total", ["total-equality-deletes", "total-delete-files"])
+def test_retained_snapshot_without_totals_keeps_all_schemas(builder: LakeBuilder, evolved: TableBuilder, total: str) -> None:
+    """It may have equality deletes. One total of 0 proves that it has none."""
+    path = Path(evolved.metadata_location.removeprefix("file://"))
+    document = json.loads(path.read_text())
+    for snapshot in document["snapshots"]:
+        for name in {"total-equality-deletes", "total-delete-files"} - {total}:
+            snapshot["summary"].pop(name)
+    path.write_text(json.dumps(document))
+    assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == {("remove_schema", "0"), ("remove_schema", "1"), ("remove_spec", "0")}
+    for snapshot in document["snapshots"]:
+        snapshot["summary"].pop(total)
     path.write_text(json.dumps(document))
     assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == {("remove_spec", "0")}
 
