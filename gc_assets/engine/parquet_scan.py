@@ -6,17 +6,19 @@ a join therefore read the files themselves and return only their results to Spar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from gc_assets.engine.state_scan import ScanTask, group_by_size
-from gc_assets.engine.tables import Task
-from gc_assets.engine.tasks import map_tasks, max_parallel_tasks, task_numbers
+from gc_assets.engine.tables import Task, collect, run_in_process
+from gc_assets.engine.tasks import fits_in_process, map_tasks, max_parallel_tasks, task_numbers
 from gc_assets.state.files import Files
+from gc_assets.state.receipts import PartFile
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,21 @@ class ParquetScan:
     schema: pa.Schema
     paths: tuple[str, ...]
     sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, files: Files, schema: pa.Schema, directory: str, parts: Sequence[PartFile]) -> Self:
+        """Select parts in a directory, which is relative to the state."""
+        return cls(files, schema, tuple(f"{directory}/{part.name}" for part in parts), tuple(part.size_bytes for part in parts))
+
+    def run_task(self, spark: SparkSession, task: Task, ddl: str | StructType, rows: int) -> Sequence[Any]:
+        """Run a task over the rows of the parts, in this process if they are few (`rows`).
+
+        Returns:
+            The rows that it yields (columns of `ddl`).
+        """
+        if fits_in_process(rows, len(self.paths)):
+            return run_in_process(task, self.read_batches())
+        return collect(self.map_arrow(spark, task, ddl))
 
     def map_arrow(self, spark: SparkSession, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
         """Run a task over the rows of the parts and return its output as a frame.

@@ -107,6 +107,14 @@ class WrittenParts:
     def size_bytes(self) -> int:
         return sum(part.size_bytes for part in self.parts)
 
+    def paths(self, run: TableRun, side: str | None = None) -> list[str]:
+        """Return the paths of the parts, or of those of a side table, relative to the state."""
+        return [f"{run.path}/{part.name}" for part in (self.parts if side is None else self.side.get(side, ()))]
+
+    def side_rows(self, side: str) -> int:
+        """Count the rows of a side table."""
+        return sum(part.rows for part in self.side.get(side, ()))
+
 
 def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
@@ -314,11 +322,6 @@ def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> lis
     for batch in rows.to_batches():
         writer.write(batch)
     return writer.close()
-
-
-def side_paths(run: TableRun, written: WrittenParts, side: str) -> list[str]:
-    """Return the paths of a side table's unpublished parts, relative to the state."""
-    return [f"{run.path}/{part.name}" for part in written.side.get(side, ())]
 
 
 def merge_written(rows: Sequence[Any]) -> WrittenParts:

@@ -103,8 +103,7 @@ def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tu
     for side in LEFT_OUT_SIDES:
         if side not in written.side:
             continue
-        paths = [f"{run.path}/{part.name}" for part in written.side[side]]
-        rows = read_parts(context.state.files, paths, DELETION_PLAN.schema, ["reason", "size_bytes"])
+        rows = read_parts(context.state.files, written.paths(run, side), DELETION_PLAN.schema, ["reason", "size_bytes"])
         found.append(
             LeftOut(
                 name="files",

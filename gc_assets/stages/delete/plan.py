@@ -101,7 +101,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     rows, deferred = plan_rows(session, inputs, run, expiry, log)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_routed(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE, *LEFT_OUT_SIDES])
-    parts = [f"{run.path}/{part.name}" for part in written.parts]
+    parts = written.paths(run)
     aliases = planned_by_alias(
         spark, context, storage_name, inputs.live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts)
     )

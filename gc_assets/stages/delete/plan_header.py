@@ -100,7 +100,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         unreadable=inputs.unreadable,
         left_out=content.left_out,
         warnings=tuple(_warn_of_gone_namespaces(context.config, found)),
-        quarantined=Amount(files=sum(part.rows for part in content.written.side.get(WAITING_SIDE, ()))),
+        quarantined=Amount(files=content.written.side_rows(WAITING_SIDE)),
         expiry_actions=content.expiry.summary.get("lake", {}),
         edits_by_action=content.expiry.summary.get("action", {}),
         idle_branches=content.expiry.summary.get("idle_branches", {}),

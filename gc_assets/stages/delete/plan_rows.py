@@ -30,7 +30,6 @@ from gc_assets.engine.tables import (
     map_arrow,
     read_paths,
     read_table,
-    side_paths,
     spark_schema,
 )
 from gc_assets.engine.tasks import fits_in_process
@@ -166,10 +165,9 @@ def sum_files(files: DataFrame | None) -> Amount:
 
 def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Table | DataFrame:
     """Run a task over the orphans. The result is a table if they are few."""
-    parts = inputs.orphans.parts()
-    paths, sizes = tuple(inputs.orphans.paths()), tuple(part.size_bytes for part in parts)
-    scan = ParquetScan(inputs.context.state.files, ORPHAN_FILES.schema, paths, sizes)
-    if is_small(spark) or fits_in_process(inputs.orphans.rows, len(paths)):
+    orphans = inputs.orphans
+    scan = ParquetScan.of(inputs.context.state.files, ORPHAN_FILES.schema, orphans.path, orphans.parts())
+    if is_small(spark) or fits_in_process(orphans.rows, len(scan.paths)):
         return pa.Table.from_batches(task(scan.read_batches()), PLANNED)
     return scan.map_arrow(spark, task, spark_schema(PLANNED))
 
@@ -195,7 +193,7 @@ class _PlanOrphans:
     @classmethod
     def of(cls, inputs: PlanInputs, run: TableRun, expiry: WrittenParts) -> Self:
         context, edited = inputs.context, set[str]()
-        for path in side_paths(run, expiry, EXPIRY_SIDE):
+        for path in expiry.paths(run, EXPIRY_SIDE):
             rows = read_parts(context.state.files, [path], EXPIRY_ACTIONS, ["lake", "table_uuid"])
             edited.update(_history(rows.column("lake"), rows.column("table_uuid")).unique().to_pylist())
         mode = context.storage(inputs.storage).quarantine

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import GcError, StateError
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import merge_written, report_parts, side_paths, write_parts
+from gc_assets.engine.tables import merge_written, report_parts, write_parts
 from gc_assets.engine.tasks import run_single_task, run_tasks
 from gc_assets.state import compaction
 from gc_assets.state.compaction import Reduction, Segment, SegmentList, Segments
@@ -154,7 +154,7 @@ def _drop(spark: SparkSession, context: RunContext, cache: Sequence[PastRun], ru
     )
     rows = sum(part.rows for segment in segments for part, _ in segment.sources() if part.name.startswith((CONTAINERS_SIDE, EDGES_SIDE)))
     found = merge_written(run_single_task(spark, find, rows, find.part_count))
-    dead = tuple(side_paths(run, found, DEAD_CONTAINERS_SIDE))
+    dead = tuple(found.paths(run, DEAD_CONTAINERS_SIDE))
     if dead:
         log_activity(f"dropping {found.summary['entries']:,} entries of {found.summary['containers']:,} containers that no commit reaches")
         _copy(spark, context, [segments[int(number)] for number in found.summary["segments"]], dead, runs, listed)

@@ -16,7 +16,7 @@ from gc_assets.core.plan import Amount, Unreadable
 from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import WrittenParts, merge_written, publish, side_paths, write_parts
+from gc_assets.engine.tables import WrittenParts, merge_written, publish, write_parts
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import find_root_inputs, open_root_tables
@@ -158,7 +158,7 @@ class _Stage:
 
     def open_hashes(self, walked: WrittenParts, released: ReleasedFiles | None) -> LiveHashes:
         """Open the live set of the walk."""
-        states = side_paths(self.run, walked, STATES_SIDE)
+        states = walked.paths(self.run, STATES_SIDE)
         storages = [storage.name for storage in self.context.config.storages]
         return LiveHashes.of(self.spark, self.context.state.files, states, self.segments, storages, released)
 

@@ -28,7 +28,7 @@ from gc_assets.core.objects import Objects
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local
-from gc_assets.engine.tables import WrittenParts, merge_written, parallelism, publish, side_paths, write_parts
+from gc_assets.engine.tables import WrittenParts, merge_written, parallelism, publish, write_parts
 from gc_assets.engine.tasks import run_single_task, run_tasks
 from gc_assets.lakes.protocol import Lake, with_prefixes
 from gc_assets.stages.mark.content_roots import RootTables, find_root_inputs, open_root_tables
@@ -153,12 +153,12 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     if cache.outdated:
         log_activity(f"resolving the addresses of {len(cache.outdated):,} cache segments again")
         resolved = resolve_segments(spark, outdated, resolver, state.files, run)
-    edges = (*segments.paths(EDGES_SIDE), *side_paths(run, resolved, EDGES_SIDE))
+    edges = (*segments.paths(EDGES_SIDE), *resolved.paths(run, EDGES_SIDE))
     rewritten = tuple(_rewritten_paths(context))
     named_prefixes = frozen_prefixes(inputs[LAKE_REFS.name])
-    locations = (*segments.paths(LOCATIONS_SIDE), *side_paths(run, resolved, LOCATIONS_SIDE)) if named_prefixes is not None else ()
+    locations = (*segments.paths(LOCATIONS_SIDE), *resolved.paths(run, LOCATIONS_SIDE)) if named_prefixes is not None else ()
     level = _Level(
-        known=[*segments.paths(CONTAINERS_SIDE), *side_paths(run, resolved, CONTAINERS_SIDE)],
+        known=[*segments.paths(CONTAINERS_SIDE), *resolved.paths(run, CONTAINERS_SIDE)],
         parents=[*segments.paths(UNREADABLE_CONTAINERS_SIDE), *outdated.paths(UNREADABLE_CONTAINERS_SIDE)],
         roots=open_root_tables(context, lake_name, inputs),
         rows=sum(table.rows for table in inputs.values()) + count_segment_rows([*cache.segments, *cache.outdated], CONTAINERS_SIDE),
@@ -232,23 +232,21 @@ class _Level:
 
     def following(self, run: TableRun, written: WrittenParts) -> _Level:
         """Return the next level, with the containers found in this one."""
-        rows = sum(part.rows for side in (CONTAINERS_SIDE, EDGES_SIDE) for part in written.side.get(side) or ())
-        return _Level(self.known + side_paths(run, written, CONTAINERS_SIDE), side_paths(run, written, EDGES_SIDE), None, self.rows + rows)
+        rows = sum(map(written.side_rows, (CONTAINERS_SIDE, EDGES_SIDE)))
+        return _Level(self.known + written.paths(run, CONTAINERS_SIDE), written.paths(run, EDGES_SIDE), None, self.rows + rows)
 
 
 def _decode(
     spark: SparkSession, context: RunContext, lake: Lake, run: TableRun, pending: WrittenParts, failed: Sequence[str], number: int
 ) -> WrittenParts:
     """Decode the containers of one level."""
-    state, tasks = context.state, side_paths(run, pending, TASKS_SIDE)
-    containers = sum(part.rows for part in pending.side[TASKS_SIDE])
+    state, tasks = context.state, pending.paths(run, TASKS_SIDE)
+    containers = pending.side_rows(TASKS_SIDE)
     log_activity(f"level {number}: {containers:,} containers to decode in {len(tasks):,} tasks")
     decode = Decode(lake, context.resolver(), context.objects(), state.files, run, tuple(tasks), tuple(failed))
     written = merge_written(run_tasks(spark, decode, len(tasks), pending.summary["size_bytes"]))
     if not is_local(spark):
-        failures = read_parts(
-            state.files, side_paths(run, written, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS, ["address", "absent"]
-        )
+        failures = read_parts(state.files, written.paths(run, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS, ["address", "absent"])
         refuse_blind_executors(context.objects(), lake.name, failures)
     state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
     return _merge_levels([written, *_copy_undecoded(context, lake.name, run, written)])
@@ -263,7 +261,7 @@ def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written:
     state, storages = context.state, [storage.name for storage in context.config.storages]
     if context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages]):
         return
-    paths = side_paths(run, written, UNREADABLE_CONTAINERS_SIDE)
+    paths = written.paths(run, UNREADABLE_CONTAINERS_SIDE)
     unreadable = read_parts(state.files, paths, UNREADABLE_CONTAINERS, ["address", "absent"])
     failed = unreadable.filter(pc.invert(unreadable.column("absent"))).column("address").combine_chunks().unique()
     decoders: dict[str | None, list[PastRun]] = {cache_fingerprint(context, lake_name): []}

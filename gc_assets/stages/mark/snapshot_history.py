@@ -81,8 +81,7 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     if newest is None or newest.receipt.run_date <= day:
         before = earlier.summary(SnapshotHistorySummary).published if earlier is not None else None
         sources = read_frozen_refs(context, lake_name, inputs[0]).sources
-        paths = [f"{run.path}/{part.name}" for part in written.parts]
-        published = publish_history(context, lake_name, paths, sources, _retention_period(context, lake_name), before)
+        published = publish_history(context, lake_name, written.paths(run), sources, _retention_period(context, lake_name), before)
     summary = SnapshotHistorySummary(
         listed=sum(total.rows for key, total in written.totals.items() if key == ("false",)),
         expired=sum(total.rows for key, total in written.totals.items() if key == ("true",)),

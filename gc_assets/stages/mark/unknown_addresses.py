@@ -15,8 +15,8 @@ from gc_assets.core.external_addresses import ExternalAddresses
 from gc_assets.core.paths import FILE, Location, is_in_bucket, scheme_of
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import MAX_SAMPLES, PARTS_DDL, WrittenParts, collect, merge_written, report_parts, run_in_process, side_paths
-from gc_assets.engine.tasks import fits_in_process, run_single_task
+from gc_assets.engine.tables import MAX_SAMPLES, PARTS_DDL, WrittenParts, merge_written, report_parts
+from gc_assets.engine.tasks import run_single_task
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
@@ -67,16 +67,13 @@ def write_unknown_addresses(
 def _select_unknown(spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile]) -> Sequence[Any]:
     files = context.state.files
     schema = pa.schema([LIVE_FILES.schema.field(name) for name in _COLUMNS])
-    scan = ParquetScan(files, schema, tuple(f"{run.path}/{part.name}" for part in external), tuple(part.size_bytes for part in external))
-    is_few = fits_in_process(sum(part.rows for part in external), len(external))
-
-    def select(task: _SelectUnknown) -> Sequence[Any]:
-        return run_in_process(task, scan.read_batches()) if is_few else collect(scan.map_arrow(spark, task, PARTS_DDL))
-
+    scan, rows = ParquetScan.of(files, schema, run.path, external), sum(part.rows for part in external)
     task = _SelectUnknown(external_addresses(context), files, run)
-    found = select(task)
-    incomplete = _find_incomplete(files, side_paths(run, merge_written(found), UNKNOWN_ADDRESSES_SIDE))
-    return [*found, *select(replace(task, incomplete=incomplete))] if incomplete else found
+    found = scan.run_task(spark, task, PARTS_DDL, rows)
+    incomplete = _find_incomplete(files, merge_written(found).paths(run, UNKNOWN_ADDRESSES_SIDE))
+    if not incomplete:
+        return found
+    return [*found, *scan.run_task(spark, replace(task, incomplete=incomplete), PARTS_DDL, rows)]
 
 
 def _find_incomplete(files: Files, paths: Sequence[str]) -> frozenset[str]:

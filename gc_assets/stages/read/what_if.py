@@ -26,7 +26,7 @@ from gc_assets.core.plan import Amount
 from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, read_paths, read_table, report_parts, side_paths, spark_schema
+from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, read_paths, read_table, report_parts, spark_schema
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.stages.mark.cached_entries import read_cached_entries
 from gc_assets.stages.mark.live_set import LiveSet
@@ -169,8 +169,8 @@ class Comparison:
             for bit, count in written.summary["expired"].items():
                 expired[int(bit)] += count
             unknown[lake.name] = written.summary["unknown"]
-            below = read_paths(spark, context.state.files, SCENARIO_CONTAINERS, side_paths(follow.run, written, SCENARIO_CONTAINERS_SIDE))
-            frames.append(read_paths(spark, context.state.files, SCENARIO_FILES, side_paths(follow.run, written, SCENARIO_FILES_SIDE)))
+            below = read_paths(spark, context.state.files, SCENARIO_CONTAINERS, written.paths(follow.run, SCENARIO_CONTAINERS_SIDE))
+            frames.append(read_paths(spark, context.state.files, SCENARIO_FILES, written.paths(follow.run, SCENARIO_FILES_SIDE)))
             frames.append(read_cached_entries(spark, context, lake.name).join(below, "container").select(*SCENARIO_FILES.names))
         located = reduce(DataFrame.unionByName, frames).filter(F.col("storage").isNotNull())
         live = located.groupBy("storage", "key").agg(F.bit_or("live").alias("live"))
@@ -179,8 +179,8 @@ class Comparison:
         scratch.callback(delete_scratch, context.state.files, run)
         log_activity("comparing their live files")
         written = merge_written(collect(disputed.mapInArrow(_WriteScenarioFiles(context.state.files, run), PARTS_DDL)))
-        parts = [f"{run.path}/{part.name}" for part in written.parts]
-        return cls(spark, context, numbered, read_paths(spark, context.state.files, SCENARIO_FILES, parts), all_bits, expired, unknown)
+        rows = read_paths(spark, context.state.files, SCENARIO_FILES, written.paths(run))
+        return cls(spark, context, numbered, rows, all_bits, expired, unknown)
 
     def effects(self) -> tuple[Effect, ...]:
         """Return the effect of each scenario."""

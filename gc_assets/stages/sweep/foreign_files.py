@@ -19,8 +19,7 @@ from gc_assets.core.foreign import HIDDEN_PATH, NEW_CLAIM, OTHER_FORMAT, RULES, 
 from gc_assets.core.globs import glob_regex
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import WrittenParts, collect, run_in_process, side_paths, write_parts
-from gc_assets.engine.tasks import fits_in_process
+from gc_assets.engine.tables import WrittenParts, write_parts
 from gc_assets.lakes.other_formats import OTHER_FORMATS, OtherFormat
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_prefixes import accepted_prefixes
@@ -106,9 +105,9 @@ class ForeignSearch:
     ) -> Self:
         """Prepare the search from the scratch tables of a probe."""
         files = context.state.files
-        found = read_parts(files, side_paths(run, probed, FOUND_DATASETS_SIDE), FOREIGN_DATASETS)
+        found = read_parts(files, probed.paths(run, FOUND_DATASETS_SIDE), FOREIGN_DATASETS)
         datasets = outermost(found, rules.claims)
-        targets = read_parts(files, side_paths(run, probed, TARGETS_SIDE), TARGETS).column("target").unique().to_pylist()
+        targets = read_parts(files, probed.paths(run, TARGETS_SIDE), TARGETS).column("target").unique().to_pylist()
         finder = None
         if targets or datasets.num_rows or rules.ages.has_new_claims:
             known = find_known(spark, context, storage_name, live, targets)
@@ -125,13 +124,9 @@ class ForeignSearch:
         """Sum the foreign files in the written `orphan_files` by rule and claim, most files first."""
         if not any(reason == FOREIGN for reason, *_ in written.totals):
             return ()
-        paths, sizes = (f"{self.run.path}/{part.name}" for part in written.parts), (part.size_bytes for part in written.parts)
-        scan = ParquetScan(self.context.state.files, _SUMMED, tuple(paths), tuple(sizes))
-        task = _SumForeign(self.rules.claims)
-        in_process = fits_in_process(written.rows, len(scan.paths))
-        sums = run_in_process(task, scan.read_batches()) if in_process else collect(scan.map_arrow(self.spark, task, _SUM_DDL))
+        scan = ParquetScan.of(self.context.state.files, _SUMMED, self.run.path, written.parts)
         found: dict[tuple[str, str, str], ForeignFiles] = {}
-        for row in sums:
+        for row in scan.run_task(self.spark, _SumForeign(self.rules.claims), _SUM_DDL, written.rows):
             _add(found, ForeignFiles.model_validate_json(row["sum"]))
         return tuple(sorted(map(self._describe, found.values()), key=lambda item: (-item.files, item.address, item.rule)))
 

@@ -38,7 +38,6 @@ from gc_assets.engine.tables import (
     merge_written,
     report_parts,
     run_in_process,
-    side_paths,
     spark_schema,
 )
 from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
@@ -67,16 +66,15 @@ def restrict_candidates(spark: SparkSession, context: RunContext, storage_name: 
     parts = probed.side.get(CANDIDATES_SIDE, ())
     if not parts:
         return probed
-    files, paths = context.state.files, tuple(side_paths(run, probed, CANDIDATES_SIDE))
-    scan = ParquetScan(files, CANDIDATES, paths, tuple(part.size_bytes for part in parts))
-    rows = sum(part.rows for part in parts)
+    files, rows = context.state.files, probed.side_rows(CANDIDATES_SIDE)
+    scan = ParquetScan.of(files, CANDIDATES, run.path, parts)
     log_activity(f"{rows:,} candidates against all files that metadata ever named")
     named = _find_named(spark, context, storage_name, scan)
     keep = _KeepNamed(context.store(storage_name), files, run, named)
-    if tasks.fits_in_process(rows, len(paths)):
+    if tasks.fits_in_process(rows, len(parts)):
         kept = merge_written(run_in_process(keep, scan.read_batches()))
     else:
-        shared = BudgetedTask(keep, max_parallel_tasks(spark, len(paths)))
+        shared = BudgetedTask(keep, max_parallel_tasks(spark, len(parts)))
         kept = merge_written(collect(scan.map_arrow(spark, shared, PARTS_DDL)))
     return replace(
         probed,
@@ -120,9 +118,8 @@ def _sources(context: RunContext, storage_name: str) -> Iterator[_Source]:
                 yield _Source(ParquetScan(files, pa.schema(columns), tuple(paths), tuple(map(files.size, paths))), rows, hashes_of)
         graph = context.table(COMMIT_GRAPH, lake.name)
         if graph.rows:
-            sizes = tuple(part.size_bytes for part in graph.parts())
-            columns = [COMMIT_GRAPH.schema.field("content_roots")]
-            yield _Source(ParquetScan(files, pa.schema(columns), tuple(graph.paths()), sizes), graph.rows, _ContentRoots(storage_name))
+            columns = pa.schema([COMMIT_GRAPH.schema.field("content_roots")])
+            yield _Source(ParquetScan.of(files, columns, graph.path, graph.parts()), graph.rows, _ContentRoots(storage_name))
 
 
 def _run(spark: SparkSession, source: _Source, search: _FindHashes, task_bytes: int) -> NDArray[np.int64]:

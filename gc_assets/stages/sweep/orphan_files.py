@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -41,13 +41,10 @@ from gc_assets.engine.tables import (
     read_paths,
     read_rows,
     read_table,
-    run_in_process,
-    side_paths,
     write_parts,
     write_routed,
     write_rows,
 )
-from gc_assets.engine.tasks import fits_in_process
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
@@ -232,14 +229,14 @@ def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, ru
         dropped,
     )
     log_activity(f"{inventory.receipt.rows:,} objects against {live_rows(sweep.live, sweep.storage):,} live keys")
-    return merge_written(_run_probe(spark, sweep.state, inventory, probe))
+    listed = ParquetScan.of(files, STORAGE_INVENTORY.schema, inventory.path, inventory.parts())
+    return merge_written(listed.run_task(spark, probe, PARTS_DDL, inventory.rows))
 
 
 def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: TableRun, dropped: DroppedTables) -> _Checks:
     context, storage_name, inventory = sweep.context, sweep.storage, sweep.inventory
-    suspects = sum(part.rows for part in probed.side.get(SUSPECTS_SIDE, ()))
-    suspect_paths = side_paths(run, probed, SUSPECTS_SIDE)
-    foreign = find_foreign_metadata(spark, context, storage_name, suspect_paths, suspects, sweep.cutoff, dropped)
+    suspects, count = probed.paths(run, SUSPECTS_SIDE), probed.side_rows(SUSPECTS_SIDE)
+    foreign = find_foreign_metadata(spark, context, storage_name, suspects, count, sweep.cutoff, dropped)
     linked = behind_links(spark, context, sweep.live_keys(spark), inventory) if has_links(inventory) else []
     newer = None
     if sweep.listing.is_earlier:
@@ -362,14 +359,13 @@ def _write_orphans(
     run: TableRun,
 ) -> WrittenParts:
     context, state = sweep.context, sweep.state
-    parts, paths = probed.side.get(CANDIDATES_SIDE, ()), side_paths(run, probed, CANDIDATES_SIDE)
-    candidates = sum(part.rows for part in parts)
+    candidates = probed.side_rows(CANDIDATES_SIDE)
     log_activity(f"{candidates:,} candidates against the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
     if candidates:
         dropped = DroppedFinder.of(checks.dropped.prefixes, foreign.finder, foreign.rules) if checks.dropped.tables else None
         search = ReasonSearch(spark, context, sweep.keys, foreign.finder, dropped, checks.deferred)
-        found = search.find(ParquetScan(state.files, CANDIDATES, tuple(paths), tuple(part.size_bytes for part in parts)), candidates)
+        found = search.find(ParquetScan.of(state.files, CANDIDATES, run.path, probed.side[CANDIDATES_SIDE]), candidates)
         written = write_routed(_route_repeated(spark, found), ORPHAN_FILES, run, state, ["reason", "lake", "foreign_rule"], STOPPED_SIDES)
     reread = checks.metadata.reread
     rewritten = tuple(write_parts(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
@@ -383,7 +379,7 @@ def _find_misspelled(spark: SparkSession, sweep: _Sweep, written: WrittenParts, 
         return ()
     context, state = sweep.context, sweep.state
     session = choose_session(spark, *_size_of_all(state, sweep.inventory, sweep.live))
-    near_misses = read_paths(session, state.files, ORPHAN_FILES.schema, side_paths(run, written, NEAR_MISSES_SIDE))
+    near_misses = read_paths(session, state.files, ORPHAN_FILES.schema, written.paths(run, NEAR_MISSES_SIDE))
     waiting = quarantine_ledger(session, state, sweep.storage, rehearsal=context.clock.is_rehearsal)
     keys, listed = sweep.live_keys(session), sweep.read_inventory(session)
     ignore_case = ignores_case(context, sweep.storage)
@@ -393,7 +389,7 @@ def _find_misspelled(spark: SparkSession, sweep: _Sweep, written: WrittenParts, 
 def _publish(sweep: _Sweep, claims: Claims, probed: WrittenParts, checks: _Checks, written: WrittenParts, run: TableRun) -> PublishedTable:
     context, inventory = sweep.context, sweep.inventory
     breakdown = {key[0]: value for key, value in probed.totals.items()}
-    stopped = sum(part.rows for side in STOPPED_SIDES for part in written.side.get(side, ()))
+    stopped = sum(map(written.side_rows, STOPPED_SIDES))
     return publish(
         sweep.state,
         run,
@@ -413,7 +409,7 @@ def _summarize(
     sweep: _Sweep, claims: Claims, probed: WrittenParts, checks: _Checks, written: WrittenParts, run: TableRun
 ) -> OrphanFilesSummary:
     context, storage_name, metadata = sweep.context, sweep.storage, checks.metadata
-    stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in STOPPED_SIDES}
+    stopped = {side: written.side_rows(side) for side in STOPPED_SIDES}
     return OrphanFilesSummary(
         grace_cutoff=sweep.candidate_cutoff,
         historical=any(table.summary(LakeRefsSummary).historical for table in sweep.refs),
@@ -467,15 +463,6 @@ def _sum_amounts(totals: Mapping[tuple[str, ...], Totals], part: int) -> dict[st
     for key, total in sorted(totals.items()):
         found[key[part]] = found.get(key[part], Totals()) + total
     return {name: total.amount for name, total in found.items()}
-
-
-def _run_probe(spark: SparkSession, state: State, inventory: PublishedTable, probe: Probe) -> Sequence[Any]:
-    """Return what the probe reports for all listed objects (rows of `PARTS_DDL`)."""
-    sizes = tuple(part.size_bytes for part in inventory.parts())
-    listed = ParquetScan(state.files, STORAGE_INVENTORY.schema, tuple(inventory.paths()), sizes)
-    if fits_in_process(inventory.rows, len(listed.paths)):
-        return run_in_process(probe, listed.read_batches())
-    return collect(listed.map_arrow(spark, probe, PARTS_DDL))
 
 
 def _size_of_all(state: State, inventory: PublishedTable, live: Sequence[PublishedTable]) -> tuple[int, int]:

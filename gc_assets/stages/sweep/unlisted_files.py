@@ -100,6 +100,6 @@ def _without_found(rows: pa.Table, look_up: LookUp) -> pa.Table:
 def _hash_inventory(context: RunContext, inventory: PublishedTable) -> NDArray[np.int64]:
     """Return the sorted hashes of all listed keys."""
     schema = pa.schema([STORAGE_INVENTORY.schema.field("key")])
-    scan = ParquetScan(context.state.files, schema, tuple(inventory.paths()), tuple(part.size_bytes for part in inventory.parts()))
+    scan = ParquetScan.of(context.state.files, schema, inventory.path, inventory.parts())
     hashes = [xxhash64(batch.column("key")) for batch in scan.read_batches()]
     return np.sort(np.concatenate([np.empty(0, np.int64), *hashes]))

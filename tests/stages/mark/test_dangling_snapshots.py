@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.engine.tables import merge_written, side_paths, write_parts
+from gc_assets.engine.tables import merge_written, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.live_walk import CachePaths, LiveWalk
@@ -59,7 +59,7 @@ def walk_snapshot(root: Path, *, refs: int, absent: bool, state: str = "retained
         {},
     )
     report = merge_written([row for batch in walk(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
-    rows = read_parts(files, side_paths(run, report, STATES_SIDE), STATES).to_pylist()
+    rows = read_parts(files, report.paths(run, STATES_SIDE), STATES).to_pylist()
     return {row["key"]: row["must_exist"] for row in rows}
 
 

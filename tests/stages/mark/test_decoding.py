@@ -14,7 +14,7 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.engine.tables import WrittenParts, merge_written, side_paths, write_parts
+from gc_assets.engine.tables import WrittenParts, merge_written, write_parts
 from gc_assets.lakes.iceberg import manifests as iceberg_manifests
 from gc_assets.lakes.iceberg.avro import ReaderAborted
 from gc_assets.lakes.iceberg.lake import IcebergLake
@@ -77,8 +77,8 @@ def decode(manifests: list[Path], tmp_path: Path) -> tuple[pa.Table, pa.Table, p
     files, run, written = run_task(manifests, tmp_path)
     return (
         read_parts(files, [f"{run.path}/{part.name}" for part in written.parts], MANIFEST_ENTRIES.schema),
-        read_parts(files, side_paths(run, written, CONTAINERS_SIDE), CONTAINERS),
-        read_parts(files, side_paths(run, written, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS),
+        read_parts(files, written.paths(run, CONTAINERS_SIDE), CONTAINERS),
+        read_parts(files, written.paths(run, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS),
         written.summary,
     )
 
@@ -117,10 +117,10 @@ def test_files_of_a_container_are_the_hashes_of_its_entries_in_order(
     rows = read_parts(files, [f"{run.path}/{part.name}" for part in written.parts], MANIFEST_ENTRIES.schema).to_pylist()
     counted = [row for row in rows if not row["is_container"] and row["entry_status"] != "deleted"]
     assert len(counted) < sum(not row["is_container"] for row in rows)
-    hashes = read_parts(files, side_paths(run, written, HASHES_SIDE), HASHES)
+    hashes = read_parts(files, written.paths(run, HASHES_SIDE), HASHES)
     expected = zip([row["container"] for row in counted], xxhash64(pa.array([row["key"] for row in counted])).tolist(), strict=True)
     assert list(zip(hashes.column("container").to_pylist(), hashes.column("key_hash").to_pylist(), strict=True)) == list(expected)
-    containers = read_parts(files, side_paths(run, written, CONTAINERS_SIDE), CONTAINERS).to_pylist()
+    containers = read_parts(files, written.paths(run, CONTAINERS_SIDE), CONTAINERS).to_pylist()
     assert {row["container"]: row["files"] for row in containers if row["files"]} == Counter(row["container"] for row in counted)
     assert {row["files"] for row in containers if row["kind"] == "manifest_list"} == {0}
 
@@ -170,13 +170,13 @@ def test_bytes_whose_decoder_exceeded_its_limits_are_not_decoded_again(
     with monkeypatch.context() as patch:
         patch.setattr(iceberg_manifests, "read_columns", exceed)
         _, run, written = run_task(manifests[:2], tmp_path)
-    failed = side_paths(run, written, UNREADABLE_CONTAINERS_SIDE)
+    failed = written.paths(run, UNREADABLE_CONTAINERS_SIDE)
     changed = manifests[1].read_bytes()
     manifests[1].write_bytes(changed + b"?")
     calls: list[int] = []
     decode_one = iceberg_manifests.read_columns
     monkeypatch.setattr(iceberg_manifests, "read_columns", lambda raw, *rest: calls.append(len(raw)) or decode_one(raw, *rest))
     files, run, written = run_task(manifests[:2], tmp_path, failed)
-    unreadable = read_parts(files, side_paths(run, written, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS)
+    unreadable = read_parts(files, written.paths(run, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS)
     assert [row["address"] for row in unreadable.to_pylist() if row["digest"]] == [f"file://{manifests[0]}"]
     assert calls == [len(changed) + 1]

@@ -10,7 +10,7 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.engine.tables import publish, side_paths, write_rows
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.protocol import Commit, ContentRoot
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.mark.file_entries import build_hashes
@@ -92,7 +92,7 @@ def test_hashes_of_copied_segments_are_those_of_the_current_keys(tmp_path: Path,
     copy = state.start("sales", MANIFEST_ENTRIES.name, DAY, Clock(NOW))
     segments = state.segments(state.history("sales", MANIFEST_ENTRIES.name))
     written = resolve_segments(None, segments, after, state.files, copy)  # type: ignore[arg-type]  # small: without Spark
-    found = read_parts(state.files, side_paths(copy, written, HASHES_SIDE), HASHES)
+    found = read_parts(state.files, written.paths(copy, HASHES_SIDE), HASHES)
     assert found.to_pylist() == hashes(entries, after).to_pylist()
     assert found.to_pylist() != hashes(entries, before).to_pylist()
 

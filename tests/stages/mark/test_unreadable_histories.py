@@ -20,7 +20,7 @@ import pytest
 
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
-from gc_assets.engine.tables import merge_written, side_paths, write_parts
+from gc_assets.engine.tables import merge_written, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.last_known import LastKnown
@@ -175,10 +175,10 @@ class Collector:
             is_last_known_read=True,
         )
         report = merge_written([row for batch in walk(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
-        states = read_parts(files, side_paths(run, report, STATES_SIDE), STATES).to_pylist()
+        states = read_parts(files, report.paths(run, STATES_SIDE), STATES).to_pylist()
         expanding = {row["address"] for row in states if row["expands"]} & self.cached
         live = {row["key"] for row in states} | {file for name in expanding for file in self.world.files_of.get(name, [])}
-        paths = [*claims, *side_paths(run, report, CLAIMS_SIDE)]
+        paths = [*claims, *report.paths(run, CLAIMS_SIDE)]
         shields = {row["key"] for row in read_parts(files, paths, CLAIMS).to_pylist() if not row["collect"]}
         found: dict[str, str] = report.summary["unreadable"]
         unreadable = found | dict.fromkeys(unknown, "broken")
@@ -202,8 +202,8 @@ class Collector:
             files,
             run.run_date,
             roots,
-            tuple(side_paths(run, report, UNREADABLE_ROOTS_SIDE)),
-            (*claims, *side_paths(run, report, CLAIMS_SIDE)),
+            tuple(report.paths(run, UNREADABLE_ROOTS_SIDE)),
+            (*claims, *report.paths(run, CLAIMS_SIDE)),
             {name: {name} for name in names},
             found.keys() - self.last_good.keys(),
             unreadable_tables,

@@ -92,7 +92,7 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
         pinned = pinned.unionByName(follow_moved_claims(kept, _moved_claims(context, previous, refs))).distinct()
     written = write_frame(_group_by_object(evaluated, pinned), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
     amounts = {deduplicated: total.amount for (deduplicated,), total in written.totals.items()}
-    released = read_paths(spark, state.files, LIFECYCLE_OBJECTS.schema, [f"{run.path}/{part.name}" for part in written.parts])
+    released = read_paths(spark, state.files, LIFECYCLE_OBJECTS.schema, written.paths(run))
     # An unreadable lake has no ranges, so nothing is known about its rules. Notes of a verification
     # mark are not shown.
     is_known = potential.summary(PotentialCommitsSummary).ranges > 0 and context.verification_id is None

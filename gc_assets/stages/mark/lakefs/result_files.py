@@ -50,8 +50,8 @@ def write_results(context: RunContext, refs: PublishedTable, run: TableRun, writ
     log_activity("writing the results of lifecycle rules")
     claim, prefix = claims[0]["address"], claims[0]["key"] or ""
     try:
-        for number, part in enumerate(written.parts):
-            rows = read_parts(context.state.files, [f"{run.path}/{part.name}"], LIFECYCLE_OBJECTS.schema, _COLUMNS)
+        for number, path in enumerate(written.paths(run)):
+            rows = read_parts(context.state.files, [path], LIFECYCLE_OBJECTS.schema, _COLUMNS)
             name = f"addresses/date={context.run_date}/{run.run_id}-{number}.parquet"
             lake.write_result(claim, name, _to_parquet(rows, run.run_id, prefix))
         day = newest_finished_date(context)
