@@ -36,7 +36,8 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg
                 yield _request(config, plan)
         if idle:
             names = ", ".join(f"{plan.header.plan_id[:12]} of {plan.header.storage}" for plan in idle)
-            yield dg.SkipReason(f"approved plans of storages in mode plan: {names}. Set mode: apply in lakes.yaml to apply them.")
+            way_out = "Set mode: apply in lakes.yaml to apply them, and reload the definitions"
+            yield dg.SkipReason(f"approved plans of storages in mode plan: {names}. {way_out}.")
         elif not waiting:
             yield dg.SkipReason("no approved plan is waiting")
 

@@ -38,9 +38,7 @@ def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
     except (GcError, OSError, pa.ArrowException) as error:
         _log.warning("Cannot read the plans for the job %s: %s", job, error)
         return []
-    shown = [
-        plan for plan in found if plan.header.rehearsal == platform.clock.is_rehearsal and (plan.header.has_work or plan.header.refused_by)
-    ]
+    shown = [plan for plan in found if plan.header.rehearsal == platform.clock.is_rehearsal and plan.is_listed]
     return sorted(shown, key=lambda plan: plan.run.run_id, reverse=True)
 
 

@@ -55,6 +55,8 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     platform = settings.platform()
     plan = find_approvable_plan(platform.config, platform.clock, plan_id, by, overrides)
     show_plan(platform, plan)
+    for earlier in plan.verdict.approvals:
+        print_message(f"Already {earlier}.")
     if output.is_interactive() and not yes and not click.confirm(f"Approve this plan as {by.strip()}?", err=True):
         print_message("Not approved. Nothing was recorded.")
         raise click.exceptions.Exit(1)
@@ -133,10 +135,13 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     from gc_assets.stages.read.plan_tables import amounts_by_table
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
+    from gc_assets.stages.records.plans import describe_newer_plan
 
     header, config = plan.header, platform.config
     name = f"Plan {header.plan_id[:12]} of storage {config.label_of(header.storage)}, made at {header.created_at:%Y-%m-%d %H:%M}Z"
     print_message(mark_rehearsal(name, header.rehearsal))
+    if (newer := describe_newer_plan(config, header, platform.clock.now())) is not None:
+        print_message(newer, "warn")
     for note in header.notes:
         print_message(note)
     found = amounts_by_table(platform.run_context(platform.clock.today()), header, plan.published)

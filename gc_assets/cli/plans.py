@@ -72,7 +72,7 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
     if storage is not None:
         storage = platform.config.storage_of_user(storage).name
     now = platform.clock.now()
-    listed = (plan for plan in list_plans(platform.config, storage, empty=True) if _is_listed(plan))
+    listed = (plan for plan in list_plans(platform.config, storage, empty=True) if plan.is_listed)
     found = [plan_row(plan, now, platform.config) for plan in listed if not statuses or plan.status_at(now) in statuses]
     if format_ == "json":
         write_json(found)
@@ -80,11 +80,6 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
         write_table([_table_row(row, wide=wide) for row in found], WIDE_COLUMNS if wide else PLAN_COLUMNS, wide=wide)
     if not found:
         print_message(f"No plan {'has this status' if statuses else 'has work'}. Run gc-assets run to create one.")
-
-
-def _is_listed(plan: ListedPlan) -> bool:
-    """Check if a plan has actions, or waits for a decision because gates refuse it."""
-    return plan.header.has_work or (bool(plan.header.refused_by) and not plan.header.historical)
 
 
 def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
@@ -119,7 +114,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     with _explain_early_interruption():
         from gc_assets.cli.progress import CommandProgress, show_progress
         from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
-        from gc_assets.stages.records.plans import find_plan
+        from gc_assets.stages.records.plans import describe_newer_plan, find_plan
 
         platform = with_mode(settings.platform(), mode)
         plan = find_plan(platform.config, plan_id)
@@ -141,6 +136,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
     label = platform.config.label_of(plan.header.storage)
     print_message(f"applying plan {plan.header.plan_id[:12]} of storage {label}: verification mark, then {', '.join(selected)}")
+    if (newer := describe_newer_plan(platform.config, plan.header, platform.clock.now())) is not None:
+        print_message(newer, "warn")
     again = command("apply", plan.header.plan_id[:12], mode=mode or False) + "".join(f" --phase {phase}" for phase in phases)
     with _explain_interruption(run_context, plan, selected, again), show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, selected)
@@ -316,6 +313,9 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
             _explain_purging_plan(platform, plan)
             if plan.restored_at is not None:
                 print_message(f"Nothing to do: the files of this plan were restored at {plan.restored_at:%Y-%m-%d %H:%M}Z.")
+                return
+            if plan.finished is None and not plan.is_begun:
+                print_message(f"Nothing to do: plan {plan.header.plan_id[:12]} was not applied, so it moved no file.")
                 return
         name = platform.config.label_of(result.request.storage)
         print_message(f"Nothing to do: no such file is in quarantine in storage {name}.")

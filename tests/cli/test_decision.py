@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,29 @@ def test_no_override_is_offered_next_to_a_gate_without_one(plans: Plans) -> None
     refused = plans.call("approve", plans.add(gates=gates), "--by", "ada")
     assert "live_drop: " in refused.stderr
     assert "--override" not in refused.stderr
+
+
+def test_decision_on_an_older_plan_names_the_newer_one(plans: Plans) -> None:
+    refused, older = plans.add(max_delete_bytes=100), plans.add(files=3)
+    newest = plans.add(files=4, created_at=NOW + timedelta(minutes=1))
+    plans.call("reject", newest, "--by", "lee")
+    newer = f"Plan {newest} of 2026-03-14 (rejected) is newer."
+    for command in (["approve", refused, "--by", "ada"], ["approve", older, "--by", "ada"], ["apply", older, "--mode", "apply"]):
+        assert newer in plans.call(*command).stderr
+    assert "is newer" not in plans.call("approve", newest, "--by", "lee").stderr
+
+
+def test_second_approval_of_a_name_shows_the_first(plans: Plans) -> None:
+    plan = plans.add()
+    plans.call("approve", plan, "--by", "ada", "--comment", "as agreed")
+    assert "Already approved by ada at 2026-03-14 09:30:00Z: as agreed." in plans.call("approve", plan, "--by", "ada").stderr
+
+
+def test_restore_of_a_plan_that_was_not_applied_moves_nothing(plans: Plans, tmp_path: Path) -> None:
+    plans.path.write_text(plans.path.read_text().replace("/nowhere", str(tmp_path)))
+    (tmp_path / "warehouse").mkdir()
+    plan = plans.add()
+    assert f"Nothing to do: plan {plan} was not applied, so it moved no file." in plans.call("restore", "--plan", plan).stderr
 
 
 def test_plan_of_an_interrupted_apply_has_a_deadline(plans: Plans) -> None:

@@ -132,6 +132,11 @@ class ListedPlan:
         return self.record.status_of(self.header, now, self.verdict)
 
     @property
+    def is_listed(self) -> bool:
+        """True if the plan has actions, or waits for a decision because gates refuse it."""
+        return self.header.has_work or (bool(self.header.refused_by) and not self.header.historical)
+
+    @property
     def has_ended(self) -> bool:
         """True if the plan was applied or restored, so that it is used up."""
         return self.record.finished_at is not None or self.record.restored_at is not None
@@ -358,7 +363,11 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
             f"plan {header.plan_id} had to be approved before {header.approve_before:%Y-%m-%d %H:%M}Z. It is {now:%Y-%m-%d %H:%M}Z now. "
             "Make a new one with `gc-assets run`."
         )
-    refuse_gates(header, overrides)
+    try:
+        refuse_gates(header, overrides)
+    except GateRefused as error:
+        newer = describe_newer_plan(config, header, now)
+        raise error if newer is None else GateRefused(f"{newer}\n{error}") from None
     return plan
 
 
@@ -507,6 +516,16 @@ def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: st
         return None
     names = sorted({*overrides, *(gate_name(gate.name) for gate in header.failed_gates)})
     return " ".join([command("approve", header.plan_id[:12], by=by), *(f"--override {name}" for name in names)])
+
+
+def describe_newer_plan(config: Config, header: PlanHeader, now: datetime) -> str | None:
+    """Return a sentence about the newest plan of the storage, or None if it is this one."""
+    listed = list_plans(config, header.storage, empty=True)
+    newest = next((plan for plan in listed if plan.is_listed and plan.header.rehearsal == header.rehearsal), None)
+    if newest is None or newest.header.created_at <= header.created_at:
+        return None
+    name = f"{newest.header.plan_id[:12]} of {newest.header.run_date} ({newest.status_at(now)})"
+    return f"Plan {name} is newer. An apply of this plan leaves out what the newer one has changed and what is needed by now."
 
 
 def execution_directory(header: PlanHeader | PlanSummary) -> str:
