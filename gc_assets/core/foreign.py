@@ -9,6 +9,7 @@ directory that another team uses. An unneeded file is *foreign* if one of these 
   in the location before the table was created, so it must be younger than a run that saw the claim.
 - `hidden_path`: a component of its path starts with `_` or `.`, and no commit ever named a file
   below that component (as in Iceberg's `remove_orphan_files`).
+- `unknown_path`: the format of the lake gives no such paths.
 - `unknown_directory`: the lake's writers do not give such names, and no commit ever named a data
   file of theirs in its directory.
 
@@ -30,11 +31,13 @@ import pyarrow.compute as pc
 from gc_assets.core.claims import Claims
 
 OTHER_FORMAT, NEW_CLAIM, HIDDEN_PATH, UNKNOWN_DIRECTORY = "other_format", "new_claim", "hidden_path", "unknown_directory"
+UNKNOWN_PATH = "unknown_path"
 # Why a file may belong to others, by rule, for messages.
 RULES: Final[Mapping[str, str]] = {
     OTHER_FORMAT: "it is in a dataset of another format",
     NEW_CLAIM: "it is older than the claim of the lake",
     HIDDEN_PATH: "no commit named a file under a component of its path that starts with `_` or `.`",
+    UNKNOWN_PATH: "the format of the lake gives no such path",
     UNKNOWN_DIRECTORY: "no commit named a data file of the lake's writers in its directory",
 }
 # Hadoop's ChecksumFileSystem writes the checksums of `name` to `.name.crc` in the same directory.
@@ -47,6 +50,8 @@ _HIDDEN: Final = "^[_.]"
 _OWN_IN = "o"  # a data file with one of the lake's own names in this directory
 _UNDER = "u"  # a file under this prefix
 _EXACT = "k"  # this file
+# No question, but the sign that a candidate has an unknown path.
+HAS_UNKNOWN_PATH: Final = "p"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,7 @@ class ForeignRules:
             None for claims of unknown age.
         dropped_ages: The same as `ages` for the claims of dropped tables, which are in none of both.
         dropped_seen: The same as `seen` for these claims.
+        paths: By lake, a regular expression for the ends of all paths that its format gives.
     """
 
     claims: Claims
@@ -152,6 +158,7 @@ class ForeignRules:
     accepted: tuple[AcceptedPrefix, ...] = ()
     dropped_ages: ClaimAges = field(default_factory=ClaimAges)
     dropped_seen: ClaimAges = field(default_factory=ClaimAges)
+    paths: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
         """Return what must be known to decide about these files (unique strings, see `KnownFiles`).
@@ -167,6 +174,8 @@ class ForeignRules:
             if group.hidden is not None:
                 found.add(_UNDER + group.hidden)
         found.update(_EXACT + key for key in groups.keys.filter(groups.is_hidden).to_pylist())
+        if pc.any(groups.has_unknown_path).as_py():
+            found.add(HAS_UNKNOWN_PATH)
         return pa.array(sorted(found), pa.string())
 
     def find_foreign(self, files: pa.RecordBatch, known: Collection[str], roots: Collection[str] = ()) -> pa.Array:
@@ -180,12 +189,13 @@ class ForeignRules:
         groups = _Groups.of(self, files)
         verdicts = [group.decide(known, roots) for group in groups.directories]
         may_apply = pa.array([verdict.may_apply for verdict in verdicts], pa.bool_()).take(groups.at)
-        at = pc.indices_nonzero(pc.or_(may_apply, groups.is_hidden))
-        columns = (groups.at, groups.keys, groups.is_own, groups.is_hidden, files.column("last_modified"))
+        at = pc.indices_nonzero(pc.or_(may_apply, pc.or_(groups.is_hidden, groups.has_unknown_path)))
+        columns = (groups.at, groups.keys, groups.is_own, groups.is_hidden, groups.has_unknown_path, files.column("last_modified"))
         rules: list[str | None] = [None] * files.num_rows
         for index, row in zip(at.to_pylist(), zip(*(column.take(at).to_pylist() for column in columns), strict=True), strict=True):
-            group, key, is_own, is_hidden, modified = row
-            rules[index] = verdicts[group].find_rule(modified, is_hidden and _EXACT + key not in known, is_own)
+            group, key, is_own, is_hidden, has_unknown_path, modified = row
+            is_unnamed = is_hidden and _EXACT + key not in known
+            rules[index] = verdicts[group].find_rule(modified, is_unnamed, is_own, has_unknown_path=has_unknown_path)
         return pa.array(rules, pa.string())
 
 
@@ -246,7 +256,7 @@ class _Verdict:
         """True if a rule may apply to a file with a usual name."""
         return self.is_unknown or any(value is not None for value in (self.root, self.since, self.seen, self.hidden))
 
-    def find_rule(self, modified: datetime | None, is_hidden: bool, is_own: bool) -> str | None:
+    def find_rule(self, modified: datetime | None, is_hidden: bool, is_own: bool, *, has_unknown_path: bool) -> str | None:
         """Return the rule by which a file is foreign. `is_own` is True if the lake's writers give
         such names, `is_hidden` if it has an unnamed hidden name.
         """
@@ -257,6 +267,8 @@ class _Verdict:
             return NEW_CLAIM
         if (self.hidden is not None or is_hidden) and not self._accepts(modified, self.hidden or ""):
             return HIDDEN_PATH
+        if has_unknown_path and not self._accepts(modified):
+            return UNKNOWN_PATH
         return UNKNOWN_DIRECTORY if self.is_unknown and not is_own and not self._accepts(modified) else None
 
     def _accepts(self, modified: datetime | None, within: str = "") -> bool:
@@ -293,7 +305,8 @@ class _Directory:
 class _Groups:
     """Files grouped by directory. Side files are replaced by their main files.
 
-    `at` is the index of the directory of each file, `is_hidden` is True for hidden file names.
+    `at` is the index of the directory of each file, `is_hidden` is True for hidden file names, and
+    `has_unknown_path` for paths that the format of the lake does not give.
     """
 
     directories: Sequence[_Directory]
@@ -301,6 +314,7 @@ class _Groups:
     keys: pa.Array
     is_own: pa.Array
     is_hidden: pa.Array
+    has_unknown_path: pa.Array
 
     @classmethod
     def of(cls, rules: ForeignRules, files: pa.RecordBatch) -> _Groups:
@@ -310,9 +324,13 @@ class _Groups:
         for lake, pattern in rules.own_names.items():
             mine = pc.fill_null(pc.equal(files.column("lake"), lake), False)
             is_own = pc.or_(is_own, pc.and_(mine, pc.match_substring_regex(names, pattern)))
+        has_unknown_path = pa.repeat(pa.scalar(False), files.num_rows)
+        for lake, pattern in rules.paths.items():
+            mine = pc.fill_null(pc.equal(files.column("lake"), lake), False)
+            has_unknown_path = pc.or_(has_unknown_path, pc.and_not(mine, pc.match_substring_regex(keys, pattern)))
         strange = set(pc.unique(directories.indices.filter(pc.invert(is_own))).to_pylist())
         found = [_describe(rules, name, is_strange=at in strange) for at, name in enumerate(directories.dictionary.to_pylist())]
-        return cls(found, directories.indices, keys, is_own, pc.match_substring_regex(names, _HIDDEN))
+        return cls(found, directories.indices, keys, is_own, pc.match_substring_regex(names, _HIDDEN), has_unknown_path)
 
 
 def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory:

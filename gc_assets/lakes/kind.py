@@ -128,6 +128,8 @@ class FileTraits:
             if tables have locations chosen by users, which may contain files of others. A file that
             no commit named is then a leftover if it has such a name, or is next to known data files.
         data_names: The same for data files only.
+        own_paths: Regular expression for the ends of all paths that this kind gives to files in its
+            claims. A file with another path that no commit named belongs to others.
     """
 
     metadata_patterns: tuple[MetadataPattern, ...] = ()
@@ -137,6 +139,7 @@ class FileTraits:
     named_times: Callable[[pa.Array], pa.Array] | None = None
     own_names: str | None = None
     data_names: str | None = None
+    own_paths: str | None = None
 
 
 def _describe_retention(config: LakeConfig, properties: Mapping[str, str]) -> str:

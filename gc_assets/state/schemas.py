@@ -291,7 +291,7 @@ ORPHAN_FILES = table(
     column(
         "foreign_rule",
         STRING,
-        "For `foreign`: `new_claim`, `unknown_directory`, `hidden_path` or `other_format`.",
+        "For `foreign`: `new_claim`, `unknown_directory`, `hidden_path`, `unknown_path` or `other_format`.",
         since="0.4",
     ),
 )

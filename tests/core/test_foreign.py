@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -14,12 +15,14 @@ from gc_assets.core.foreign import (
     NEW_CLAIM,
     OTHER_FORMAT,
     UNKNOWN_DIRECTORY,
+    UNKNOWN_PATH,
     AcceptedPrefix,
     ClaimAges,
     ForeignRules,
     KnownFiles,
 )
 from gc_assets.lakes.iceberg.file_names import DATA_NAMES, OWN_NAMES
+from gc_assets.lakes.kinds import KINDS
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 UUID = "7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00"
@@ -115,6 +118,34 @@ def test_other_name_in_an_unknown_directory_is_foreign(name: str) -> None:
 )
 def test_leftover_has_known_files_of_the_writers_next_to_it(key: str, known: str, rule: str | None) -> None:
     assert find_foreign([key], [known]) == {key: rule}
+
+
+@pytest.mark.parametrize(
+    "key, rule",
+    [
+        ("r/data/g1bcq7pksdudh04qgung/d0l1bcq7pksdudh04qgu", None),
+        ("r/data/g1bcq7pksdudh04qgung/d0l1bcq7pksdudh04qgu,c2ln", None),
+        ("r/data/g1bcq7pksdudh04qgung/x", None),  # a directory of the format
+        ("r/data/a/b/g1bcq7pksdudh04qgung/d0l1bcq7pksdudh04qgu", None),  # sharded
+        ("r/data/d0l1bcq7pksdudh04qgu", None),
+        ("r/data/customers.csv", UNKNOWN_PATH),
+        ("r/data/2024/01/x.parquet", UNKNOWN_PATH),
+        ("r/data/g1bcq7pksdudh04qgung/sub/x", UNKNOWN_PATH),
+        ("r/data/G1BCQ7PKSDUDH04QGUNG/x", UNKNOWN_PATH),
+        ("r/data/G1BCQ7PKSDUDH04QGUNG/a\nd0l1bcq7pksdudh04qgu", UNKNOWN_PATH),
+        ("w/chunks/x.csv", None),  # of another lake
+    ],
+)
+def test_other_paths_than_those_of_the_format_are_foreign(key: str, rule: str | None) -> None:
+    claims = Claims.of([Claim("r/data/", Owner("ml", None)), Claim("w/chunks/", Owner("weather", None))])
+    given = ForeignRules(claims, {}, paths={"ml": KINDS["lakefs"].files.own_paths or ""})
+    lakes = ["ml" if key.startswith("r/") else "weather"]
+    times = pa.array([NOW - timedelta(days=10)], pa.timestamp("us", "UTC"))
+    files = pa.RecordBatch.from_pydict({"key": [key], "last_modified": times, "lake": lakes})
+    assert given.find_foreign(files, ()).to_pylist() == [rule]
+    assert bool(given.find_targets(files)) == (rule is not None)
+    accepted = replace(given, accepted=(AcceptedPrefix("r/data/", NOW),))
+    assert accepted.find_foreign(files, ()).to_pylist() == [None]
 
 
 def test_directory_of_a_format_needs_no_known_file() -> None:

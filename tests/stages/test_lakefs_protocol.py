@@ -258,11 +258,16 @@ def test_zero_grace_keeps_the_minimum_age_of_the_server(fresh: Fresh) -> None:
 
 @dataclass
 class SharedStorage:
-    """A run with stray objects in the root of the repository, and a lake of another server on the same storage."""
+    """A run with stray objects in the root of the repository, and a lake of another server on the same storage.
+
+    `others` are objects from before the repository, whose creation does not check `data/`.
+    """
 
     planned: dict[str, str]
+    orphans: dict[str, str]
     lost: str
-    strays: tuple[str, ...] = ("README.md", f"{'0123456789abcdef' * 2}-00001", "data/loose.bin")
+    strays: tuple[str, ...] = ("README.md", f"{'0123456789abcdef' * 2}-00001")
+    others: tuple[str, ...] = ("data/loose.bin", "data/raw/2024.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +277,8 @@ def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     with serve(house, builder):
         builder.commit("main", a=b"1")
         lost, foreign, other_root, staged = (builder.upload() for _ in range(4))
-        for name in SharedStorage.strays:
+        (builder.namespace / "data" / "raw").mkdir()
+        for name in (*SharedStorage.strays, *SharedStorage.others):
             (builder.namespace / name).write_bytes(b"stray")
             os.utime(builder.namespace / name, (days_ago(400).timestamp(),) * 2)
         importer = RepositoryBuilder(house.warehouse, days_ago(60), "importer")
@@ -285,17 +291,22 @@ def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
             other = config_of(url, "importer", location=f"file://{importer.namespace}").model_copy(update={"name": "importer"})
             house.lakes = [*house.lakes, other]
             house.plan()
-        yield SharedStorage(house.planned_actions(PREFIX), lost)
+        yield SharedStorage(house.planned_actions(PREFIX), house.orphans(PREFIX), lost)
 
 
-def test_objects_in_root_are_unowned_and_in_data_claimed(crowded: SharedStorage) -> None:
-    """H8: lakeFS deletes all objects in the root, including parts of uploads. H11: it never deletes objects directly in data/."""
-    assert {name for name in crowded.planned if name in crowded.strays} == {"data/loose.bin"}
+def test_objects_in_root_are_unowned(crowded: SharedStorage) -> None:
+    """H8: lakeFS deletes all objects in the root, including parts of uploads."""
+    assert crowded.orphans.keys().isdisjoint(crowded.strays)
+
+
+def test_objects_in_data_with_other_paths_than_those_of_the_server_are_foreign(crowded: SharedStorage) -> None:
+    """lakeFS deletes those in directories. H11: it never deletes objects directly in data/."""
+    assert {name: crowded.orphans.get(name) for name in crowded.others} == dict.fromkeys(crowded.others, "foreign")
 
 
 def test_another_lake_protects_expired_objects(crowded: SharedStorage) -> None:
     """H13: the live set of a storage is the union of all lakes, regardless of the mount point of the other server."""
-    assert crowded.planned == {crowded.lost: "quarantine", "data/loose.bin": "quarantine"}
+    assert crowded.planned == {crowded.lost: "quarantine"}
 
 
 def test_incremental_listing_plans_like_a_full_listing(fresh: Fresh) -> None:

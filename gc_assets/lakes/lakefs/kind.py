@@ -41,6 +41,7 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     return discover(target)
 
 
+_XID: Final = "(^|/)[0-9a-v]{20}"
 _RETENTION: Final = """\
 # The garbage collection rules of the repository decide. Without rules, all commits are kept. With
 # source: configured, the rules of this file decide, such as default: 90d.
@@ -68,5 +69,7 @@ KIND: Final = LakeKind(
         uncollected_metadata=r"(^|/)_lakefs/[0-9a-f]{64}$",
         never_committed="uncommitted",
         named_times=_named_times,
+        # The directory or the name of an object is an xid (lakeFS `pkg/upload/path_provider.go`).
+        own_paths=f"{_XID}(,[^/]*)?$|{_XID}/[^/]*$",
     ),
 )

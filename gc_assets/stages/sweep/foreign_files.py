@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.claims import Claim, Claims
 from gc_assets.core.commands import command
 from gc_assets.core.dropped_tables import RememberedTable
-from gc_assets.core.foreign import HIDDEN_PATH, NEW_CLAIM, OTHER_FORMAT, RULES, ClaimAges, ForeignRules, KnownFiles
+from gc_assets.core.foreign import HAS_UNKNOWN_PATH, HIDDEN_PATH, NEW_CLAIM, OTHER_FORMAT, RULES, ClaimAges, ForeignRules, KnownFiles
 from gc_assets.core.globs import glob_regex
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
@@ -153,6 +153,7 @@ def foreign_rules(
         tables: `lake_refs` and `live_files` of all lakes.
         dropped: The dropped tables. Their claims keep their age.
     """
+    paths = {lake.name: found for lake in context.config.lakes if (found := context.kind(lake.name).files.own_paths) is not None}
     own_names = {lake.name: names for lake in context.config.lakes if (names := context.kind(lake.name).files.own_names) is not None}
     listed, _ = effective_claims(context, storage_name, tables)
     of_lakes = {claim.prefix for claim in listed if claim.table is None and claim.collect}
@@ -163,7 +164,7 @@ def foreign_rules(
     own_claims = {prefix for item in dropped for prefix in item.prefixes if item.lake in own_names and prefix in claims.owners}
     locations |= own_claims - {claim.prefix for claim in listed}
     accepted = accepted_prefixes(context, storage_name)
-    return ForeignRules(claims, own_names, frozenset(locations), ages, seen, accepted, dropped_ages, dropped_seen)
+    return ForeignRules(claims, own_names, frozenset(locations), ages, seen, accepted, dropped_ages, dropped_seen, paths)
 
 
 def claim_ages(
@@ -250,10 +251,11 @@ def find_known(
     search ends when nothing is left to find.
     """
     found: set[str] = set()
+    targets = frozenset(targets) - {HAS_UNKNOWN_PATH}
     kinds = (context.kind(lake.name).files for lake in context.config.lakes)
     data_names = tuple({names for files in kinds if (names := files.data_names) is not None})
     for column in _known_columns(spark, context, storage_name, live):
-        left = frozenset(targets) - found
+        left = targets - found
         if not left:
             break
         search = _FindTargets(left, data_names)
