@@ -27,6 +27,7 @@ from gc_assets.assets.sensors import approved_plans
 from gc_assets.assets.sources import list_tables, source_assets
 from gc_assets.assets.storage_assets import storage_assets
 from gc_assets.config.models import Config
+from gc_assets.core.errors import UsageError
 from gc_assets.remote.jobs import Jobs
 from gc_assets.remote.steps import remote_jobs, remote_steps
 from gc_assets.resources.collector import Collector
@@ -73,6 +74,8 @@ def build_definitions(
         UsageError: If the configuration is invalid.
     """
     if not isinstance(platform, Platform):
+        if not Path(platform).exists():
+            raise UsageError(f"no configuration at {platform}; correct the path, or create the file with `gc-assets init`")
         platform = load_platform(os.environ, os.fspath(platform), require_names=False)
     begin = first or first_run_date(platform)
     config, days = platform.config, run_dates(platform.clock, begin)

@@ -58,6 +58,11 @@ def test_lost_configuration_names_the_key_of_the_component() -> None:
         assert str(error).startswith(f"no configuration at {lost}; correct `lakes_yaml` in {folder / 'defs.yaml'}, or ")
 
 
+def test_lost_configuration_of_a_project_names_its_path(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"no configuration at {tmp_path}/lost.yaml; correct the path, or create the file with"):
+        build_definitions(tmp_path / "lost.yaml")
+
+
 @pytest.mark.parametrize("given, expected", [("lake.yaml", "lake.yaml does not exist"), ("", " is no file")])
 def test_missing_configuration_is_refused_before_anything_is_written(
     given: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -525,7 +525,7 @@ def describe_newer_plan(config: Config, header: PlanHeader, now: datetime) -> st
     if newest is None or newest.header.created_at <= header.created_at:
         return None
     name = f"{newest.header.plan_id[:12]} of {newest.header.run_date} ({newest.status_at(now)})"
-    return f"Plan {name} is newer. An apply of this plan leaves out what the newer one has changed and what is needed by now."
+    return f"Plan {name} is newer. An apply of this plan leaves out what is needed now, and what the newer one has changed."
 
 
 def execution_directory(header: PlanHeader | PlanSummary) -> str:
