@@ -107,7 +107,7 @@ def build_definitions(
 def _jobs(
     config: Config, assets: Sequence[dg.AssetsDefinition], checks: Sequence[dg.AssetChecksDefinition]
 ) -> tuple[dg.UnresolvedAssetJobDefinition, ...]:
-    """Return the jobs `run`, `night` and `apply`."""
+    """Return the job `run`, the one of its former name, and the job `apply`."""
     deletions = {storage.name: asset_key(config, storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
     # Without a plan id, and only in mode apply, deletion_log restores files that are needed again.

@@ -14,7 +14,7 @@ from gc_assets.assets.command_events import Event, history_undo_events, restore_
 from gc_assets.assets.deletion_log import DELETE_POOL
 from gc_assets.assets.failures import translate_errors
 from gc_assets.assets.plan_events import plan_event
-from gc_assets.assets.plan_metadata import apply_deadline
+from gc_assets.assets.plan_metadata import apply_deadline, reversibility_metadata
 from gc_assets.assets.step_log import forward_logs
 from gc_assets.assets.waiting_plans import choices, describe_waiting, require_chosen_plan
 from gc_assets.config.models import PageJob
@@ -24,7 +24,6 @@ from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.restore_request import RestoreResult, resolve_request, restore_files, undo_history
-from gc_assets.stages.read.reversibility import reversibility_json
 from gc_assets.stages.records.plans import StoredPlan, approve, find_plan, reject
 
 APPROVE: Final = "Approve one plan, like `gc-assets approve`. Changes no lake."
@@ -93,7 +92,7 @@ def _approve(platform: Platform) -> dg.JobDefinition:
             event = approve(platform.config, platform.clock, config.plan_id, config.by, tuple(config.override), config.comment)
             plan = find_plan(platform.config, event.plan_id)
             context.log_event(plan_event(platform.run_context(platform.clock.today()), plan))
-            context.add_output_metadata({**_decision_metadata(plan, event), **reversibility_json(plan.header, platform.config)})
+            context.add_output_metadata({**_decision_metadata(plan, event), **reversibility_metadata(plan.header, platform.config)})
 
     @dg.job(name="approve", description=APPROVE, tags=NO_RETRIES, config=_choices(platform, "approve", "approve_plan"))
     def job() -> None:

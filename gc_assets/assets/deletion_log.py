@@ -20,6 +20,7 @@ from gc_assets.assets.names import asset_key
 from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.plan_card import SHORT_ID
 from gc_assets.assets.plan_events import plan_event
+from gc_assets.assets.plan_metadata import reversibility_metadata
 from gc_assets.assets.results import StepOutput, build_result
 from gc_assets.assets.step_log import forward_logs
 from gc_assets.config.models import Config, StorageConfig
@@ -34,7 +35,7 @@ from gc_assets.stages.delete.apply import ApplyResult, apply_plan
 from gc_assets.stages.delete.execution import header_of_result
 from gc_assets.stages.delete.plan_selection import in_mode, select_plan
 from gc_assets.stages.read.apply_outcomes import count_reasons
-from gc_assets.stages.read.reversibility import describe_outcomes, reversibility_json
+from gc_assets.stages.read.reversibility import describe_outcomes
 from gc_assets.stages.records.plans import PARTIALLY_APPLIED, StoredPlan, load_plan
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
@@ -81,7 +82,7 @@ def deletion_log(config: Config, storage: StorageConfig, run_dates: RunDates) ->
             finally:
                 _observe_plan(context, run_context, choice.plan)
             result = header if applied.nothing_to_do else header_of_result(header, applied.by_outcome, applied.done_edits)
-            of_plan = {"plan_id": header.plan_id, **reversibility_json(result, run_context.config)}
+            of_plan = {"plan_id": header.plan_id, **reversibility_metadata(result, run_context.config)}
             if applied.nothing_to_do is not None:
                 return log_result(run_context, storage.name, {"nothing_changed": applied.nothing_to_do, **of_plan})
             if applied.edited:

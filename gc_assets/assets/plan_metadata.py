@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from gc_assets.assets.markdown import escape_markdown
 from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.plan_card import SHORT_ID, plan_card
 from gc_assets.config.models import Config
@@ -15,6 +16,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table
+from gc_assets.stages.read.reversibility import reversibility_json
 from gc_assets.stages.records.plans import StoredPlan, load_plan
 from gc_assets.state.journal import PublishedTable
 
@@ -44,6 +46,12 @@ def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, A
 def status_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
     """Return the part of the metadata that a decision, an apply or a restore changes."""
     return _status_metadata(context, plan, amounts_by_table(context, plan.header, plan.published))
+
+
+def reversibility_metadata(header: PlanHeader, config: Config) -> dict[str, dg.MarkdownMetadataValue]:
+    """Return what can be undone, what cannot, and what becomes free. The page wraps Markdown only."""
+    sentences = reversibility_json(header, config)
+    return {name: dg.MetadataValue.md(escape_markdown(to_page_message(text, config))) for name, text in sentences.items()}
 
 
 def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:

@@ -42,13 +42,14 @@ def test_page_may_defines_the_jobs(tmp_path: Path, may: tuple[str, ...]) -> None
 
 
 def test_approve_job_records_the_approval(tmp_path: Path) -> None:
-    at = decision_platform(tmp_path, "approve")
+    at = decision_platform(tmp_path, "approve", "restore")
     header = header_of(stored_plan(at))
     found = output_metadata(launch(at, "approve", plan_id=header.plan_id[:12], by=" kim ", comment="as agreed"))
     (word,) = find_plan(at.config, header.plan_id).verdict.events
     assert (word.decision, word.by, word.at, word.comment, word.overrides) == ("approved", "kim", NOW, "as agreed", ())
     assert (found["storage"], found["plan_id"], found["status"]) == ("warehouse", header.plan_id, "approved")
     assert found["can_be_undone"].startswith("2 files (200 B) to quarantine")
+    assert "the job \\`restore\\` with" in found["can_be_undone"]
 
 
 @pytest.mark.parametrize("job, by", [("approve", "approved_by"), ("reject", "rejected_by")])

@@ -77,7 +77,8 @@ def launch(
 ) -> dict[dg.AssetKey, dg.AssetMaterialization]:
     """Launch a job of the page, and return its asset events."""
     platform = load_platform({}, str(lake.lakes_yaml))
-    may = replace(platform, config=platform.config.model_copy(update={"page_may": frozenset({"approve", "restore"})}))
+    jobs = frozenset[str]() if job == "apply" else frozenset({"approve", "restore"})
+    may = replace(platform, config=platform.config.model_copy(update={"page_may": jobs}))
     result = (
         build_definitions(may)
         .resolve_job_def(job)
