@@ -175,9 +175,9 @@ def frame_from_arrow(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return create_frame(spark, content, spark_schema(rows.schema)).coalesce(1)
 
 
-def read_rows(state: State, table: Table, published: PublishedTable, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
+def read_rows(state: State, table: Table, published: PublishedTable, columns: list[str] | None = None) -> pa.Table:
     """Read a table into the driver's memory. The caller ensures that it is small."""
-    return read_parts(state.files, published.paths(side), table.schema, columns)
+    return read_parts(state.files, published.paths(), table.schema, columns)
 
 
 def row_hash(schema: StructType) -> Column:

@@ -212,9 +212,9 @@ class State:
         """Find the files with the rows of these runs. See `state.compaction`."""
         return compaction.find_segments(self.files, runs, complete=complete)
 
-    def segment_files(self, runs: Sequence[PastRun], side: str | None = None) -> list[SegmentFile]:
+    def segment_files(self, runs: Sequence[PastRun]) -> list[SegmentFile]:
         """Return the files of `segments`."""
-        return self.segments(runs).files(side)
+        return self.segments(runs).files()
 
     def paths(self, runs: Sequence[PastRun], side: str | None = None) -> list[str]:
         """Return the paths of `segments`."""

@@ -8,37 +8,30 @@ written later are judged by the rules again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, RootModel
+from pydantic import RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
 from gc_assets.core.foreign import AcceptedPrefix
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.dead_tables import dead_tables
-from gc_assets.stages.records.user_records import UserRecords, resolve_directory
+from gc_assets.stages.records.user_records import UserRecord, UserRecords, resolve_directory
 from gc_assets.state.journal import State
 
 
-class PrefixRecord(BaseModel):
+class PrefixRecord(UserRecord):
     """A user's statement that the files under a prefix are garbage, or its withdrawal."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
-
     prefix: str
-    by: str
-    at: datetime
     decision: Literal["accepted", "withdrawn"] = "accepted"
     comment: str = ""
-    rehearsal: bool = False
 
     def __str__(self) -> str:
         comment = f": {self.comment}" if self.comment else ""
-        return f"files under {self.prefix} that no lake needs, {self.decision} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z{comment}"
+        return f"files under {self.prefix} that no lake needs, {self.decision} {self.signature}{comment}"
 
 
 class _Records(RootModel[tuple[PrefixRecord, ...]]):

@@ -7,21 +7,21 @@ record that a lake is removed on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+from pydantic import RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.deferred_models import DEFER_BUILD
-from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import LiveCount, PlanHeader
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import ListedPlan, list_plans
+from gc_assets.stages.records.user_records import UserRecord, UserRecords
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary
@@ -29,18 +29,15 @@ from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary
 _COMPARES: Final = frozenset({"live_drop", "lakes_present"})
 
 
-class ForgottenLake(BaseModel):
+class ForgottenLake(UserRecord):
     """A user's record that a lake is removed on purpose."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
-
-    by: str
-    at: datetime
-    rehearsal: bool = False
 
 
 class _Records(RootModel[tuple[ForgottenLake, ...]]):
     """All records of one lake, in chronological order."""
+
+
+_RECORDS: Final = UserRecords(_Records, "forgotten.json", "forget the lake again")
 
 
 def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
@@ -164,9 +161,7 @@ def find_forgotten(context: RunContext, lake_name: str, since: datetime) -> Forg
 
     For a real run, records of rehearsals and records from the future do not count.
     """
-    now, is_rehearsal = context.clock.now(), context.clock.is_rehearsal
-    valid = (item for item in _records(context.state, lake_name) if since <= item.at <= now and (is_rehearsal or not item.rehearsal))
-    return next(valid, None)
+    return next((item for item in _RECORDS.read_valid(context, lake_name) if item.at >= since), None)
 
 
 def _is_deleted(context: RunContext, lake_name: str) -> bool:
@@ -192,12 +187,7 @@ def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> Forgot
     if lake_name not in known:
         raise UsageError(f"no lake {lake_name!r}; known lakes are {', '.join(sorted(known))}")
     record = ForgottenLake(by=by.strip(), at=clock.now(), rehearsal=clock.is_rehearsal)
-
-    def with_record(content: bytes | None) -> bytes:
-        previous = _parse(state, lake_name, content) if content is not None else ()
-        return _Records((*previous, record)).model_dump_json(indent=1).encode()
-
-    state.files.change(_path(lake_name), with_record)
+    _RECORDS.append(state, lake_name, record)
     return record
 
 
@@ -210,22 +200,3 @@ def _planned_lakes(config: Config, state: State) -> set[str]:
             if _is_accepted(plan):
                 break
     return found
-
-
-def _records(state: State, lake_name: str) -> Sequence[ForgottenLake]:
-    try:
-        return _parse(state, lake_name, state.files.read(_path(lake_name)))
-    except FileNotFoundError:
-        return ()
-
-
-def _parse(state: State, lake_name: str, content: bytes) -> Sequence[ForgottenLake]:
-    try:
-        return _Records.model_validate_json(content).root
-    except ValidationError as error:
-        path = f"{state.files.root}/{_path(lake_name)}"
-        raise StateError(f"{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove it and forget the lake again.") from error
-
-
-def _path(lake_name: str) -> str:
-    return f"{lake_name}/forgotten.json"

@@ -16,17 +16,16 @@ from datetime import datetime
 from typing import ClassVar, Final, Literal
 from uuid import UUID
 
-from pydantic import ConfigDict, RootModel
+from pydantic import RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
 from gc_assets.core.printable import show
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.untrusted_input import is_uuid
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.user_records import UserRecords, resolve_directory
+from gc_assets.stages.records.user_records import UserRecord, UserRecords, resolve_directory
 from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
@@ -34,24 +33,20 @@ from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
 
-class DeadTable(RenamedKeys):
+class DeadTable(RenamedKeys, UserRecord):
     """A user's statement that a table is dead under a prefix of a storage, or its withdrawal."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
     RENAMED: ClassVar = {"said": "decision"}
 
     table_uuid: str
     prefix: str
-    by: str
-    at: datetime
     decision: Literal["dead", "withdrawn"] = "dead"
     comment: str = ""
-    rehearsal: bool = False
 
     def __str__(self) -> str:
         comment = f": {self.comment}" if self.comment else ""
         decision = "accepted as dead" if self.decision == "dead" else self.decision
-        return f"table {self.table_uuid} under {self.prefix}, {decision} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z{comment}"
+        return f"table {self.table_uuid} under {self.prefix}, {decision} {self.signature}{comment}"
 
     def is_alive_at(self, written_ms: int) -> bool:
         """Return True if a write at this time shows that the table is in use.

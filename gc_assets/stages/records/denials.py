@@ -15,20 +15,19 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, RootModel
+from pydantic import RootModel
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.commands import command
-from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import ABORT, DENIED, DONE
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
 from gc_assets.engine.tables import frame_from_arrow, parallelism, spark_schema
-from gc_assets.stages.records.user_records import UserRecords
+from gc_assets.stages.records.user_records import UserRecord, UserRecords
 from gc_assets.state.arrow_types import BOOL, STRING, TIMESTAMP
 from gc_assets.state.compaction import SegmentFile
 from gc_assets.state.files import Files
@@ -53,15 +52,10 @@ DENIED_OBJECTS: Final = pa.schema(
 )
 
 
-class Retry(BaseModel):
+class Retry(UserRecord):
     """A user's request to plan again what was denied in a storage or lake before."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
-
-    by: str
-    at: datetime
     comment: str = ""
-    rehearsal: bool = False
 
 
 class _Retries(RootModel[tuple[Retry, ...]]):

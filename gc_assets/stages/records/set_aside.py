@@ -10,41 +10,33 @@ began after the record was made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, RootModel
+from pydantic import RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.user_records import UserRecords
+from gc_assets.stages.records.user_records import UserRecord, UserRecords
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 
-class SetAside(BaseModel):
+class SetAside(UserRecord):
     """A user's decision on an unreadable table, or its withdrawal.
 
     `table` is the table's name, or None for the whole lake.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
-
     table: str | None
-    by: str
-    at: datetime
     decision: Literal["set_aside", "withdrawn"] = "set_aside"
     comment: str = ""
-    rehearsal: bool = False
 
     def __str__(self) -> str:
-        comment = f" ({self.comment})" if self.comment else ""
-        signature = f"by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z{comment}"
+        signature = self.signature + (f" ({self.comment})" if self.comment else "")
         if self.decision == "withdrawn":
             return f"its record was withdrawn {signature}, so purges wait for it"
         return f"set aside {signature}, so purges do not wait for it"

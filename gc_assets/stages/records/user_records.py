@@ -5,24 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from pydantic import RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
 from gc_assets.config.models import Config
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import State
 
 
-class UserRecord(Protocol):
-    """Record with the time of its clock, and whether that was the clock of a rehearsal."""
+class UserRecord(BaseModel):
+    """Decision of a user, with the time of its clock, which may be that of a rehearsal."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
+
+    by: str
+    at: datetime
+    rehearsal: bool = False
 
     @property
-    def at(self) -> datetime: ...
-    @property
-    def rehearsal(self) -> bool: ...
+    def signature(self) -> str:
+        """Name and time of the record."""
+        return f"by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z"
 
 
 R = TypeVar("R", bound=UserRecord)
