@@ -29,13 +29,17 @@ _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
 class TableIdentity:
     """Table identity as recorded in a metadata file.
 
-    `newest` is the newest snapshot's time in milliseconds since 1970, None if it is unknown. `noun` is
-    the term for the object in messages.
+    Attributes:
+        newest: Time of the newest snapshot in milliseconds since 1970, None if it is unknown.
+        noun: The term for the object in messages.
+        location_if_empty: The location of the table if the file is the first metadata of a table that
+            names no other file, and places all its files in this location. Otherwise None.
     """
 
     uuid: str
     newest: int | None
     noun: str = "table"
+    location_if_empty: str | None = None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ GC_ENABLED = "gc.enabled"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = range(-(2**63), 2**63)
 _LOCATIONS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+_FILE_LISTS = ("snapshots", "refs", "snapshot-log", "metadata-log", "statistics", "partition-statistics")
 # An object with one of these keys may be metadata, which some readers accept without the others.
 _SIGNS = frozenset(
     ("format-version", "table-uuid", "view-uuid", "location", "snapshots", "versions", "schema", "schemas", "properties", "metadata-log")
@@ -131,13 +132,18 @@ class ViewMetadata:
 class MetadataIdentity:
     """The table or view of a metadata file, of any format version.
 
-    `newest` is the time of the newest snapshot or view version in milliseconds since 1970, 0 without
-    any, and None if an unsupported format version stores it otherwise.
+    Attributes:
+        newest: Time of the newest snapshot or view version in milliseconds since 1970, 0 without
+            any, and None if an unsupported format version stores it otherwise.
+        location_if_empty: The location of the table if the file is the first metadata of a table that
+            names no other file, and places all its files in this location. Otherwise None. pyiceberg
+            leaves such a file if it creates a table that exists.
     """
 
     uuid: str
     newest: int | None
     is_view: bool
+    location_if_empty: str | None = None
 
 
 def _is_relative(location: str) -> bool:
@@ -225,7 +231,16 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
         if not isinstance(version, int) or version <= MAX_FORMAT_VERSION:
             raise
         newest = None
-    return MetadataIdentity(normalize_uuid(uuid), newest, is_view=table_uuid is None)
+    is_view = table_uuid is None
+    return MetadataIdentity(normalize_uuid(uuid), newest, is_view, None if is_view or newest != 0 else _find_location_if_empty(document))
+
+
+def _find_location_if_empty(document: _JsonObject) -> str | None:
+    version, location, properties = (document.values.get(key) for key in ("format-version", "location", "properties"))
+    if version not in range(1, MAX_FORMAT_VERSION + 1) or not isinstance(location, str) or not isinstance(properties or {}, dict):
+        return None
+    names_files = any(document.values.get(key) for key in _FILE_LISTS) or document.values.get("current-snapshot-id") not in {None, -1}
+    return None if names_files or any(key in (properties or {}) for key in _LOCATIONS) else location
 
 
 def is_fragment(raw: bytes) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -28,7 +28,7 @@ from gc_assets.stages.sweep.known_tables import KnownTable
 
 # Formats without a lake kind whose tables have a catalog of their own, recognised by name only.
 OTHERS: Final = MetadataPattern("|".join(item.sign.replace("?P<root>", "?:") for item in OTHER_FORMATS if item.is_table))
-FOREIGN: Final = pa.schema([("key", pa.string()), ("reason", pa.string()), ("is_junk", pa.bool_())])
+FOREIGN: Final = pa.schema([("key", pa.string()), ("reason", pa.string()), ("is_junk", pa.bool_()), ("is_empty", pa.bool_())])
 
 
 def foreign_metadata(
@@ -40,11 +40,12 @@ def foreign_metadata(
     dead: Sequence[DeadTable] = (),
     own_directories: Collection[str] = (),
 ) -> DataFrame:
-    """Find the foreign suspects, with the reason (columns key, reason, is_junk).
+    """Find the foreign suspects, with the reason (columns `FOREIGN`).
 
     `is_junk` marks files named like metadata that are not readable as such, one in each directory.
     In `own_directories`, a fragment of such a file is the leftover of a failed write and is not
-    returned.
+    returned. `is_empty` marks the first metadata of an unknown table without snapshots, next to
+    the metadata of a known table in the same location.
 
     If a metadata file contains a newer snapshot than the catalogs know, the catalog is a copy or
     its writers moved to another one. If the table is in use, only old metadata counts: young
@@ -77,6 +78,14 @@ def suspect_pattern() -> str:
     return "|".join(pattern.names for pattern in metadata_patterns())
 
 
+class _Foreign(NamedTuple):
+    """Why a file is foreign (columns `FOREIGN` without the key)."""
+
+    reason: str
+    is_junk: bool = False
+    is_empty: bool = False
+
+
 @dataclass(frozen=True)
 class MetadataClassifier:
     storage_name: str
@@ -93,51 +102,54 @@ class MetadataClassifier:
             columns = (batch.column(name) for name in ("key", "last_modified", "is_old"))
             foreign = list[dict[str, Any]]()
             for key, modified, is_old in zip(*map(_values, columns), strict=True):
-                reason, is_junk = self._classify(key, modified, is_old=is_old)
-                if reason is None or (is_junk and directory_of(key) in directories_with_junk):
+                found = self._classify(key, modified, is_old=is_old)
+                if found is None or (found.is_junk and directory_of(key) in directories_with_junk):
                     continue
-                if is_junk:
+                if found.is_junk:
                     directories_with_junk.add(directory_of(key))
-                foreign.append({"key": key, "reason": reason, "is_junk": is_junk})
+                foreign.append({"key": key, **found._asdict()})
             yield pa.RecordBatch.from_pylist(foreign, FOREIGN)
 
-    def _classify(self, key: str, modified: datetime, *, is_old: bool) -> tuple[str | None, bool]:
+    def _classify(self, key: str, modified: datetime, *, is_old: bool) -> _Foreign | None:
         pattern = next(pattern for pattern in self.metadata_patterns if re.search(pattern.names, key))
         if pattern.classify is None:
-            return "metadata of a repository or table of another kind", False
+            return _Foreign("metadata of a repository or table of another kind")
         try:
             raw = self._read(key)
         except FileNotFoundError:
-            return None, False
+            return None
         except (OSError, GcError) as error:
-            return f"{pattern.noun} that cannot be read ({error})", True
+            return _Foreign(f"{pattern.noun} that cannot be read ({error})", is_junk=True)
         try:
             found = pattern.classify(raw)
         except Exception as error:  # noqa: BLE001 - any other program may have written this object
             if directory_of(key) in self.own_directories and pattern.is_fragment is not None and pattern.is_fragment(raw):
-                return None, False
-            return f"{pattern.noun} that cannot be read ({error if isinstance(error, GcError) else repr(error)})", True
-        return self._check_known(key, modified, found, is_old=is_old) if isinstance(found, TableIdentity) else (found, False)
+                return None
+            return _Foreign(f"{pattern.noun} that cannot be read ({error if isinstance(error, GcError) else repr(error)})", is_junk=True)
+        if isinstance(found, TableIdentity):
+            return self._check_known(key, modified, found, is_old=is_old)
+        return None if found is None else _Foreign(found)
 
-    def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> tuple[str | None, bool]:
+    def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> _Foreign | None:
         known = self.known_tables.get(found.uuid)
         # Metadata of a dropped table that is newer than the last known one was written by a program
         # that may still use the table.
         if known is None or (known.dropped and found.newest is not None and found.newest > known.newest):
-            return self._check_unknown(key, max(found.newest or 0, int(modified.timestamp() * 1000)), found), False
+            reason = self._check_unknown(key, max(found.newest or 0, int(modified.timestamp() * 1000)), found)
+            return None if reason is None else _Foreign(reason, is_empty=known is None and self._is_empty(key, found))
         name = f"{found.noun} {show(found.uuid)}"
         if found.newest is None:
-            return f"metadata of {name} in a format version that gc-assets does not support, so its age is unknown", True
+            return _Foreign(f"metadata of {name} in a format version that gc-assets does not support, so its age is unknown", is_junk=True)
         if found.newest > known.newest and (is_old or not known.in_use):
             newer = "version" if found.noun == "view" else "snapshot"
-            return f"{name} has a newer {newer} here than in its catalog: the catalog is outdated or a copy, or a commit failed", False
-        return None, False
+            return _Foreign(f"{name} has a newer {newer} here than in its catalog: the catalog is outdated or a copy, or a commit failed")
+        return None
 
     def _check_unknown(self, key: str, written_ms: int, found: TableIdentity) -> str | None:
         uuid = found.uuid
         record = next((item for item in self.dead if item.table_uuid == read_table_id(uuid) and key.startswith(item.prefix)), None)
         if record is None:
-            directory = key.rpartition("/")[0]
+            directory = directory_of(key)
             location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")
             way_out = f"; if it is dead: `{command('accept', uuid, location, by='WHO')}`" if directory not in {"", "metadata"} else ""
             if found.noun == "view":
@@ -146,6 +158,16 @@ class MetadataClassifier:
         if record.is_alive_at(written_ms):
             return f"{record}, but it was written to after that: add its catalog to lakes.yaml"
         return None
+
+    def _is_empty(self, key: str, found: TableIdentity) -> bool:
+        """Return True for the first metadata of an empty table in the location of a known table.
+
+        If another catalog has this table, its first commit writes metadata to the same directory.
+        """
+        directory = directory_of(key)
+        if found.location_if_empty is None or directory not in self.own_directories:
+            return False
+        return self.resolver.resolve_one(f"{found.location_if_empty.rstrip('/')}/metadata/x") == (self.storage_name, f"{directory}/x")
 
     def _read(self, key: str) -> bytes:
         return self.objects.read(self.resolver.address(self.storage_name, key))

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Owner, find_table_prefix
@@ -48,6 +48,8 @@ from gc_assets.stores.protocol import LookUp
 
 # Largest number of objects that a check returns. A gate shows the first of them and their number.
 MAX_NAMED: Final = 1_000
+# Largest number of foreign metadata files that a check reads, including those of empty tables.
+MAX_FOREIGN: Final = 20_000
 # Largest number of suspects that this process reads, one after the other.
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
@@ -227,15 +229,19 @@ class ForeignMetadata:
         junk: Keys of files that are no valid metadata, with the reason.
         dropped: Reasons why dropped tables wait, by prefix: metadata under their claims that is not
             their own, or newer than the last known one.
+        empty: Keys of the first metadata of tables without snapshots.
     """
 
     messages: list[str]
     junk: dict[str, str]
     dropped: dict[str, str] = field(default_factory=dict[str, str])
+    empty: tuple[str, ...] = ()
 
     def protected_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes of possible tables around junk, whose files are not deleted."""
-        return tuple(sorted(set(map(find_table_prefix, self.junk))))
+        """Return the prefixes that are not deleted: possible tables around junk, and metadata of
+        empty tables.
+        """
+        return tuple(sorted({*map(find_table_prefix, self.junk), *self.empty}))
 
 
 def find_foreign_metadata(
@@ -249,7 +255,8 @@ def find_foreign_metadata(
 ) -> ForeignMetadata:
     """Find metadata of unconfigured tables and repositories.
 
-    At most `MAX_NAMED` files are returned. If there are more, none of them is treated as junk.
+    At most `MAX_NAMED` files are returned, and those of empty tables in addition. If there are
+    more, none of them is treated as junk. Beyond `MAX_FOREIGN` files, empty tables count too.
 
     Args:
         suspects: Parts with the columns `CANDIDATES`.
@@ -268,16 +275,27 @@ def find_foreign_metadata(
     known, directories = add_dropped(known_tables(context), dropped), _metadata_directories(context, storage_name)
     dead = dead_tables(context, storage_name)
     waiting: dict[str, str] = {}
+    empty: list[str] = []
     if dropped.claims:
         split = map_arrow(frame, SuspectSplit(dropped.prefixes), SPLIT_SUSPECTS)
         inside, frame = split.filter("dropped_prefix is not null"), split.filter("dropped_prefix is null")
         own = directories | dropped.metadata_directories(context, storage_name)
         inner = foreign_metadata(inside, storage_name, context.resolver(), context.objects(), known, dead, own)
-        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in collect(inner.limit(MAX_NAMED))], MAX_NAMED)
+        rows, empty = _split_empty(inner)
+        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in rows], MAX_NAMED)
     found = foreign_metadata(frame, storage_name, context.resolver(), context.objects(), known, dead, directories)
-    rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
+    rows, more = _split_empty(found)
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
-    return ForeignMetadata([f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk], junk, waiting)
+    messages = [f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk]
+    return ForeignMetadata(messages, junk, waiting, (*empty, *more))
+
+
+def _split_empty(found: DataFrame) -> tuple[list[Row], list[str]]:
+    """Return at most `MAX_NAMED` foreign files, and the keys of empty tables, both sorted by key."""
+    rows = sorted(collect(found.limit(MAX_FOREIGN)), key=lambda row: row["key"])
+    if len(rows) == MAX_FOREIGN:
+        return rows[:MAX_NAMED], []
+    return [row for row in rows if not row["is_empty"]][:MAX_NAMED], [row["key"] for row in rows if row["is_empty"]]
 
 
 def _metadata_directories(context: RunContext, storage_name: str) -> set[str]:
