@@ -87,21 +87,21 @@ def test_dropped_table_with_failed_creations_is_collected(spark: SparkSession, t
     assert not planned & set(map(house.key, table.empty))
 
 
-def changed_by(name: str, value: object) -> Callable[[Table], dict[str, Any]]:
+def change_of(name: str, value: object) -> Callable[[Table], dict[str, Any]]:
     return lambda _: {name: value}
 
 
-def moved(table: Table) -> dict[str, Any]:
+def move(table: Table) -> dict[str, Any]:
     return {"location": f"file://{table.house.warehouse}/db/other"}
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(changed_by("snapshots", [{"snapshot-id": 1, "timestamp-ms": 1, "manifest-list": "m.avro"}]), id="snapshot"),
-        pytest.param(changed_by("metadata-log", [{"timestamp-ms": 1, "metadata-file": "a.metadata.json"}]), id="second-metadata"),
-        pytest.param(changed_by("properties", {"write.metadata.path": "file:///elsewhere"}), id="metadata-in-another-directory"),
-        pytest.param(moved, id="another-location"),
+        pytest.param(change_of("snapshots", [{"snapshot-id": 1, "timestamp-ms": 1, "manifest-list": "m.avro"}]), id="snapshot"),
+        pytest.param(change_of("metadata-log", [{"timestamp-ms": 1, "metadata-file": "a.metadata.json"}]), id="second-metadata"),
+        pytest.param(change_of("properties", {"write.metadata.path": "file:///elsewhere"}), id="metadata-in-another-directory"),
+        pytest.param(move, id="another-location"),
     ],
 )
 def test_other_metadata_of_an_unknown_table_refuses_the_plan(
