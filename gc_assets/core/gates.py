@@ -147,7 +147,7 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
 
 def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
     """Fail if live metadata is missing from the inventory or differs from the decoded object."""
-    message = "every live metadata object is in the inventory."
+    message = "every live metadata object of readable tables is in the inventory."
     if missing:
         message = f"{count_of(missing, 'live metadata object', 'are')} missing from the inventory or changed since the read: "
         message += f"{show_list(samples)}."
