@@ -6,6 +6,7 @@ use instead. With `GC_ASSETS_TEST_NESSIE=required`, tests fail instead of being 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -133,7 +134,14 @@ def fetch(version: str = NEWEST) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable("Maven fetches the Nessie server, but mvn is missing: run apt-get install -y maven, or set NESSIE_JAR")
-    fetching = cache / f".fetching-{os.getpid()}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may fetch it now
+        return jar if jar.is_file() else _fetch_with_maven(maven, version, jar)
+
+
+def _fetch_with_maven(maven: str, version: str, jar: Path) -> Path:
+    fetching = jar.with_name(f".fetching-{os.getpid()}")
     artifact = f"-Dartifact=org.projectnessie.nessie:nessie-quarkus:{version}:jar:runner"
     # Without -U, Maven caches a failure for a day.
     command = [maven, "-q", "-B", "-U", COPY, artifact, f"-DoutputDirectory={fetching}"]
