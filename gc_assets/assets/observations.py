@@ -87,7 +87,7 @@ def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.Asset
         keys = sorted(selected.asset_key for selected in context.selected_asset_check_keys)
         # The check also runs with the assets of the user, whose runs must not fail.
         try:
-            run_context = _run_context(context, collector)
+            run_context = _newest_run(collector)
             lakes = {binding.lake for binding, _ in limits.values()}
             figures = {(item.lake, item.table): item for item in table_figures(run_context, lakes)}
         except (GcError, OSError, pa.ArrowException) as error:
@@ -125,22 +125,22 @@ def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefi
     return list(repository.assets_defs_by_key.values())
 
 
-def _run_context(context: dg.AssetCheckExecutionContext, collector: Collector) -> RunContext:
-    """Return the context of the partition, or of the newest run if the partition is no date of a run.
+def _newest_run(collector: Collector) -> RunContext:
+    """Return the context of the newest run that has all plans and is no analysis of a past date.
 
-    Assets of the user can have other partitions.
+    The check also runs with assets that have other partitions, and with analyses.
 
     Raises:
-        GcError: If no run date has a plan of every storage.
+        GcError: If there is no such run.
     """
-    op, config = context.op_execution_context, collector.platform.config
+    config = collector.platform.config
     state = State.of(config)
     planned = set.intersection(*(set(state.dates(storage.name, DELETION_PLAN.name)) for storage in config.storages))
-    if not planned:
+    contexts = (collector.run_context(run_date.isoformat()) for run_date in sorted(planned, reverse=True))
+    found = next((context for context in contexts if not any(freeze.historical for freeze in _freezes(context))), None)
+    if found is None:
         raise GcError("no run has planned all storages yet. Run `gc-assets run`.")
-    dates = {run_date.isoformat() for run_date in planned}
-    partition = op.partition_key if op.has_partition_key else ""
-    return collector.run_context(partition if partition in dates else max(dates))
+    return found
 
 
 def _evaluate(context: RunContext, key: dg.AssetKey, found: TableFigures | None, limit: float) -> dg.AssetCheckResult:

@@ -25,7 +25,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.gates import OVERRIDE
 from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import GateResult, PlanHeader
+from gc_assets.core.plan import GateResult, PlanHeader, Unreadable
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.stages.read.plan_tables import TableAmounts
@@ -102,6 +102,8 @@ def _items(plan: StoredPlan, config: Config, tables: Sequence[TableAmounts], det
         yield f"**Not done**: {describe_not_done(plan.not_done)}"
     if tables:
         yield f"**Tables**: {_name_tables(tables, short=detail == _SHORT)}"
+    if header.unreadable:
+        yield f"**Unreadable**, so nothing under its claims is planned: {_name_unreadable(header.unreadable, short=detail == _SHORT)}"
     if header.listing_note is not None and detail != _SHORT:
         yield escape_markdown(header.listing_note)
     yield from map(escape_markdown, header.warnings)
@@ -193,6 +195,13 @@ def _name_tables(tables: Sequence[TableAmounts], *, short: bool) -> str:
     named = ", ".join(_cut(table.table or table.name) for table in tables[:_NAMED_TABLES])
     more = f" and {len(tables) - _NAMED_TABLES:,} more" if len(tables) > _NAMED_TABLES else ""
     return f"{named}{more}"
+
+
+def _name_unreadable(items: Sequence[Unreadable], *, short: bool) -> str:
+    if short:
+        return f"{len(items):,}"
+    more = f" and {len(items) - 1:,} more" if len(items) > 1 else ""
+    return escape_markdown(f"{_shorten(items[0].name, 2 * _MAX_NAME)}{more}: {_shorten(items[0].why, _MAX_FINDING)}")
 
 
 def _irreversible(header: PlanHeader, config: Config, *, short: bool) -> str:

@@ -160,7 +160,7 @@ def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
     In this case addresses and listing spell the same files differently (apache/iceberg#4346).
     """
     share = unlisted / live if live else 0.0
-    message = f"At most {unlisted:,} of {count_of(live, 'live file', 'are')} not in the inventory."
+    message = f"At most {unlisted:,} of {count_of(live, 'live file', 'are')} not in the inventory, without those of unreadable tables."
     if unlisted:
         message += f" {MAX_UNLISTED:.1%} may be missing. They are lost, or their addresses are spelled differently: {show_list(samples)}."
     return _result("live_listed", share <= MAX_UNLISTED, message, overridable=True, numbers={"live": live, "unlisted": unlisted})

@@ -123,7 +123,7 @@ class Unreadable(_Model):
     @property
     def message(self) -> str:
         """Message for reports."""
-        read = "was never read in full" if self.good_on is None else f"was last read in full on {self.good_on}"
+        read = "was never read in full" if self.good_on is None else f"was last read in full by the run of {self.good_on}"
         since = f"has been unreadable since {self.since:%Y-%m-%d %H:%M} UTC and {read}"
         if self.set_aside is not None:
             return f"{self.name} {since}; nothing under its claims is deleted; {self.set_aside}: {self.why}"

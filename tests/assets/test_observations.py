@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import Platform
 from tests.assets.platforms import platform
 from tests.cli.lakes import SmallLake, small_lake
+from tests.depth import full_suite_only
 
 NOW = datetime.now(UTC)
 TODAY = NOW.date().isoformat()
@@ -235,3 +236,22 @@ def test_one_storage_reports_a_lake(planned: tuple[SmallLake, Platform, dg.Execu
     empty = at.config.storages[0].model_copy(update={"name": "empty", "location": f"file://{at.path.parent}/empty/"})
     context = replace(at, config=at.config.model_copy(update={"storages": (empty, *at.config.storages)})).run_context(NOW.date())
     assert [len(list(observations(context, [], name))) for name in ("empty", "warehouse")] == [0, len(ASSETS)]
+
+
+@full_suite_only
+@pytest.mark.spark
+def test_lost_metadata_and_past_dates_give_no_figures(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+    """The last test of the module, because it changes the state."""
+    lake, at, _ = planned
+    past = (NOW - timedelta(days=2)).date()
+    job = build_definitions(replace(at, config=at.config.model_copy(update={"first_run_date": past}))).resolve_job_def("run")
+
+    def checked(run_date: str) -> dict[str, dg.AssetCheckEvaluation]:
+        result = job.execute_in_process(partition_key=run_date, instance=dg.DagsterInstance.ephemeral())
+        return {item.asset_key.to_user_string(): item for item in result.get_asset_check_evaluations() if item.check_name == CHECK}
+
+    assert {item.metadata["gc_run_date"].value for item in checked(past.isoformat()).values()} == {TODAY}
+    current = Path(str(lake.builder.catalog.load_table("shop.orders").metadata_location).removeprefix("file://"))
+    current.rename(lake.root / current.name)
+    lost = checked(TODAY)
+    assert [(item.passed, "is missing from the listing" in str(item.description)) for item in lost.values()] == [(False, True)] * 3

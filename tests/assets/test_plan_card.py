@@ -17,7 +17,7 @@ from gc_assets.cli.plans import plan_row
 from gc_assets.core.clock import Clock
 from gc_assets.core.gates import NO_OVERRIDE, OVERRIDE
 from gc_assets.core.phases import PURGE, QUARANTINE
-from gc_assets.core.plan import Amount, GateResult, Uploads
+from gc_assets.core.plan import Amount, GateResult, Unreadable, Uploads
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
@@ -140,6 +140,14 @@ def test_card_follows_the_override(tmp_path: Path) -> None:
     assert not [word for word in ("Refused by", "Approve before", "override:") if word in text]
     record_finished(State.of(at.config), plan.header, {"at": NOW.isoformat()})
     assert "Refused by" not in card(at, load_plan(at.config, plan.published))
+
+
+def test_card_names_what_is_unreadable(tmp_path: Path) -> None:
+    at = on_page(tmp_path, "approve")
+    lost = Unreadable(lake="sales", table_name="shop.orders", why="m.json is missing from the listing", since=NOW)
+    text = join_lines(card(at, plan_of(at, files=0, unreadable=(lost, lost))))
+    found = "table shop.orders of lake sales and 1 more: m.json is missing from the listing"
+    assert f"- **Unreadable**, so nothing under its claims is planned: {found}" in text
 
 
 def test_approved_plan_without_actions_has_nothing_to_apply(tmp_path: Path) -> None:

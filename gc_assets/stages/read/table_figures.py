@@ -19,7 +19,7 @@ from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.read.run_tables import CURRENT_STATE, summarize_tables
 from gc_assets.stages.read.usage import table_names
 from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
-from gc_assets.state.summaries import LiveFilesSummary
+from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 # A live data file under this size is small.
 SMALL_FILE_BYTES: Final = 32 * 2**20
@@ -89,9 +89,7 @@ def _storages_of(context: RunContext, lake: str) -> set[str | None]:
 
 def _tables(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> list[TableFigures]:
     """Return the figures of the tables, and those of files that belong to no table."""
-    unreadable = {
-        (lake, item.table_name): item.why for lake in lakes for item in context.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable
-    }
+    unreadable = _unreadable(context, lakes, storages)
     small = {lake: _count_small_files(context, lake) for lake in lakes}
     rows = summarize_tables(context, list(lakes), list(storages))
     found = list[TableFigures]()
@@ -111,10 +109,17 @@ def _tables(context: RunContext, lakes: Collection[str], storages: Collection[st
                 row.kept + row.expiring,
                 row.expiring,
                 None if counts is None else counts[table],
-                unreadable.get((row.lake, table)),
+                unreadable.get((row.lake, table)) or unreadable.get((row.lake, None)),
             )
         )
     return found
+
+
+def _unreadable(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> dict[tuple[str, str | None], str]:
+    """Return why the mark or a sweep could not read tables, by lake and table. None for a whole lake."""
+    marked = [item for lake in lakes for item in context.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable]
+    swept = [item for name in storages for item in context.table(ORPHAN_FILES, name).summary(OrphanFilesSummary).unreadable]
+    return {(item.lake, item.table_name): item.why for item in [*swept, *marked]}
 
 
 def _sum(lake: str, tables: Iterable[TableFigures]) -> TableFigures:
