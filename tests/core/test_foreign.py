@@ -120,9 +120,21 @@ def test_leftover_has_known_files_of_the_writers_next_to_it(key: str, known: str
     assert find_foreign([key], [known]) == {key: rule}
 
 
+PREFIXES = ("r/data/", "w/chunks/", "w/overwritten/")
+CHUNK = "C4AW21NG8ZSR3AGM9QA0"
+
+
 @pytest.mark.parametrize(
     "key, rule",
     [
+        (f"w/chunks/{CHUNK}", None),
+        (f"w/chunks/{CHUNK}#12", None),  # a write that did not finish
+        (f"w/overwritten/repo.30737018342001.{CHUNK}", None),
+        ("w/chunks/x.csv", UNKNOWN_PATH),
+        (f"w/chunks/sub/{CHUNK}", UNKNOWN_PATH),
+        (f"w/chunks/{CHUNK}.bak", UNKNOWN_PATH),
+        (f"w/chunks/x\n{CHUNK}", UNKNOWN_PATH),
+        (f"w/overwritten/{CHUNK}", UNKNOWN_PATH),
         ("r/data/g1bcq7pksdudh04qgung/d0l1bcq7pksdudh04qgu", None),
         ("r/data/g1bcq7pksdudh04qgung/d0l1bcq7pksdudh04qgu,c2ln", None),
         ("r/data/g1bcq7pksdudh04qgung/x", None),  # a directory of the format
@@ -133,18 +145,18 @@ def test_leftover_has_known_files_of_the_writers_next_to_it(key: str, known: str
         ("r/data/g1bcq7pksdudh04qgung/sub/x", UNKNOWN_PATH),
         ("r/data/G1BCQ7PKSDUDH04QGUNG/x", UNKNOWN_PATH),
         ("r/data/G1BCQ7PKSDUDH04QGUNG/a\nd0l1bcq7pksdudh04qgu", UNKNOWN_PATH),
-        ("w/chunks/x.csv", None),  # of another lake
     ],
 )
 def test_other_paths_than_those_of_the_format_are_foreign(key: str, rule: str | None) -> None:
-    claims = Claims.of([Claim("r/data/", Owner("ml", None)), Claim("w/chunks/", Owner("weather", None))])
-    given = ForeignRules(claims, {}, paths={"ml": KINDS["lakefs"].files.own_paths or ""})
+    claims = Claims.of([Claim(prefix, Owner("ml" if prefix == "r/data/" else "weather", None)) for prefix in PREFIXES])
+    paths = {name: KINDS[kind].files.own_paths or "" for name, kind in (("ml", "lakefs"), ("weather", "icechunk"))}
+    given = ForeignRules(claims, {}, paths=paths)
     lakes = ["ml" if key.startswith("r/") else "weather"]
     times = pa.array([NOW - timedelta(days=10)], pa.timestamp("us", "UTC"))
     files = pa.RecordBatch.from_pydict({"key": [key], "last_modified": times, "lake": lakes})
     assert given.find_foreign(files, ()).to_pylist() == [rule]
     assert bool(given.find_targets(files)) == (rule is not None)
-    accepted = replace(given, accepted=(AcceptedPrefix("r/data/", NOW),))
+    accepted = replace(given, accepted=tuple(AcceptedPrefix(prefix, NOW) for prefix in PREFIXES))
     assert accepted.find_foreign(files, ()).to_pylist() == [None]
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gc_assets.lakes.protocol import FrozenRefs, Lake
 
 MAGIC: Final = "ICE🧊CHUNK".encode()
+# An object id, and `#1` of a write that did not finish on a disk.
+_NAME_END: Final = "[0-9A-HJKMNP-TV-Z]{20}(#[0-9]+)?$"
 
 
 def _classify_repo(raw: bytes) -> str | None:
@@ -66,5 +68,7 @@ KIND: Final = LakeKind(
     files=FileTraits(
         metadata_patterns=(MetadataPattern(r"(^|/)repo$", _classify_repo), MetadataPattern(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),
         rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # expiry edits a snapshot's parent
+        # The library's collector leaves all other names, too (verified with 1.1.21 and 2.3.0).
+        own_paths=rf"(^|/)(snapshots|manifests|transactions|chunks)/{_NAME_END}|(^|/)overwritten/repo\.[0-9]{{14}}\.{_NAME_END}",
     ),
 )

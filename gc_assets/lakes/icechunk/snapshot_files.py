@@ -137,5 +137,6 @@ def describe_unknown_names(lake: str, files: Sequence[SnapshotFile]) -> tuple[st
         return ()
     return (
         f"lake {lake}: {len(names):,} objects in snapshots/ have names that are not object ids "
-        f"(for example {names[0]!r}); no snapshot or ref can name them, so they are collected like other orphans",
+        f"(for example {names[0]!r}); no snapshot or ref can name them. Unfinished writes such as ID#1 are collected, and other files are "
+        "foreign",
     )
