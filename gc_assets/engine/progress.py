@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from gc_assets.core.progress_rate import ProgressRate, format_seconds
 from gc_assets.core.requests import Requests, Tally, count_requests
@@ -162,6 +163,9 @@ class _Step:
 # its own context.
 _STEPS: Final[list[_Step]] = []
 _CURRENT: ContextVar[_Step | None] = ContextVar("step", default=None)
+# The Java object that counts the jobs of an application. A small run counts them 20 times, and
+# finding the object takes five requests to Java.
+_SCHEDULERS: Final = WeakKeyDictionary[Any, Any]()
 
 
 def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
@@ -274,8 +278,11 @@ def count_jobs(spark: SparkSession | None) -> int | None:
     if spark is None or is_remote(spark):
         return None
     try:
-        jvm: Any = getattr(spark.sparkContext, "_jsc")  # noqa: B009  (PySpark itself counts no jobs, only its JVM does)
-        return int(jvm.sc().dagScheduler().numTotalJobs())
+        context = spark.sparkContext
+        if (scheduler := _SCHEDULERS.get(context)) is None:
+            jvm: Any = getattr(context, "_jsc")  # noqa: B009  (PySpark itself counts no jobs, only its JVM does)
+            scheduler = _SCHEDULERS[context] = jvm.sc().dagScheduler()
+        return int(scheduler.numTotalJobs())
     except Exception:  # noqa: BLE001  (a progress display must not stop the work)
         return None
 
