@@ -30,7 +30,7 @@ from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, SOURCES, SOURCES_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
 from gc_assets.state.summaries import FreezeTime, LiveFilesSummary
 
 # Used in place of a table uuid if the whole lake is unreadable.
@@ -49,6 +49,7 @@ class LastKnown:
             are the ids that the earlier run read.
         never_read: Uuids of those that no run read in full. They may include `WHOLE_LAKE`.
         unreadable: Tables that the earlier run could not read.
+        addresses: Metadata addresses of the tables that it could read, by uuid.
         resolver: Resolver of this run. Storages and symbolic links may have changed since.
     """
 
@@ -60,11 +61,27 @@ class LastKnown:
     uuids: Mapping[str, Collection[str]]
     never_read: Collection[str]
     unreadable: tuple[Unreadable, ...]
+    addresses: Mapping[str, str]
     resolver: KeyResolver
 
     def was_read(self, key: str) -> bool:
         """Check if any run read this table (or `WHOLE_LAKE`) in full."""
         return key not in self.never_read and (key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values()))
+
+    def find_renamed(self, address: str | None, listed: Collection[str]) -> list[str]:
+        """Return the tables that an unreadable table may be under another name (uuids).
+
+        A renamed table keeps its location. A table that was unreadable before may be any.
+
+        Args:
+            address: The metadata address of the unreadable table, None if it is unknown.
+            listed: Uuids of the tables that this run read.
+        """
+        missing = sorted({uuid for uuids in self.uuids.values() for uuid in uuids} - set(listed))
+        if address is None:
+            return missing
+        location = find_table_location(address)
+        return [uuid for uuid in missing if find_table_location(self.addresses.get(uuid, address)) == location]
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
         """Return the content roots needed by these tables (columns `UNREADABLE_ROOTS`).
@@ -183,6 +200,7 @@ def _open_last_known(context: RunContext, lake_name: str, live: PublishedTable, 
     if LIVE_CONTENTS.name in inputs and not any(item.is_whole_lake for item in unreadable):
         contents = read_rows(state, LIVE_CONTENTS, inputs[LIVE_CONTENTS.name], columns=["content_key", "content_id"]).to_pylist()
         pairs += [(row["content_key"], row["content_id"]) for row in contents]
+    sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "address"]).to_pylist()
     uuids: dict[str, set[str]] = {}
     for name, uuid in pairs:
         if name is not None and uuid is not None:
@@ -196,6 +214,7 @@ def _open_last_known(context: RunContext, lake_name: str, live: PublishedTable, 
         uuids,
         frozenset(never_read),
         unreadable,
+        {row["table_uuid"]: row["address"] for row in sources if row["table_uuid"] is not None},
         context.resolver(),
     )
 

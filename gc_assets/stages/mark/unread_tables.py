@@ -34,14 +34,27 @@ def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable
 def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, str]:
     """Return the reasons of unreadable tables by uuid (`WHOLE_LAKE`: the lake).
 
-    Tables whose uuid is unknown are left out.
+    A table whose uuid is unknown is left out, but it may be one that was renamed.
     """
     reasons: dict[str, str] = {}
-    for item in list_unread_tables(inputs):
-        known = last_known.uuids.get(item.table_name, ()) if last_known is not None and item.table_name is not None else ()
-        for uuid in [WHOLE_LAKE] if item.table_name is None else known:
-            reasons.setdefault(uuid, item.why)
-    return reasons
+    renamed: dict[str, str] = {}
+    unread = list_unread_tables(inputs)
+    listed = set[str]()
+    if unread and last_known is not None:
+        paths = inputs[LAKE_REFS.name].paths()
+        listed.update(read_parts(last_known.files, paths, LAKE_REFS.schema, ["table_uuid"]).column("table_uuid").to_pylist())
+    for item in unread:
+        if item.table_name is None:
+            reasons.setdefault(WHOLE_LAKE, item.why)
+        elif last_known is not None:
+            known = last_known.uuids.get(item.table_name, ())
+            for uuid in known:
+                reasons.setdefault(uuid, item.why)
+            # Without an address, its name must be new or belong to another table now.
+            if item.address is not None or listed.issuperset(known):
+                why = f"table {item.table_name} cannot be read, and may be this table under another name: {item.why}"
+                renamed |= dict.fromkeys(last_known.find_renamed(item.address, listed), why)
+    return {**renamed, **reasons}
 
 
 def list_unreadable(

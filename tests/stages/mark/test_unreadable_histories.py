@@ -207,6 +207,7 @@ class Collector:
             {name: {name} for name in names},
             found.keys() - self.last_good.keys(),
             unreadable_tables,
+            {},
             AddressesAreKeys([]),
         )
         self._check(unreadable)
