@@ -338,9 +338,9 @@ def test_deleted_repository_with_lifecycle_rules_is_read(found: Repositories, tm
 
 @pytest.fixture
 def unknown(spark: SparkSession, tmp_path: Path) -> Iterator[Repositories]:
-    """A repository that is deleted before the first run, and one with a namespace in a bucket."""
+    """A repository that is deleted before the first run, and one in the same place."""
     repositories = Repositories(spark, tmp_path)
-    repositories.builders["raw"].repository.storage_namespace = "s3://other/raw"
+    repositories.builders["raw"].repository.storage_namespace = f"file://{repositories.house.warehouse}/raw"
     repositories.delete()
     with repositories.server.running() as url:
         repositories.configure(url)
@@ -399,7 +399,7 @@ def test_namespace_of_a_known_repository_is_not_that_of_an_unknown_one(unknown: 
         assert (unknown.run(day).rows, unknown.list_dropped(), len(unknown.unreadable())) == (0, [], 1)
 
 
-@pytest.mark.parametrize("namespace", ["local://raw", "s3://other/ml", "s3://other/warehouse", "s3://ml/inner"])
+@pytest.mark.parametrize("namespace", ["local://raw", "s3://bucket/raw", "https://account.blob.core.windows.net/lake/raw"])
 def test_namespace_that_may_be_the_location_under_another_address_drops_nothing(unknown: Repositories, namespace: str) -> None:
     unknown.builders["raw"].repository.storage_namespace = namespace
     unknown.run(0)
@@ -410,7 +410,7 @@ def test_namespace_that_may_be_the_location_under_another_address_drops_nothing(
 def test_location_that_another_lake_claims_is_not_that_of_an_unknown_repository(unknown: Repositories) -> None:
     house, (url, _, name) = unknown.house, unknown.house.lakes[0].catalog_location()[1].rpartition("/")
     house.lakes[0] = config_of(url, name, name=name, location=f"file://{unknown.builders['raw'].namespace}/")
-    unknown.builders["raw"].repository.storage_namespace = "s3://other/another"
+    unknown.builders["raw"].repository.storage_namespace = f"file://{house.warehouse}/another"
     unknown.run(0)
     unknown.forget(0.1)
     unknown.run(0.2)

@@ -34,7 +34,7 @@ from gc_assets.lakes.lakefs.branches import BranchClient, create_branches, delet
 from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
-from gc_assets.lakes.lakefs.namespaces import find_overlap, find_possible_overlap, namespace_location, refuse_overlap
+from gc_assets.lakes.lakefs.namespaces import find_incomparable, find_overlap, namespace_location, refuse_overlap
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import RETENTION_DAYS, retain
 from gc_assets.lakes.lakefs.staging import StagedObject, is_listed, read_server_list, staged_objects
@@ -111,8 +111,9 @@ class LakeFsLake:
         if current is None and (name in namespaces or not (namespaces or server_id)):
             listed = f"lists repository {name}" if namespaces else "lists no repository at all"
             return f"{where} finds no repository {name}, but {listed}"
-        if is_configured and (other := find_possible_overlap(namespace, namespaces)) is not None:
-            return f"the storage namespace {namespaces[other]} of repository {other} of {where} may be {namespace} under another address"
+        if is_configured and (other := find_incomparable(namespace, namespaces)) is not None:
+            reason = f"repository {other} of {where} has the storage namespace {namespaces[other]}"
+            return f"{reason}, which is in another bucket than {namespace} and may be the same place under another address"
         # A repository made again in place is this lake, whose live files are known.
         if (other := find_overlap(namespace, {key: value for key, value in namespaces.items() if key != name})) is not None:
             return f"repository {other} of {where} has the storage namespace {namespaces[other]}"

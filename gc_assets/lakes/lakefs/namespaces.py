@@ -13,7 +13,6 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.paths import Location
 from gc_assets.core.urls import storage_address
 
-_FILE: Final = "file://"
 _LOCAL: Final = "local://"
 
 
@@ -70,28 +69,19 @@ def find_overlap(own_namespace: str, namespaces: Mapping[str, str]) -> str | Non
     return None
 
 
-def find_possible_overlap(location: str, namespaces: Mapping[str, str]) -> str | None:
-    """Return the first repository whose namespace may overlap with a location under another address.
+def find_incomparable(location: str, namespaces: Mapping[str, str]) -> str | None:
+    """Return the first repository whose namespace is not in the bucket of a location.
 
-    A location of the configuration can be another address of a namespace, such as a mount. Then the
-    last folder of one of them is in the other. The folder of a local block store is unknown.
+    A location of the configuration can be another address of a namespace, such as that of a mount,
+    an access point or a gateway.
     """
-    bucket, *folders = _split(location)
-    for name, namespace in sorted(namespaces.items()):
-        if namespace.startswith(_LOCAL):
-            if location.startswith(_FILE):
-                return name
-            continue
-        other_bucket, *other_folders = _split(namespace)
-        mine, others = [bucket, *folders], [other_bucket, *other_folders]
-        if bucket != other_bucket and (mine[-1] in others or others[-1] in mine):
-            return name
-    return None
+    bucket = _bucket_of(location)
+    return next((name for name, namespace in sorted(namespaces.items()) if _bucket_of(namespace) != bucket), None)
 
 
-def _split(address: str) -> list[str]:
-    """Return the bucket and the folders of an address."""
-    return [step for step in storage_address(address).rpartition("://")[2].split("/") if step] or [""]
+def _bucket_of(address: str) -> list[str]:
+    """Return the scheme and the bucket of an address."""
+    return ["local"] if address.startswith(_LOCAL) else storage_address(address).split("/")[:3]
 
 
 def _normalize(namespace: str) -> str:
