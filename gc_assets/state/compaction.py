@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -79,6 +79,10 @@ class CompactedPart(Part):
     """Parquet file of a compacted segment."""
 
     sha256: str
+
+    @classmethod
+    def of(cls, part: PartFile) -> Self:
+        return cls(name=part.name, rows=part.rows, size_bytes=part.size_bytes, sha256=part.sha256)
 
 
 class CompactedSegment(_Model):
@@ -149,7 +153,7 @@ class Segment:
         """Yield the parts and their files."""
         if self.compacted is not None:
             for part in self.compacted.parts:
-                yield part, SegmentFile(f"{self.base}/{DIRECTORY}/{self.compacted.name}/{part.name}", "")
+                yield part, SegmentFile(f"{segment_directory(self.base, self.compacted.name)}/{part.name}", "")
             return
         for run in self.runs:
             for part in run.entry.parts:
@@ -199,8 +203,8 @@ class Segments:
                 found += [SegmentFile(path, run.run_id) for path in run.paths(side)]
             elif segment.name not in seen_names:
                 seen_names.add(segment.name)
-                base = f"{run.group}/{run.asset}/{DIRECTORY}/{segment.name}"
-                found += [SegmentFile(f"{base}/{part.name}", "") for part in segment.parts if part.belongs_to(side)]
+                directory = segment_directory(f"{run.group}/{run.asset}", segment.name)
+                found += [SegmentFile(f"{directory}/{part.name}", "") for part in segment.parts if part.belongs_to(side)]
         return found
 
     def paths(self, side: str | None = None) -> list[str]:
@@ -256,13 +260,13 @@ def compact(files: Files, runs: Sequence[PastRun], listed: SegmentList) -> Compa
     name = uuid.uuid4().hex
     names_runs = runs[0].asset == DeletionLogSummary.TABLE
     parts = [part for segment in selected for part in segment.sources()]
-    copies = tuple(_copy_parts(files, f"{base}/{DIRECTORY}/{name}", parts, names_runs=names_runs))
+    copies = tuple(_copy_parts(files, segment_directory(base, name), parts, names_runs=names_runs))
     dropped = sum(segment.dropped_rows for segment in selected)
     new = CompactedSegment(name=name, runs=tuple(run.run_id for run in selected_runs), parts=copies, dropped_rows=dropped)
     expected = sum(part.rows for run in selected_runs for part in run.entry.parts)
     found = sum(part.rows for part in new.parts) + dropped
     if found != expected:
-        files.delete_directory(f"{base}/{DIRECTORY}/{name}")
+        files.delete_directory(segment_directory(base, name))
         raise StateError(
             f"{files.root}/{base}: the runs {new.runs[0]} to {new.runs[-1]} have {expected:,} rows in their receipts, "
             f"but {found:,} in their files; `gc-assets doctor` shows which receipts and indexes differ"
@@ -296,7 +300,7 @@ def add_reduced(files: Files, segments: Mapping[str, Reduction], runs: Sequence[
         expected, found = sum(part.rows for part, _ in source.sources()), sum(part.rows for part in parts) + reduction.dropped_rows
         if found != expected:
             raise StateError(f"{files.root}/{base}: a copy of {len(source.runs):,} segments accounts for {found:,} of {expected:,} rows")
-        copies = [CompactedPart(name=part.name, rows=part.rows, size_bytes=part.size_bytes, sha256=part.sha256) for part in parts]
+        copies = map(CompactedPart.of, parts)
         run_ids = tuple(run.run_id for run in source.runs)
         dropped = source.dropped_rows + reduction.dropped_rows
         new.append(CompactedSegment(name=name, runs=run_ids, parts=tuple(copies), dropped_rows=dropped))
@@ -352,7 +356,7 @@ def find_damage(files: Files, group: str, asset: str) -> list[str]:
     listed = read_list(files, group, asset).content
     for segment in (*listed.segments, *listed.replaced_segments):
         for part in segment.parts:
-            path = f"{base}/{DIRECTORY}/{segment.name}/{part.name}"
+            path = f"{segment_directory(base, segment.name)}/{part.name}"
             try:
                 is_sound = hashlib.sha256(files.read(path)).hexdigest() == part.sha256
             except FileNotFoundError:
@@ -510,8 +514,7 @@ def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, Segmen
         for batch in rows.to_batches():
             writers[side][-1].write(batch)
     for writer in (writer for group in writers.values() for writer in group):
-        for written in writer.close():
-            yield CompactedPart(name=written.name, rows=written.rows, size_bytes=written.size_bytes, sha256=written.sha256)
+        yield from map(CompactedPart.of, writer.close())
 
 
 def read_verified(files: Files, part: Part, path: str) -> bytes:

@@ -89,14 +89,13 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         live_files=live.files,
         live_by_lake=dict(sorted(live.by_lake.items())),
         live_bytes=found.storage_breakdown.get("live", Amount()).bytes,
-        totals={name: _amount(amount) for name, amount in sorted(counts.by_action.items())},
-        by_reason={name: _amount(amount) for name, amount in sorted(counts.by_reason.items())},
+        totals={name: total.amount for name, total in sorted(counts.by_action.items())},
+        by_reason={name: total.amount for name, total in sorted(counts.by_reason.items())},
         by_kind={
-            action: {kind: _amount(amount) for kind, amount in sorted(amounts.items())}
-            for action, amounts in sorted(counts.by_kind.items())
+            action: {kind: total.amount for kind, total in sorted(totals.items())} for action, totals in sorted(counts.by_kind.items())
         },
-        after_expiry=_amount(counts.after_expiry),
-        held_for_expiry=_amount(held),
+        after_expiry=counts.after_expiry.amount,
+        held_for_expiry=held.amount,
         unreadable=inputs.unreadable,
         left_out=content.left_out,
         warnings=tuple(_warn_of_gone_namespaces(context.config, found)),
@@ -105,7 +104,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         edits_by_action=content.expiry.summary.get("action", {}),
         idle_branches=content.expiry.summary.get("idle_branches", {}),
         expiry_digest=f"{content.expiry.digest:016x}",
-        gates=tuple(_check_gates(inputs, content, live, _amount(counts.by_action.get(QUARANTINE, Totals())))),
+        gates=tuple(_check_gates(inputs, content, live, counts.by_action.get(QUARANTINE, Totals()).amount)),
         rows=content.written.rows,
         rows_digest=f"{content.written.digest:016x}",
         uploads=content.uploads,
@@ -133,10 +132,6 @@ def _held_files(written: WrittenParts, found: OrphanFilesSummary, counts: _Count
     expired = [Totals(amount.files, amount.bytes) for name, amount in found.by_reason.items() if name.startswith("expired/")]
     planned = counts.by_reason.get("expired", Totals()) + left_out
     return sum(expired, Totals(-planned.rows, -planned.size_bytes))
-
-
-def _amount(total: Totals) -> Amount:
-    return Amount(files=total.rows, bytes=total.size_bytes)
 
 
 def _check_spelling(found: OrphanFilesSummary) -> GateResult:

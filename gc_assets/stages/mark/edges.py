@@ -77,11 +77,6 @@ class EdgeIndex:
         self._starts, self._lengths = starts[by_parent], np.diff(starts, append=count)[by_parent]
         self._first_run = np.searchsorted(parent_of[starts][by_parent], np.arange(len(self._parents) + 1))
 
-    @classmethod
-    def of(cls, edges: pa.Table) -> EdgeIndex:
-        """Index the edges of a table."""
-        return cls([edges], edges.num_rows)
-
     def with_optional(self, addresses: pa.Array) -> EdgeIndex:
         """Return the edges with `must_exist` set to false for children with these addresses."""
         optional = pc.is_in(self._children.column("address"), addresses).to_numpy()

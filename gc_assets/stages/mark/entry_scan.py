@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.aggregation import aggregate_rows
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine.state_scan import may_contain
@@ -56,7 +57,7 @@ KEYED: Final = pa.schema(
     ]
 )
 
-_AGGREGATES: Final = [("strongest", "min"), ("size_bytes", "max"), ("must_exist", "max"), ("container_size_bytes", "max")]
+_AGGREGATES: Final = {"strongest": "min", "size_bytes": "max", "must_exist": "max", "container_size_bytes": "max"}
 
 ROUTED_ROWS: Final = LIVE_FILES.schema.append(pa.field(ROUTE, pa.string()))
 
@@ -179,13 +180,16 @@ class ToRows:
 
 def group_rows(matched: pa.Table) -> pa.Table:
     """Group rows by file. The result is sorted, so that equal live sets are listed in one order."""
-    grouped = matched.group_by(["storage", "key"]).aggregate(_AGGREGATES).sort_by([("storage", "ascending"), ("key", "ascending")])
-    names = {f"{name}_{how}": name for name, how in _AGGREGATES}
-    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(KEYED.names).cast(KEYED).combine_chunks()
+    grouped = aggregate_rows(matched, ["storage", "key"], _AGGREGATES).sort_by([("storage", "ascending"), ("key", "ascending")])
+    return grouped.select(KEYED.names).cast(KEYED).combine_chunks()
 
 
 def group_frame(matched: DataFrame) -> DataFrame:
-    return matched.groupBy("storage", "key").agg(*(getattr(F, how)(name).alias(name) for name, how in _AGGREGATES)).select(*KEYED.names)
+    return (
+        matched.groupBy("storage", "key")
+        .agg(*(getattr(F, how)(name).alias(name) for name, how in _AGGREGATES.items()))
+        .select(*KEYED.names)
+    )
 
 
 def with_columns(rows: pa.Table, columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.Table:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import StructType
 
+from gc_assets.core.aggregation import aggregate_rows
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Amount
 from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
@@ -69,8 +70,7 @@ class LiveTotals:
     @classmethod
     def of(cls, rows: pa.Table, expected: int, found: int) -> LiveTotals:
         """Sum rows with the columns `TOTALS`."""
-        summed = rows.group_by(TOTALS.names[:5]).aggregate([("files", "sum"), ("bytes", "sum")])
-        return cls(summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names]).select(TOTALS.names), expected, found)
+        return cls(aggregate_rows(rows, TOTALS.names[:5], {"files": "sum", "bytes": "sum"}).select(TOTALS.names), expected, found)
 
     def by(self, column: str, *, kind: str | None = None) -> dict[str, Amount]:
         """Return the amounts of live files by a column, for all kinds or only one."""

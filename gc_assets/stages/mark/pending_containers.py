@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.aggregation import aggregate_rows
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import Kind
@@ -144,9 +145,7 @@ class FindPending:
 def _merge_tasks(wanted: pa.Table) -> pa.Table:
     """Merge tasks by address, with all values recorded by any parent."""
     how = {name: "max" for name in TASKS.names if name not in {"address", "snapshot_id"}} | {"snapshot_id": "min"}
-    grouped = wanted.group_by("address").aggregate(list(how.items()))
-    names = {f"{name}_{function}": name for name, function in how.items()}
-    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(TASKS.names).cast(TASKS)
+    return aggregate_rows(wanted, "address", how).select(TASKS.names).cast(TASKS)
 
 
 def length_identity(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:

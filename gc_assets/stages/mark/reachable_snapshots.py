@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -96,42 +97,16 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
 def _publish(
     context: RunContext, runs: _Runs, inputs: list[PublishedTable], written: dict[str, WrittenParts]
 ) -> tuple[PublishedTable, ...]:
-    state, commits = context.state, inputs[1].receipt.rows
+    publish_run = partial(publish, context.state, clock=context.clock, unsafe=context.unsafe)
     reachable, expiry = written[REACHABLE_SNAPSHOTS.name], written[EXPIRY_PLAN.name]
-    published = [
-        publish(
-            state,
-            runs.reachable,
-            reachable,
-            context.clock,
-            inputs=inputs,
-            balances=[Balance(name="commits", expected=commits, found=reachable.rows)],
-            summary=ReachableSnapshotsSummary(**reachable.summary),
-            unsafe=context.unsafe,
-        ),
-        publish(
-            state,
-            runs.expiry,
-            expiry,
-            context.clock,
-            inputs=inputs,
-            summary=ExpiryPlanSummary(**expiry.summary),
-            unsafe=context.unsafe,
-        ),
-    ]
+    balance = Balance(name="commits", expected=inputs[1].receipt.rows, found=reachable.rows)
+    summary = ReachableSnapshotsSummary(**reachable.summary)
+    published = [publish_run(runs.reachable, reachable, inputs=inputs, balances=[balance], summary=summary)]
+    published.append(publish_run(runs.expiry, expiry, inputs=inputs, summary=ExpiryPlanSummary(**expiry.summary)))
     if runs.contents is not None:
         contents = written[LIVE_CONTENTS.name]
-        published.append(
-            publish(
-                state,
-                runs.contents,
-                contents,
-                context.clock,
-                inputs=[*inputs, published[0]],
-                summary=LiveContentsSummary(contents=contents.rows),
-                unsafe=context.unsafe,
-            )
-        )
+        inputs = [*inputs, published[0]]
+        published.append(publish_run(runs.contents, contents, inputs=inputs, summary=LiveContentsSummary(contents=contents.rows)))
     return tuple(published)
 
 

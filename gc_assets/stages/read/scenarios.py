@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.aggregation import aggregate_rows
 from gc_assets.core.commands import command
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.suggest import did_you_mean, join_names
@@ -214,8 +215,7 @@ def _merge_bits(policies: list[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return each container or file once, with the bits of all scenarios under which it is live."""
     by = [name for name in schema.names if name != "live"]
     # Each scenario names a row once, so the sum of the bits is their union.
-    summed = pa.concat_tables(policies).group_by(by).aggregate([("live", "sum")])
-    return summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names]).select(schema.names).cast(schema)
+    return aggregate_rows(pa.concat_tables(policies), by, {"live": "sum"}).select(schema.names).cast(schema)
 
 
 def _count_retained(reachable: pa.Table) -> int:

@@ -40,7 +40,7 @@ def edges(rows: list[tuple[str, str]], **more: Any) -> pa.Table:
 
 
 def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
-    return closure_of(roots, EdgeIndex.of(edges))
+    return closure_of(roots, EdgeIndex([edges], edges.num_rows))
 
 
 def ranks(found: pa.Table) -> dict[str, int]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
+from gc_assets.core.aggregation import aggregate_rows
 from gc_assets.core.graph import CommitGraph
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
@@ -205,9 +206,7 @@ def _merge_rows(rows: pa.Table, classes: Sequence[str]) -> pa.Table:
     """Merge rows by address: union of the classes, earliest time, sum of the commits."""
     how = {f"class {number}": "max" for number in range(len(classes))}
     how |= {"first_commit_at": "min", "commits": "sum", "tagged": "max", "potential": "max"}
-    grouped = rows.group_by("address").aggregate(list(how.items()))
-    named = {f"{name}_{function}": name for name, function in how.items()}
-    return grouped.rename_columns([named.get(name, name) for name in grouped.column_names])
+    return aggregate_rows(rows, "address", how)
 
 
 def _micros(moment: datetime) -> int:

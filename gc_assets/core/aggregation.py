@@ -1,0 +1,19 @@
+"""Aggregate the rows of an Arrow table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+
+def aggregate_rows(rows: pa.Table, by: str | Sequence[str], how: Mapping[str, str]) -> pa.Table:
+    """Group rows, and aggregate columns under their own names.
+
+    Args:
+        by: Columns that identify a group.
+        how: Function of Arrow by column, such as `max`.
+    """
+    grouped = rows.group_by(by if isinstance(by, str) else list(by)).aggregate(list(how.items()))
+    names = {f"{name}_{function}": name for name, function in how.items()}
+    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names])
