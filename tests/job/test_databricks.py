@@ -129,19 +129,14 @@ def test_run_publishes_and_reports(databricks: Workspace, lake: Path) -> None:
     assert {key.split("/")[0] for key in list_keys(databricks, "")} == {"code", "exchange"}
 
 
-def test_failed_run_fails_its_step(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
+def test_failed_run_fails_its_step_and_leaves_no_request(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
     idle_workspace.state, idle_workspace.error = FAILED, NO_MODULE
-    failure = run_table(lake, tmp_path).failure
+    failure = run_table(lake, tmp_path, exchange=f"s3://{BUCKET}/failing").failure
     ran = idle_workspace.last.run_id
     assert (
         f"run {ran} of {idle_workspace.host} ended as FAILED: Workload failed, see run output for details ({NO_MODULE}). "
         f"See {idle_workspace.page(ran)}."
     ) in failure
-
-
-def test_failed_run_leaves_no_request(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
-    idle_workspace.state = FAILED
-    run_table(lake, tmp_path, exchange=f"s3://{BUCKET}/failing")
     assert decode_param(idle_workspace.last.environment["DAGSTER_PIPES_CONTEXT"])["key"].startswith("failing/")
     assert list_keys(idle_workspace, "failing/") == []
 

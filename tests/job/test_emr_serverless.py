@@ -61,15 +61,10 @@ def test_exchange_uses_its_prefix(emr: Serverless, lake: Path) -> None:
     assert {item["Key"].split("/")[0] for item in found} == {"code", "exchange"}
 
 
-def test_failed_job_run_is_reported_with_its_state(emr: Serverless, lake: Path, tmp_path: Path) -> None:
-    request = settings(emr, entry_point=f"s3://{BUCKET}/code/job.py", parameters="--master no-such-master")
+def test_failed_job_run_is_reported_and_leaves_no_request(emr: Serverless, lake: Path, tmp_path: Path) -> None:
+    request = settings(emr, exchange=f"s3://{BUCKET}/failing", parameters="--master no-such-master")
     failed = run(with_spark(lake, tmp_path / "lakes.yaml", mode="emr_serverless", emr_serverless=request), TABLES[:1])
     assert f"job run {emr.runs[-1].id} of {emr.application_id} ended as FAILED: the driver failed" in failed.failure
-
-
-def test_failed_job_run_leaves_no_request(emr: Serverless, lake: Path, tmp_path: Path) -> None:
-    request = settings(emr, exchange=f"s3://{BUCKET}/failing", parameters="--master no-such-master")
-    run(with_spark(lake, tmp_path / "lakes.yaml", mode="emr_serverless", emr_serverless=request), TABLES[:1])
     left = emr.s3.list_objects_v2(Bucket=BUCKET, Prefix="failing/").get("Contents", [])
     assert [item["Key"] for item in left] == []
 

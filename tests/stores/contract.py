@@ -247,7 +247,7 @@ def test_listing_contains_every_object_that_always_existed(bench: Bench, budget:
     writer = Thread(target=churn)
     writer.start()
     try:
-        for _ in range(example_count(2, 10)):
+        for _ in range(example_count(1, 10)):
             listed = inventory(bench.store, budget).keys()
             assert keys_of_test <= listed
             assert all("passing-" in key for key in listed - keys_of_test)

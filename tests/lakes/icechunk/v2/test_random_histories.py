@@ -39,7 +39,7 @@ from tests.lakes.icechunk.v2.support import (
 )
 from tests.stores.builders import memory_directory
 
-GROUPS, HISTORIES_A_GROUP = example_count(4, 25), 20
+GROUPS, HISTORIES_A_GROUP = example_count(2, 25), 20
 # Each history is edited by one test. In the full suite, all of them edit all histories.
 EVERY_HISTORY = example_count(0, 1) == 1
 STEPS = 15
