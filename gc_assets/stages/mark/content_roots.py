@@ -239,16 +239,9 @@ def _refuse_unknown_states(commits: pa.Table) -> None:
 def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
     """Find all reachable containers, each once with the strongest commit that needs it.
 
-    A container is visited again only for a stronger commit, or for an equally strong one that
-    requires it to exist. The walk therefore ends even on cycles. Children of an optional container
-    are optional too.
-
-    Args:
-        roots: Content roots (columns `ROOTS`).
-        edges: Edges between containers.
-
-    Returns:
-        Columns `ROOTS`.
+    Roots and result have the columns `ROOTS`. A container is visited again only for a stronger
+    commit, or for an equally strong one that requires it to exist. The walk therefore ends even on
+    cycles. Children of an optional container are optional too.
     """
     found = _keep_strongest(roots.filter(roots.column("is_container")))
     frontier = found

@@ -103,11 +103,7 @@ class LiveSet:
         return LiveTotals(rows, found, found)
 
     def hashes(self, spark: SparkSession | None) -> LiveHashes:
-        """Return the live set as hashes. Only for a view.
-
-        Args:
-            spark: The session. If None, this process reads all hashes.
-        """
+        """Return the live set as hashes. Only for a view. Without `spark`, this process reads them."""
         return LiveHashes.of(spark, self._files, self._states, self._cache, self._storages, self.released)
 
     def read(self, spark: SparkSession, route: str = "", columns: Sequence[str] | None = None) -> DataFrame:
@@ -182,14 +178,7 @@ class LiveSet:
         return self._look_up(spark, scan, sort_distinct(xxhash64(keys)))
 
     def rows_of_hashes(self, spark: SparkSession, hashes: NDArray[np.int64]) -> pa.Table:
-        """Return the rows of keys with these hashes and their route (columns `ROUTED_ROWS`).
-
-        Only for a view.
-
-        Args:
-            spark: Used only if the entries do not fit in this process.
-            hashes: Sorted hashes.
-        """
+        """Return the rows of keys with these sorted hashes, as `rows_of`. Only for a view."""
         return self._look_up(spark, replace(self._scan(()), hashes=hashes), hashes)
 
     def _look_up(self, spark: SparkSession | None, scan: EntryScan, hashes: NDArray[np.int64]) -> pa.Table:
@@ -203,10 +192,9 @@ class LiveSet:
         return self._to_rows(collect_arrow(replace(scan, groups=groups, containers=containers).frame(session), KEYED))
 
     def direct_rows(self) -> pa.Table:
-        """Return the containers and directly referenced files, with their route.
+        """Return the containers and directly referenced files (columns `ROUTED_ROWS`).
 
-        The result has the columns `ROUTED_ROWS`. Only for a view. Entries are ignored, so another
-        witness may be stronger.
+        Only for a view. Entries are ignored, so another witness may be stronger.
         """
         return self._in_process(self._scan(()))
 

@@ -108,11 +108,7 @@ def grace_cutoff(context: RunContext, storage_name: str, refs: list[PublishedTab
 
 
 def candidate_cutoff(context: RunContext, storage_name: str, cutoff: datetime, report_as_of: datetime | None) -> datetime:
-    """Return the grace cut-off, limited by the scan time of an inventory report.
-
-    If an inventory report is used instead of a listing, the cut-off is at most its scan time minus
-    the grace period.
-    """
+    """Return the grace cut-off, at most the scan time of a report minus the grace period."""
     return cutoff if report_as_of is None else min(cutoff, report_as_of - context.storage(storage_name).grace)
 
 
