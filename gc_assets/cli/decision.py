@@ -97,6 +97,17 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
     plan = find_plan(platform.config, event.plan_id)
     report_decision(platform.run_context(platform.clock.today()), plan)
     _print_decision(platform.config, plan, event, format_)
+    _print_approved(platform, plan.header, event.by)
+
+
+def _print_approved(platform: Platform, header: PlanHeader, by: str) -> None:
+    """Print the other plans of the storage that are still approved, because they may do the same."""
+    from gc_assets.stages.records.plans import approved_plans
+
+    for plan in approved_plans(platform.config, header, platform.clock.now()):
+        name = f"Plan {plan.header.plan_id[:12]} of {plan.header.run_date}"
+        print_message(f"{name} is still approved, and may contain the same files and edits.", "warn")
+        print_command("To reject it too", command("reject", plan.header.plan_id[:12], by=by))
 
 
 def print_next_step(config: Config, header: PlanHeader) -> None:
@@ -135,13 +146,13 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     from gc_assets.stages.read.plan_tables import amounts_by_table
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
-    from gc_assets.stages.records.plans import describe_newer_plan
+    from gc_assets.stages.records.plans import describe_other_plans
 
     header, config = plan.header, platform.config
     name = f"Plan {header.plan_id[:12]} of storage {config.label_of(header.storage)}, made at {header.created_at:%Y-%m-%d %H:%M}Z"
     print_message(mark_rehearsal(name, header.rehearsal))
-    if (newer := describe_newer_plan(config, header, platform.clock.now())) is not None:
-        print_message(newer, "warn")
+    for other in describe_other_plans(config, header, platform.clock.now()):
+        print_message(other, "warn")
     for note in header.notes:
         print_message(note)
     found = amounts_by_table(platform.run_context(platform.clock.today()), header, plan.published)

@@ -114,7 +114,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     with _explain_early_interruption():
         from gc_assets.cli.progress import CommandProgress, show_progress
         from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
-        from gc_assets.stages.records.plans import describe_newer_plan, find_plan
+        from gc_assets.stages.records.plans import describe_other_plans, find_plan
 
         platform = with_mode(settings.platform(), mode)
         plan = find_plan(platform.config, plan_id)
@@ -136,8 +136,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
     label = platform.config.label_of(plan.header.storage)
     print_message(f"applying plan {plan.header.plan_id[:12]} of storage {label}: verification mark, then {', '.join(selected)}")
-    if (newer := describe_newer_plan(platform.config, plan.header, platform.clock.now())) is not None:
-        print_message(newer, "warn")
+    for other in describe_other_plans(platform.config, plan.header, platform.clock.now()):
+        print_message(other, "warn")
     again = command("apply", plan.header.plan_id[:12], mode=mode or False) + "".join(f" --phase {phase}" for phase in phases)
     with _explain_interruption(run_context, plan, selected, again), show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, selected)

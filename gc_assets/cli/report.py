@@ -9,6 +9,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, run_date_option
 from gc_assets.cli.output import print_message
+from gc_assets.core.errors import UsageError
 
 
 @click.command("report", short_help="Write the report of a run date as one HTML page.")
@@ -44,5 +45,8 @@ def report_command(settings: Settings, run_date: date | None, output: str, lakes
     if output == "-":
         click.echo(page)
         return
-    Path(output).write_text(page, encoding="utf-8")
+    try:
+        Path(output).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"Cannot write -o {output}: {error.strerror}") from None
     print_message(f"{output}: {len(page.encode()):,} bytes")

@@ -193,6 +193,7 @@ def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
     from gc_assets.core.gate_messages import message_of
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
+    from gc_assets.stages.records.plans import approved_plans
 
     is_text = format_ != "json"
     if is_text:
@@ -208,6 +209,9 @@ def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
     if is_text:
         print_data(f"{summarize_plans([header])}.")
     print_next_step(config, header)
+    for other in approved_plans(config, header, header.created_at):
+        name, before = f"Plan {other.header.plan_id[:12]} of {other.header.run_date}", f"{other.header.apply_before:%Y-%m-%d %H:%M}Z"
+        print_message(f"{name} is approved too, and can be applied before {before}.", "warn")
 
 
 def plan_line(header: PlanHeader, label: str | None = None) -> str:

@@ -43,6 +43,7 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
         if (amount := unowned_files(context, storage)).files:
             label, found = context.config.label_of(storage), f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)})"
             print_message(f"Unowned in storage {label}: {found}. No lake claims them, so they are not planned.")
+            print_message("If a table was dropped before the first run, see Foreign tables in docs/safety.md.")
 
 
 def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) -> None:

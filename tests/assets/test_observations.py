@@ -246,12 +246,12 @@ def test_lost_metadata_and_past_dates_give_no_figures(planned: tuple[SmallLake, 
     past = (NOW - timedelta(days=2)).date()
     job = build_definitions(replace(at, config=at.config.model_copy(update={"first_run_date": past}))).resolve_job_def("run")
 
-    def checked(run_date: str) -> dict[str, dg.AssetCheckEvaluation]:
+    def run_checks(run_date: str) -> dict[str, dg.AssetCheckEvaluation]:
         result = job.execute_in_process(partition_key=run_date, instance=dg.DagsterInstance.ephemeral())
         return {item.asset_key.to_user_string(): item for item in result.get_asset_check_evaluations() if item.check_name == CHECK}
 
-    assert {item.metadata["gc_run_date"].value for item in checked(past.isoformat()).values()} == {TODAY}
+    assert {item.metadata["gc_run_date"].value for item in run_checks(past.isoformat()).values()} == {TODAY}
     current = Path(str(lake.builder.catalog.load_table("shop.orders").metadata_location).removeprefix("file://"))
     current.rename(lake.root / current.name)
-    lost = checked(TODAY)
+    lost = run_checks(TODAY)
     assert [(item.passed, "is missing from the listing" in str(item.description)) for item in lost.values()] == [(False, True)] * 3

@@ -19,7 +19,8 @@ from gc_assets.core.gates import lakes_present, live_drop
 from gc_assets.core.plan import Amount, LiveCount
 from gc_assets.resources.platform import load_platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.records.plans import PlanRecord, list_plans
+from gc_assets.stages.records.plans import PlanRecord, find_plan, list_plans, record_finished
+from gc_assets.state.journal import State
 from tests.assets.platforms import NOW, stored_plan
 
 CLOCK = {"GC_ASSETS_UNSAFE_NOW": NOW.isoformat(), "COLUMNS": "100"}
@@ -177,6 +178,26 @@ def test_decision_on_an_older_plan_names_the_newer_one(plans: Plans) -> None:
     for command in (["approve", refused, "--by", "ada"], ["approve", older, "--by", "ada"], ["apply", older, "--mode", "apply"]):
         assert newer in plans.call(*command).stderr
     assert "is newer" not in plans.call("approve", newest, "--by", "lee").stderr
+
+
+def test_rejection_names_plans_that_stay_approved(plans: Plans) -> None:
+    older, newer = plans.add(), plans.add(files=3, created_at=NOW + timedelta(minutes=1))
+    plans.call("approve", older, "--by", "ada")
+    assert plans.call("reject", newer, "--by", "lee").stderr.splitlines()[-3:] == [
+        f"Plan {older} of 2026-03-14 is still approved, and may contain the same files and edits.",
+        "To reject it too:",
+        f"  gc-assets reject {older} --by lee",
+    ]
+    assert "still approved" not in plans.call("reject", older, "--by", "lee").stderr
+
+
+def test_approval_names_a_plan_that_was_applied_meanwhile(plans: Plans) -> None:
+    older, newer = plans.add(), plans.add(files=3, created_at=NOW + timedelta(minutes=1))
+    platform = load_platform(CLOCK, str(plans.path))
+    applied = find_plan(platform.config, older).header
+    record_finished(State.of(platform.config), applied, {"at": (NOW + timedelta(minutes=2)).isoformat()})
+    shown = " ".join(plans.call("approve", newer, "--by", "lee").stderr.split())
+    assert f"Plan {older} was applied at 2026-03-14 09:32Z, after this plan was made, so parts of this plan may be done" in shown
 
 
 def test_second_approval_of_a_name_shows_the_first(plans: Plans) -> None:

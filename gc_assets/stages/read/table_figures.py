@@ -116,7 +116,7 @@ def _tables(context: RunContext, lakes: Collection[str], storages: Collection[st
 
 
 def _unreadable(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> dict[tuple[str, str | None], str]:
-    """Return why the mark or a sweep could not read tables, by lake and table. None for a whole lake."""
+    """Return why tables could not be read, by lake and table, with None for a whole lake."""
     marked = [item for lake in lakes for item in context.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable]
     swept = [item for name in storages for item in context.table(ORPHAN_FILES, name).summary(OrphanFilesSummary).unreadable]
     return {(item.lake, item.table_name): item.why for item in [*swept, *marked]}

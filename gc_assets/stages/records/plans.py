@@ -366,8 +366,8 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
     try:
         refuse_gates(header, overrides)
     except GateRefused as error:
-        newer = describe_newer_plan(config, header, now)
-        raise error if newer is None else GateRefused(f"{newer}\n{error}") from None
+        others = list(describe_other_plans(config, header, now))
+        raise GateRefused("\n".join([*others, str(error)])) from None
     return plan
 
 
@@ -518,14 +518,26 @@ def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: st
     return " ".join([command("approve", header.plan_id[:12], by=by), *(f"--override {name}" for name in names)])
 
 
-def describe_newer_plan(config: Config, header: PlanHeader, now: datetime) -> str | None:
-    """Return a sentence about the newest plan of the storage, or None if it is this one."""
+def describe_other_plans(config: Config, header: PlanHeader, now: datetime) -> Iterator[str]:
+    """Yield sentences about other plans of the storage that a decision on this one should consider:
+    the newest one if it is newer, and those that were applied after this one was made.
+    """
     listed = list_plans(config, header.storage, empty=True)
-    newest = next((plan for plan in listed if plan.is_listed and plan.header.rehearsal == header.rehearsal), None)
-    if newest is None or newest.header.created_at <= header.created_at:
-        return None
-    name = f"{newest.header.plan_id[:12]} of {newest.header.run_date} ({newest.status_at(now)})"
-    return f"Plan {name} is newer. An apply of this plan leaves out what is needed now, and what the newer one has changed."
+    plans = [plan for plan in listed if plan.is_listed and plan.header.rehearsal == header.rehearsal]
+    if plans and plans[0].header.created_at > header.created_at:
+        name = f"{plans[0].header.plan_id[:12]} of {plans[0].header.run_date} ({plans[0].status_at(now)})"
+        yield f"Plan {name} is newer. An apply of this plan leaves out what is needed now, and what the newer one has changed."
+    for plan in plans:
+        finished = plan.record.finished_at
+        if finished is not None and finished > header.created_at and plan.header.plan_id != header.plan_id:
+            applied = f"Plan {plan.header.plan_id[:12]} was applied at {finished:%Y-%m-%d %H:%M}Z, after this plan was made"
+            yield f"{applied}, so parts of this plan may be done already."
+
+
+def approved_plans(config: Config, header: PlanHeader, now: datetime) -> list[ListedPlan]:
+    """Return the other plans of the storage that are approved and can be applied now."""
+    plans = (plan for plan in list_plans(config, header.storage) if plan.header.rehearsal == header.rehearsal)
+    return [plan for plan in plans if plan.awaits_apply(now) and plan.header.plan_id != header.plan_id]
 
 
 def execution_directory(header: PlanHeader | PlanSummary) -> str:

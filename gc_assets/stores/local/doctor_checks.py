@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.config.models import StorageConfig
-from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
+from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check, skip_check
 from gc_assets.core.units import count_of
 from gc_assets.stores.doctor_checks import check_lease
 from gc_assets.stores.local.lease import read_holder
@@ -54,6 +54,9 @@ def _check_listable(root: Path, storage: StorageConfig) -> Iterator[Finding]:
 
 def _check_quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
     open_quarantine(storage.quarantine, storage.location, "doctor")
+    if not root.is_dir():
+        yield skip_check(storage.name, "quarantine", "listable")
+        return
     if not os.access(root, os.W_OK | os.X_OK):
         verdict = FAIL if storage.mode == "apply" else WARN
         yield Finding(
