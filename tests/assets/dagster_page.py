@@ -17,6 +17,7 @@ from tests.browser import overflow_pixels
 SECONDS = 1_000
 LOST_CLICKS = 3
 ENDED = re.compile("^(Success|Failure|Canceled)$")
+CHECKED = re.compile("^(Passed|Failed|Warning|Error)$")
 
 
 @dataclass
@@ -58,6 +59,21 @@ class DagsterPage:
         rows = (row.split("\t") for row in self.page.locator("tr").all_inner_texts())
         return {name.strip(): value[0].strip() for name, *value in rows if value}
 
+    def overview(self, asset: str, shows: str) -> dict[str, str]:
+        """Return the metadata in the overview of an asset, without its description."""
+        self.open(f"assets/{asset}?view=overview", shows)
+        self.page.get_by_text("Description", exact=True).first.click()
+        rows = (row.split("\t") for row in self.page.locator("tr").all_inner_texts())
+        return {name.strip(): values[-1].strip() for name, *values in rows if values}
+
+    def execute_check(self, asset: str, name: str) -> str:
+        """Execute the only check of an asset on its page, and return its result."""
+        self.open(f"assets/{asset}?view=checks", name)
+        self.page.get_by_role("button", name="Execute all").click()
+        result = self.page.get_by_text(CHECKED).first
+        result.wait_for()
+        return result.inner_text()
+
     def backfill(self, asset: str, first: str, last: str) -> None:
         """Launch a backfill of a range of dates on the page of an asset."""
         self.open(f"assets/{asset}?view=partitions", "Partitions")
@@ -78,12 +94,20 @@ class DagsterPage:
 
     def choose(self, job: str, partition: str) -> str:
         """Choose a partition in the launchpad of a job, and return the configuration that it fills in."""
-        self.page.goto(f"{self.address}/locations/lake_gc/jobs/{job}/playground")
-        self.page.get_by_placeholder("Partition").click()
-        self.page.get_by_text(partition, exact=True).first.click()
+        self._click_partition(job, self.page.get_by_text(partition, exact=True).first)
         self.page.get_by_text("partition_set:").first.wait_for()
         self.picture(f"choose-{job}")
         return self.page.evaluate("document.querySelector('.CodeMirror').CodeMirror.getValue()")
+
+    def _click_partition(self, job: str, partition: Locator) -> None:
+        """Open the list again until it has the partition, because it stays empty if it opens before they are loaded."""
+        for _ in range(LOST_CLICKS):
+            self.page.goto(f"{self.address}/locations/lake_gc/jobs/{job}/playground")
+            self.page.get_by_placeholder("Partition").click()
+            with suppress(TimeoutError):
+                return partition.click(timeout=60 * SECONDS)
+        names = self.page.locator("body").inner_text()
+        raise AssertionError(f"after {LOST_CLICKS} attempts the partition is missing in the launchpad of {job}: {names[-500:]}")
 
     def launch(self, job: str, config: Mapping[str, Any], run_date: str | None = None) -> str:
         """Launch a job with its launchpad, and return its result."""

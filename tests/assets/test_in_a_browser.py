@@ -35,6 +35,9 @@ PICTURES = Path(__file__).parents[2] / "docs" / "images"
 # So wide that every asset is drawn with its details, and the part without menus and buttons.
 GRAPH, DRAWN = (1900, 860), FloatRect(x=250, y=180, width=1600, height=600)
 WINDOW = (1280, 900)
+# The middle column of an overview.
+OVERVIEW, COLUMN = (1100, 960), FloatRect(x=240, y=112, width=600, height=735)
+OWN_ASSET = "ingest/weather"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Session:
     config: Path
     past: dict[str, dict[str, str]]
     lineage: dict[str, set[str]]
+    check: str
+    figures: dict[str, str]
     plan: dict[str, str]
     config_of_choice: str
     ends: dict[str, str]
@@ -63,6 +68,9 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = ensure_demo(tmp_path_factory.mktemp("evening") / "demo")
     document = yaml.safe_load(config.read_text())
     document["lakes"] = [lake for lake in document["lakes"] if lake["name"] == "weather"]
+    # An asset of another project, which the command line reports on.
+    document["lakes"][0]["assets"] = [{"key": OWN_ASSET, "max_garbage_share": 0.1}]
+    document["storages"][0]["money"] = {"usd_per_gb_month": 0.023}
     shutil.rmtree(config.parent / "lake" / "shop")
     # The page of a group shows only groups without "/" in their names.
     more = {"page_may": ["approve", "restore"], "dagster": {"group_prefix": "gc_"}, "spark": {"master": "local[2]", "conf": TEST_CONF}}
@@ -109,21 +117,27 @@ def duration(page: DagsterPage, lakes: Path, day: date) -> Session:
     plan = page.partition("lake/deletion_plan", today, "approve_before")
     page.picture("plan")
 
+    page.resize(*OVERVIEW)
+    check = page.execute_check(OWN_ASSET, "garbage_share")
+    figures = page.overview(OWN_ASSET, "garbage_share")
+    page.picture("own-asset", COLUMN)
+    page.resize(*WINDOW)
+
     page.backfill("weather/lake_refs", *dates)
     plan_id = plan["plan_id"]
-    config_of_choice = page.choose("approve", f"lake {today} {plan_id}")
+    config_of_choice = page.choose("approve", f"{plan_id} {today} lake")
     ends = {"approve": page.launch("approve", {"approve_plan": {"config": {"plan_id": plan_id, "by": "ada", "comment": "as agreed"}}})}
     ends["apply"] = page.launch("apply", {"lake__deletion_log": {"config": {"plan_id": plan_id}}}, today)
     files.append(stored_files(lakes))
     applied = page.partition("lake/deletion_log", today, "quarantined_files")
     status = page.partition("lake/deletion_plan", today, "approve_before")["status"]
     page.picture("plan-applied")
-    page.choose("restore", f"lake {today} {plan_id}")
+    page.choose("restore", f"{plan_id} {today} lake")
     ends["restore"] = page.launch("restore", {"put_files_back": {"config": {"plan_id": plan_id, "history": True}}})
     files.append(stored_files(lakes))
     restored = page.partition("lake/deletion_log", today, "restored_files")
     past = {run_date: page.partition("weather/lake_refs", run_date, "Materialized") for run_date in dates}
-    return Session(page, lakes, past, lineage, plan, config_of_choice, ends, applied, status, restored, files)
+    return Session(page, lakes, past, lineage, check, figures, plan, config_of_choice, ends, applied, status, restored, files)
 
 
 def stored_files(lakes: Path) -> set[str]:
@@ -134,6 +148,12 @@ def stored_files(lakes: Path) -> set[str]:
 def test_lineage_connects_lake_and_storage(session: Session) -> None:
     assert {"lake_refs", "commit_graph", "reachable_snapshots", "expiry_plan", "live_files"} <= session.lineage["weather"]
     assert {"storage_inventory", "live_filter", "orphan_files", "deletion_plan", "deletion_log"} <= session.lineage["lake"]
+
+
+def test_own_asset_shows_its_observation_and_its_check(session: Session) -> None:
+    assert session.check == "Failed"
+    assert 0.1 < float(session.figures["garbage_share"]) < 1
+    assert int(session.figures["garbage_bytes"]) > 0
 
 
 def test_plan_partition_shows_decision_metadata(session: Session) -> None:
