@@ -55,7 +55,7 @@ def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str
     """
 
     def names(_: datetime | None = None) -> Sequence[str]:
-        return [_name(platform, plan) for plan in reversed(waiting_plans(platform, job))]
+        return [_name(platform, plan) for plan in waiting_plans(platform, job)]
 
     @dg.dynamic_partitioned_config(partition_fn=names)
     def config_of_partition(partition_key: str) -> Mapping[str, Any]:
@@ -94,22 +94,26 @@ def describe_waiting(platform: Platform, job: str) -> str:
     plans = waiting_plans(platform, job)
     if not plans:
         return "No plan is waiting. Launch the job `run` to make a plan." if job != "restore" else "No applied plan was found."
+    order = "" if len(plans) == 1 else ", the newest first"
     listed = "; ".join(f"{plan.header.plan_id[:SHORT_ID]} ({_describe(platform, plan)})" for plan in plans[:MAX_LISTED])
     more = f"; and {len(plans) - MAX_LISTED:,} more" if len(plans) > MAX_LISTED else ""
-    return f"{_LISTED[job]}: {listed}{more}."
+    return f"{_LISTED[job]}{order}: {listed}{more}."
 
 
 def _plan_of(partition: str) -> str:
-    return partition.rpartition(" ")[2]
+    return partition.partition(" ")[0]
 
 
 def _name(platform: Platform, plan: ListedPlan) -> str:
+    """Return the name of a choice. The id comes first, because the launchpad cuts long names."""
     header = plan.header
-    return f"{platform.config.label_of(header.storage)} {header.run_date} {header.plan_id[:SHORT_ID]}"
+    return f"{header.plan_id[:SHORT_ID]} {header.run_date} {platform.config.label_of(header.storage)}"
 
 
 def _describe(platform: Platform, plan: ListedPlan) -> str:
     header = plan.header
     files, size_bytes = (sum(getattr(amount, name) for amount in header.totals.values()) for name in ("files", "bytes"))
+    refused = ", refused by its gates" if plan.status_at(platform.clock.now()) == "refused" else ""
     edits = f", {count_of(sum(header.expiry_actions.values()), 'history edit')}" if header.expiry_actions else ""
-    return f"{platform.config.label_of(header.storage)}, {header.run_date}, {count_of(files, 'file')}, {format_bytes(size_bytes)}{edits}"
+    plan_name = f"{platform.config.label_of(header.storage)}, {header.run_date}"
+    return f"{plan_name}, {count_of(files, 'file')}, {format_bytes(size_bytes)}{edits}{refused}"

@@ -181,6 +181,15 @@ def test_launch_without_a_plan_decides_nothing(tmp_path: Path, job: str) -> None
     assert find_plan(at.config, header.plan_id).verdict.events == ()
 
 
+def test_waiting_plans_show_refusals_and_their_order(tmp_path: Path) -> None:
+    at = decision_platform(tmp_path, "approve")
+    refused = header_of(stored_plan(at, max_delete_bytes=1)).plan_id[:12]
+    newer = header_of(stored_plan(replace(at, clock=Clock(NOW + timedelta(minutes=1))), files=3)).plan_id[:12]
+    _, message = refusal(launch(at, "approve", by="kim"), "approve")
+    plans = f"{newer} (warehouse, 2026-03-14, 3 files, 300 B); {refused} (warehouse, 2026-03-14, 2 files, 200 B, refused by its gates)"
+    assert message.endswith(f"These plans wait, the newest first: {plans}.")
+
+
 @pytest.mark.parametrize("job", ["approve", "reject"])
 def test_launchpad_lists_waiting_plans_of_now(tmp_path: Path, job: str) -> None:
     at = decision_platform(tmp_path, job)
@@ -188,7 +197,7 @@ def test_launchpad_lists_waiting_plans_of_now(tmp_path: Path, job: str) -> None:
     assert partition_keys(definition) == []
     header = header_of(stored_plan(at))
     (name,) = partition_keys(definition)
-    assert name == f"warehouse 2026-03-14 {header.plan_id[:12]}"
+    assert name == f"{header.plan_id[:12]} 2026-03-14 warehouse"
     config = definition.partitioned_config.get_run_config_for_partition_key(name)
     assert config["ops"][OPS[job]]["config"]["plan_id"] == header.plan_id[:12]
     assert dg.validate_run_config(definition, config)
@@ -214,8 +223,8 @@ def test_plan_other_than_the_chosen_one_is_refused(tmp_path: Path, job: str) -> 
     at = decision_platform(tmp_path, job)
     other = header_of(stored_plan(at)).plan_id
     chosen = header_of(stored_plan(replace(at, clock=Clock(NOW + timedelta(minutes=1))), files=3)).plan_id
-    partition = f"warehouse 2026-03-14 {chosen[:12]}"
-    assert partition in partition_keys(build_definitions(at).resolve_job_def(job))
+    partition = f"{chosen[:12]} 2026-03-14 warehouse"
+    assert partition_keys(build_definitions(at).resolve_job_def(job)) == [partition, f"{other[:12]} 2026-03-14 warehouse"]
     for entered in (other, other[:12], other[:8]):
         error, message = refusal(launch_with_partition(at, job, partition, plan_id=entered, by="kim"), job)
         assert error == "UsageError"
@@ -244,7 +253,7 @@ def test_chosen_plan_is_decided(tmp_path: Path, characters: int) -> None:
 )
 def test_restore_of_files_outside_the_chosen_plan_is_refused(tmp_path: Path, config: dict[str, Any], expected: str) -> None:
     at = decision_platform(tmp_path, "restore")
-    partition = "warehouse 2026-03-14 3f9c2a71d004"
+    partition = "3f9c2a71d004 2026-03-14 warehouse"
     error, message = refusal(launch_with_partition(at, "restore", partition, **config), "restore")
     assert error == "UsageError"
     assert message.startswith(f"Partition `{partition}` names plan 3f9c2a71d004, but {expected}. ")
