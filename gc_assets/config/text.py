@@ -56,7 +56,7 @@ def read_config_text(path: Path, environment: Mapping[str, str], text: str | Non
         _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), path)
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} is not YAML: {error}") from None
+        raise UsageError(f"{path} is not YAML: {str(error).replace('<unicode string>', path.name)}") from None
     except RecursionError:
         raise UsageError(f"{path} is nested too deeply; expected the keys state, storages and lakes") from None
     if not isinstance(document, dict):

@@ -50,7 +50,7 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
     resolver = context.resolver()
     outside = [claim.address for claim in refs.claims if not claim.is_unread and resolver.resolve_one(claim.address) is None]
     if outside:
-        examples = ", ".join(sorted(outside)[:3])
+        examples = ", ".join(sorted(outside)[:3]) + (f" and {len(outside) - 3:,} more" if len(outside) > 3 else "")
         found = f"{count_of(len(outside), 'claimed prefix', 'are')} in no storage: {examples}"
         yield Finding(name, "storages", WARN, found, "Add their storage to sweep them.")
     yield from _aliases(context, refs)
