@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.errors import StateError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, Kind
@@ -188,17 +189,15 @@ def _inherited_logs(tables: RootTables, of_commits: pa.Table, expiry: pa.Table) 
             heir[current] = edit["snapshot_id"]
             current = first_parent[current]
     owners = [heir.get(commit_id) for commit_id in logs.column("commit_id").to_pylist()]
-    rank = pa.array(np.full(logs.num_rows, REACHED, np.int8))
-    inherited = logs.set_column(logs.schema.get_field_index("commit_id"), "commit_id", pa.array(owners, pa.string()))
-    inherited = inherited.set_column(logs.schema.get_field_index("rank"), "rank", rank)
+    columns = {"commit_id": pa.array(owners, pa.string()), "rank": pa.array(np.full(logs.num_rows, REACHED, np.int8))}
+    inherited = replace_columns(logs, columns)
     return inherited.filter(pc.is_valid(inherited.column("commit_id"))).cast(of_commits.schema)
 
 
 def _with_informational(roots: pa.Table) -> pa.Table:
     """Set `must_exist` to false for informational files. Graphs of earlier releases state true."""
     informational = pc.is_in(roots.column("kind"), pa.array(INFORMATIONAL_KINDS))
-    must = pc.and_(roots.column("must_exist"), pc.invert(informational))
-    return roots.set_column(roots.schema.get_field_index("must_exist"), ROOTS.field("must_exist"), must)
+    return replace_columns(roots, {"must_exist": pc.and_(roots.column("must_exist"), pc.invert(informational))})
 
 
 def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
@@ -225,7 +224,7 @@ def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> 
         "commit_id": pc.coalesce(ordered.column("commit_id").take(at), roots.column("commit_id")),
         "must_exist": pc.and_(pc.and_(live, must), roots.column("must_exist")),
     }
-    return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names})
+    return replace_columns(roots, columns)
 
 
 def _refuse_unknown_states(commits: pa.Table) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.tables import report_parts
 from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
@@ -51,10 +52,9 @@ def copy_entries(
         resolver: Resolver of the current keys.
     """
     rows = _read_rows(files, segments.paths(), MANIFEST_ENTRIES.schema, containers, resolver, storages)
-    for name, value in _DEFAULTS.items():
-        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), pc.fill_null(rows.column(name), value))
     kinds = pc.if_else(pc.is_in(rows.column("kind"), pa.array(FILE_KINDS)), rows.column("kind"), pa.scalar(Kind.DATA))
-    rows = rows.set_column(rows.schema.get_field_index("kind"), rows.schema.field("kind"), kinds)
+    defaults = {name: pc.fill_null(rows.column(name), value) for name, value in _DEFAULTS.items()}
+    rows = replace_columns(rows, {**defaults, "kind": kinds})
     writer = SegmentWriter(files, run)
     hashes = [writer.add_entries(batch) for batch in rows.to_batches()]
     writer.add(LOCATIONS_SIDE, _read_rows(files, segments.paths(LOCATIONS_SIDE), LOCATIONS, containers, resolver, storages))
@@ -71,10 +71,8 @@ def _read_rows(
         found.append(rows.filter(pc.is_in(rows.column("container"), containers)))
     rows = resolve_or_keep(pa.concat_tables(found), resolver)
     is_configured = pc.is_in(rows.column("storage"), pa.array(list(storages), pa.string()))
-    for name in ("storage", "key"):
-        kept = pc.if_else(is_configured, rows.column(name), pa.scalar(None, pa.string()))
-        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), kept)
-    return rows
+    null = pa.scalar(None, pa.string())
+    return replace_columns(rows, {name: pc.if_else(is_configured, rows.column(name), null) for name in ("storage", "key")})
 
 
 def _build_index(files: Files, segments: Segments, containers: pa.Array, rows: pa.Table, hashes: pa.Table) -> pa.Table:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.aggregation import aggregate_rows
+from gc_assets.core.arrow_rows import aggregate_rows
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine.state_scan import may_contain

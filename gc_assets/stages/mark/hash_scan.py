@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.sorted_hashes import HashSet, is_in_sorted, sort_distinct
 from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, ContainerScan, Expanding, to_kind_numbers, to_positions
 from gc_assets.stages.mark.container_states import NumberedStates, hash_keys
@@ -50,8 +51,7 @@ class HashScan(ContainerScan):
 
     def match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
         rows = hash_keys(states.direct)
-        size = pc.coalesce(rows.column("size_bytes"), rows.column("container_size_bytes"))
-        rows = rows.set_column(rows.schema.get_field_index("size_bytes"), "size_bytes", size)
+        rows = replace_columns(rows, {"size_bytes": pc.coalesce(rows.column("size_bytes"), rows.column("container_size_bytes"))})
         yield self._to_matched(rows, rows.column("witness").to_numpy())
 
     def _to_matched(self, rows: pa.Table, witness: NDArray[np.int64]) -> pa.RecordBatch:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.errors import LakeUnreadable, StateError
 from gc_assets.core.idle_branches import Branch, BranchKey, IdleRule, Sighting, explain_idle, find_rule, find_unchanged_since
 from gc_assets.core.phases import DONE, UNDONE
@@ -180,10 +181,9 @@ def keep_deleted(
 def _keep(found: Retention, is_kept: pa.ChunkedArray, reason: str) -> Retention:
     """Retain further commits, without their removals."""
     is_new = pc.and_(is_kept, pc.not_equal(found.reachable.column("state"), RETAINED))
-    reachable = found.reachable
-    for name, value in (("state", RETAINED), ("reason", reason)):
-        column = pc.if_else(is_new, pa.scalar(value, pa.string()), reachable.column(name))
-        reachable = reachable.set_column(reachable.schema.get_field_index(name), reachable.schema.field(name), column)
+    values = {"state": RETAINED, "reason": reason}
+    columns = {name: pc.if_else(is_new, pa.scalar(value, pa.string()), found.reachable.column(name)) for name, value in values.items()}
+    reachable = replace_columns(found.reachable, columns)
     rows = reachable.filter(is_new)
     commits = set(zip(rows.column("table_uuid").to_pylist(), rows.column("commit_id").to_pylist(), strict=True))
     stays = [

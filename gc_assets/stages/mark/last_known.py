@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.claims import find_table_location, find_table_prefix
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
@@ -125,8 +126,7 @@ def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
     """
     if WHOLE_LAKE not in keys:
         claims = claims.filter(pc.is_in(claims.column("table_uuid"), pa.array(sorted(keys), pa.string())))
-    at = CLAIMS.get_field_index("collect")
-    return claims.set_column(at, CLAIMS.field(at), pa.array(np.zeros(claims.num_rows, bool)))
+    return replace_columns(claims, {"collect": pa.array(np.zeros(claims.num_rows, bool))})
 
 
 def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
@@ -161,7 +161,7 @@ def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
 def as_optional_live(roots: pa.Table) -> pa.Table:
     """Mark roots as live but optional, because their absence may make a table unreadable."""
     columns = {"rank": pa.array(np.full(roots.num_rows, REACHED, np.int8)), "must_exist": pa.array(np.zeros(roots.num_rows, bool))}
-    return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names}).cast(roots.schema)
+    return replace_columns(roots, columns)
 
 
 def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) -> LastKnown | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import HELD, RootTables
 from gc_assets.state.parts import read_parts
@@ -49,8 +50,7 @@ def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.
 def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
     """Set `must_exist` to false in the rows of these addresses."""
     must = pc.and_(rows.column("must_exist"), pc.invert(pc.is_in(rows.column("address"), addresses)))
-    at = rows.schema.get_field_index("must_exist")
-    return rows.set_column(at, rows.schema.field(at), must)
+    return replace_columns(rows, {"must_exist": must})
 
 
 def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequence[str], skipped: pa.ChunkedArray) -> str | None:

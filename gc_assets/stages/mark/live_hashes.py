@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import StructType
 
-from gc_assets.core.aggregation import aggregate_rows
+from gc_assets.core.arrow_rows import aggregate_rows
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Amount
 from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct

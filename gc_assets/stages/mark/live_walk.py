@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, ROOT_KINDS, Kind
@@ -360,10 +361,8 @@ def _add_identities(metadata: pa.Table, index: pa.Table) -> pa.Table:
     """Add ETags and digests of decoded objects by address and length."""
     by = index.group_by(["container", "container_size_bytes"]).aggregate([("etag", "distinct"), ("digest", "distinct")])
     at = pc.index_in(length_identity(metadata, "address", "container_size_bytes"), length_identity(by, "container", "container_size_bytes"))
-    for name in ("etag", "digest"):
-        joined = pc.binary_join(by.column(f"{name}_distinct"), IDENTITY_SEPARATOR).take(at)
-        metadata = metadata.set_column(METADATA.get_field_index(name), METADATA.field(name), joined)
-    return metadata
+    joined = {name: pc.binary_join(by.column(f"{name}_distinct"), IDENTITY_SEPARATOR).take(at) for name in ("etag", "digest")}
+    return replace_columns(metadata, joined)
 
 
 def _count_by_storage(rows: pa.Table) -> dict[str, int]:

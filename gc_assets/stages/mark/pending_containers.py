@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.aggregation import aggregate_rows
+from gc_assets.core.arrow_rows import aggregate_rows, replace_columns
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import Kind
@@ -139,7 +139,7 @@ class FindPending:
         missing = pc.is_null(sizes)
         found = pa.array(read_sizes(self.objects, tasks.column("address").filter(missing).to_pylist()), pa.int64())
         filled = pc.replace_with_mask(sizes.combine_chunks(), missing.combine_chunks(), found)
-        return tasks.set_column(tasks.schema.get_field_index("size_bytes"), TASKS.field("size_bytes"), filled)
+        return replace_columns(tasks, {"size_bytes": filled})
 
 
 def _merge_tasks(wanted: pa.Table) -> pa.Table:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import xxhash
 from pyspark.sql import SparkSession
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.errors import StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.tables import WrittenParts, merge_written, report_parts
@@ -52,8 +53,7 @@ def are_links_unchanged(resolver: KeyResolver, links: pa.Table) -> bool:
 def resolve_rows(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
     """Replace the columns storage and key by those of the address."""
     storage, key = resolver.resolve(rows.column("address"))
-    columns = {"storage": storage, "key": key}
-    return pa.table({name: columns.get(name, rows.column(name)) for name in rows.column_names}).cast(rows.schema)
+    return replace_columns(rows, {"storage": storage, "key": key})
 
 
 def resolve_or_keep(rows: pa.Table, resolver: KeyResolver) -> pa.Table:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.claims import Claims
 from gc_assets.core.commands import command
 from gc_assets.core.deprecation import RenamedAttribute, warn_renamed_attribute
@@ -317,8 +318,7 @@ def _read_log_entries(context: RunContext, storage: str, key: str) -> pa.Table:
     found = [DELETION_LOG.schema.empty_table()]
     for source in context.state.segment_files(context.state.history(storage, DELETION_LOG.name)):
         rows = read_matching_rows(context.state, DELETION_LOG.schema, [source.path], "key", [key])
-        run_id = pc.fill_null(rows.column("run_id"), source.run_id)
-        found.append(rows.set_column(rows.schema.get_field_index("run_id"), DELETION_LOG.schema.field("run_id"), run_id))
+        found.append(replace_columns(rows, {"run_id": pc.fill_null(rows.column("run_id"), source.run_id)}))
     return pa.concat_tables(found).sort_by([("at", "ascending"), ("run_id", "ascending")])
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.aggregation import aggregate_rows
+from gc_assets.core.arrow_rows import aggregate_rows
 from gc_assets.core.commands import command
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.suggest import did_you_mean, join_names

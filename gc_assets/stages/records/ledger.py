@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.phases import ABORT, ABSENT, DONE, PURGE, QUARANTINE
 from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
@@ -77,11 +78,8 @@ def settled_entries(entries: pa.Table) -> pa.Table:
 def newest_entries(entries: pa.Table, group_by: Sequence[str]) -> pa.Table:
     """Return the last settled entry for each combination of the columns `group_by`, oldest first."""
     mine = settled_entries(entries)
-    run, token = pc.fill_null(mine.column("run_id"), ""), pc.fill_null(mine.column("token"), 0)
-    filled = mine.set_column(mine.schema.get_field_index("run_id"), "run_id", run)
-    ordered = filled.set_column(filled.schema.get_field_index("token"), "token", token).sort_by(
-        [("token", "ascending"), ("at", "ascending"), ("run_id", "ascending")]
-    )
+    filled = replace_columns(mine, {"run_id": pc.fill_null(mine.column("run_id"), ""), "token": pc.fill_null(mine.column("token"), 0)})
+    ordered = filled.sort_by([("token", "ascending"), ("at", "ascending"), ("run_id", "ascending")])
     last = ordered.append_column("row", pa.array(np.arange(ordered.num_rows))).group_by(list(group_by)).aggregate([("row", "max")])
     return ordered.take(last.sort_by("row_max").column("row_max"))
 
@@ -304,5 +302,4 @@ def _read_all_entries(files: Files, sources: Sequence[SegmentFile]) -> pa.Table:
 
 def _read_entries(files: Files, source: SegmentFile) -> pa.Table:
     entries = read_parts(files, [source.path], DELETION_LOG.schema, LOG_ENTRIES.names)
-    run_id = pc.fill_null(entries.column("run_id"), source.run_id)
-    return entries.set_column(entries.schema.get_field_index("run_id"), LOG_ENTRIES.field("run_id"), run_id)
+    return replace_columns(entries, {"run_id": pc.fill_null(entries.column("run_id"), source.run_id)})

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from gc_assets.core.aggregation import aggregate_rows
+from gc_assets.core.arrow_rows import aggregate_rows
 from gc_assets.core.graph import CommitGraph
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.engine.progress import log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
@@ -22,8 +23,7 @@ def uncommitted_objects(context: RunContext, lake_name: str) -> PublishedTable:
     refs = context.table(LAKE_REFS, lake_name)
     run = start_run(context, context.group(lake_name), UNCOMMITTED_OBJECTS)
     rows = read_parts(state.files, refs.paths(UNCOMMITTED_SIDE), UNCOMMITTED)
-    key = pc.coalesce(rows.column("key"), rows.column("address"))
-    rows = rows.set_column(rows.schema.get_field_index("key"), UNCOMMITTED.field("key"), key)
+    rows = replace_columns(rows, {"key": pc.coalesce(rows.column("key"), rows.column("address"))})
     written = write_rows(rows, UNCOMMITTED_OBJECTS, run, state.files)
     branches = rows.column("branch").drop_null().unique()
     summary = UncommittedObjectsSummary(objects=rows.num_rows, branches=len(branches))

@@ -1,10 +1,10 @@
-"""Aggregated columns keep their names."""
+"""Changed and aggregated columns keep their names."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from gc_assets.core.aggregation import aggregate_rows
+from gc_assets.core.arrow_rows import aggregate_rows, replace_columns
 
 
 def test_columns_are_aggregated_under_their_own_names() -> None:
@@ -12,3 +12,10 @@ def test_columns_are_aggregated_under_their_own_names() -> None:
     found = aggregate_rows(rows, ["key", "kind"], {"size": "max", "rank": "min"}).sort_by("key").to_pylist()
     assert found == [{"key": "a", "kind": "x", "size": 3, "rank": 3}, {"key": "b", "kind": "x", "size": 2, "rank": 4}]
     assert aggregate_rows(rows, "kind", {"size": "sum"}).to_pylist() == [{"kind": "x", "size": 6}]
+
+
+def test_replaced_columns_keep_their_position_and_type() -> None:
+    rows = pa.table({"key": pa.array(["a", "b"]), "rank": pa.array([1, 2], pa.int8()), "size": [3, 4]})
+    found = replace_columns(rows, {"rank": pa.array([7, None], pa.int64()), "key": pa.chunked_array([["c"], ["d"]])})
+    assert found.schema == rows.schema
+    assert found.to_pylist() == [{"key": "c", "rank": 7, "size": 3}, {"key": "d", "rank": None, "size": 4}]

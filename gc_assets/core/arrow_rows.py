@@ -1,10 +1,18 @@
-"""Aggregate the rows of an Arrow table."""
+"""Change and aggregate the rows of an Arrow table by the names of its columns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+
+
+def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """Replace columns. They keep their positions and types."""
+    for name, column in columns.items():
+        field = rows.schema.field(name)
+        rows = rows.set_column(rows.schema.get_field_index(name), field, column.cast(field.type))
+    return rows
 
 
 def aggregate_rows(rows: pa.Table, by: str | Sequence[str], how: Mapping[str, str]) -> pa.Table:
