@@ -8,7 +8,7 @@ earlier run is always sufficient (docs/adr/0009-unreadable-tables.md).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final
@@ -28,7 +28,7 @@ from gc_assets.stages.mark.content_roots import HELD, REACHED, RootTables, open_
 from gc_assets.stages.mark.resolution import resolve_or_keep
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import PublishedTable
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, SOURCES, SOURCES_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
@@ -195,28 +195,33 @@ def _open_last_known(context: RunContext, lake_name: str, live: PublishedTable, 
         inputs[table.name] = state.open(runs[0])
     unreadable = live.summary(LiveFilesSummary).unreadable
     never_read = {item.table_uuid or WHOLE_LAKE for item in unreadable if item.good_on is None and (item.table_uuid or item.is_whole_lake)}
-    rows = read_rows(state, LAKE_REFS, refs, columns=["table_name", "table_uuid"]).to_pylist()
-    pairs = [(row["table_name"], row["table_uuid"]) for row in rows] + [(item.table_name, item.table_uuid) for item in unreadable]
-    if LIVE_CONTENTS.name in inputs and not any(item.is_whole_lake for item in unreadable):
-        contents = read_rows(state, LIVE_CONTENTS, inputs[LIVE_CONTENTS.name], columns=["content_key", "content_id"]).to_pylist()
-        pairs += [(row["content_key"], row["content_id"]) for row in contents]
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "address"]).to_pylist()
-    uuids: dict[str, set[str]] = {}
-    for name, uuid in pairs:
-        if name is not None and uuid is not None:
-            uuids.setdefault(name, set()).add(uuid)
     return LastKnown(
         state.files,
         live.receipt.run_date,
         open_root_tables(context, lake_name, inputs),
         tuple(live.paths(UNREADABLE_ROOTS_SIDE)),
         (*refs.paths(CLAIMS_SIDE), *live.paths(CLAIMS_SIDE)),
-        uuids,
+        _read_uuids(state, inputs, unreadable),
         frozenset(never_read),
         unreadable,
         {row["table_uuid"]: row["address"] for row in sources if row["table_uuid"] is not None},
         context.resolver(),
     )
+
+
+def _read_uuids(state: State, inputs: Mapping[str, PublishedTable], unreadable: Sequence[Unreadable]) -> dict[str, set[str]]:
+    """Read the uuids of tables, and the ids of contents of a server, by name."""
+    rows = read_rows(state, LAKE_REFS, inputs[LAKE_REFS.name], columns=["table_name", "table_uuid"]).to_pylist()
+    pairs = [(row["table_name"], row["table_uuid"]) for row in rows] + [(item.table_name, item.table_uuid) for item in unreadable]
+    if LIVE_CONTENTS.name in inputs and not any(item.is_whole_lake for item in unreadable):
+        contents = read_rows(state, LIVE_CONTENTS, inputs[LIVE_CONTENTS.name], columns=["content_key", "content_id"]).to_pylist()
+        pairs += [(row["content_key"], row["content_id"]) for row in contents]
+    uuids: dict[str, set[str]] = {}
+    for name, uuid in pairs:
+        if name is not None and uuid is not None:
+            uuids.setdefault(name, set()).add(uuid)
+    return uuids
 
 
 def _input_runs(table: PublishedTable) -> dict[str, str]:

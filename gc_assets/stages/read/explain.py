@@ -168,23 +168,27 @@ def _describe_need(chain: tuple[Link, ...]) -> str:
     return f"{first.what} {first.name} needs it" + (f" ({first.detail})" if first.detail else "")
 
 
+def _describe_planned(summary: dict[str, Any], plan: dict[str, Any], orphan: dict[str, Any] | None) -> tuple[str, str]:
+    refused = summary["plan_refused_by"]
+    reason = plan["reason"]
+    if (dropped := summary.get("dropped")) is not None and reason == DROPPED:
+        reason += f": {dropped['name']} (missed by the run of {dropped['gone_since']:%Y-%m-%d %H:%M} UTC)"
+    if orphan is not None and orphan["last_commit_id"] is not None:
+        reason += f", last needed by commit {orphan['last_commit_id']}"
+    sentence = f"No live commit needs it ({reason}): plan {summary['plan_id'][:12]} would {plan['action']} it"
+    sentence += f", once it has edited the history of lake {orphan['held_by']}." if plan["after_expiry"] and orphan else "."
+    status = summary["plan_status"]
+    if status == "rejected":
+        return "rejected", f"{sentence} The plan was rejected."
+    if status not in {None, *_OPEN}:
+        return "waiting", f"{sentence} But the plan is {status}, so it does not change the file any more. Run again."
+    return ("refused", f"{sentence} The plan is refused by {', '.join(refused)}.") if refused else ("planned", sentence)
+
+
 def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tuple[str, str]:
     plan, orphan, listed = summary.get("plan"), summary.get("orphan"), summary.get("inventory")
     if plan is not None:
-        refused = summary["plan_refused_by"]
-        reason = plan["reason"]
-        if (dropped := summary.get("dropped")) is not None and reason == DROPPED:
-            reason += f": {dropped['name']} (missed by the run of {dropped['gone_since']:%Y-%m-%d %H:%M} UTC)"
-        if orphan is not None and orphan["last_commit_id"] is not None:
-            reason += f", last needed by commit {orphan['last_commit_id']}"
-        sentence = f"No live commit needs it ({reason}): plan {summary['plan_id'][:12]} would {plan['action']} it"
-        sentence += f", once it has edited the history of lake {orphan['held_by']}." if plan["after_expiry"] and orphan else "."
-        status = summary["plan_status"]
-        if status == "rejected":
-            return "rejected", f"{sentence} The plan was rejected."
-        if status not in {None, *_OPEN}:
-            return "waiting", f"{sentence} But the plan is {status}, so it does not change the file any more. Run again."
-        return ("refused", f"{sentence} The plan is refused by {', '.join(refused)}.") if refused else ("planned", sentence)
+        return _describe_planned(summary, plan, orphan)
     if orphan is not None and orphan["reason"] == FOREIGN:
         claim = orphan["lake"]
         return (

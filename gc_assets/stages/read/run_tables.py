@@ -6,7 +6,7 @@ Tables are read with Arrow, part by part, and only the sums are kept in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -77,15 +77,23 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
     named = {(item.lake, item.table) for item in found}
     files = sum(context.table(LIVE_FILES, lake).summary(LiveFilesSummary).files for lake in lakes)
     counted = bool(storages) and files <= MAX_COUNTED_FILES
-    usages: dict[tuple[str, str | None], list[TableUsage]] = {(item.lake, item.table): [] for item in found}
-    for usage in usage_by_table(context, storages) if counted else ():
-        is_dropped = with_dropped and usage.table is not None and usage.table.endswith(DROPPED_MARK)
-        usages.setdefault((usage.lake, usage.table if is_dropped or (usage.lake, usage.table) in usages else None), []).append(usage)
+    usages = _group_usages(usage_by_table(context, storages) if counted else (), named, with_dropped=with_dropped)
     found += [RunTable(lake, name, "", 0, 0) for lake, name in usages.keys() - named if name is not None and lake in lakes]
     found += [RunTable(lake, CURRENT_STATE, "", 0, 0) for lake in lakes if (lake, None) in usages and (lake, None) not in named]
     tables = [None if item.table == CURRENT_STATE and (item.lake, item.table) not in named else item.table for item in found]
     rows = [_add_files(context, item, usages[item.lake, table]) if counted else item for item, table in zip(found, tables, strict=True)]
     return sorted(rows, key=lambda item: (-item.expired.bytes - item.garbage.bytes, -item.expiring, item.lake, item.table or ""))
+
+
+def _group_usages(
+    found: Iterable[TableUsage], named: Collection[tuple[str, str | None]], *, with_dropped: bool
+) -> dict[tuple[str, str | None], list[TableUsage]]:
+    """Group by lake and table. The files of unnamed tables have the table None."""
+    usages: dict[tuple[str, str | None], list[TableUsage]] = {key: [] for key in named}
+    for usage in found:
+        is_dropped = with_dropped and usage.table is not None and usage.table.endswith(DROPPED_MARK)
+        usages.setdefault((usage.lake, usage.table if is_dropped or (usage.lake, usage.table) in usages else None), []).append(usage)
+    return usages
 
 
 def _add_files(context: RunContext, item: RunTable, usages: Sequence[TableUsage]) -> RunTable:

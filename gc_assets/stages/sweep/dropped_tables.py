@@ -264,12 +264,15 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
     claims, _ = effective_claims(context, storage_name, tables)
     present, of_lakes = _present_prefixes(context, storage_name, claims)
     now, unreadable = context.clock.now(), _list_unreadable(context, live)
-    stored = [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed]
-    accepted = _accepted_times(context, storage_name, [item.table for item in stored])
-    # A user may have withdrawn an acceptance since.
-    stored = [item if index in accepted else replace(item, accepted_at=None) for index, item in enumerate(stored)]
+    stored = _without_withdrawn(context, storage_name, [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed])
     decided = [item if item.waits_for is not None else _add_state(context, item, now, unreadable) for item in stored]
     return DroppedPrefixes(tuple(_hold_used(context, decided)), present, of_lakes)
+
+
+def _without_withdrawn(context: RunContext, storage_name: str, stored: list[DroppedTable]) -> list[DroppedTable]:
+    """Remove the acceptances that users have withdrawn since."""
+    accepted = _accepted_times(context, storage_name, [item.table for item in stored])
+    return [item if index in accepted else replace(item, accepted_at=None) for index, item in enumerate(stored)]
 
 
 def _hold_used(context: RunContext, decided: list[DroppedTable]) -> list[DroppedTable]:
