@@ -155,13 +155,16 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
             gone.append(item)
     lost = Counter(item.lake for item in gone if item.gone_since is None)
     for item in gone:
-        lake = by_lake[item.lake]
-        is_replaced = item.table_name is not None and item.table_name in lake.names
-        if item.gone_since is None:
-            known = lost[item.lake] + len(lake.tables)
-            item = replace(item, gone_since=lake.seen_at, lost_tables=lost[item.lake], known_tables=known)
-        found[item.lake, item.table_uuid] = replace(item, replaced=is_replaced)
+        found[item.lake, item.table_uuid] = _as_missed(item, by_lake[item.lake], lost[item.lake])
     return sorted(found.values(), key=lambda item: (item.lake, item.table_name or "", item.table_uuid))
+
+
+def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
+    """Return a table that its lake does not list. `lost` is the number of tables missed first now."""
+    is_replaced = table.table_name is not None and table.table_name in lake.names
+    if table.gone_since is None:
+        table = replace(table, gone_since=lake.seen_at, lost_tables=lost, known_tables=lost + len(lake.tables))
+    return replace(table, replaced=is_replaced)
 
 
 def as_listed(table: RememberedTable) -> RememberedTable:
