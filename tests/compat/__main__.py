@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -112,7 +113,9 @@ def _pytest(python: Path, folder: Path, files: Sequence[str], name: str, depth: 
             running.kill()
             return f"failed: no result within {TIMEOUT_SECONDS} s"
         except KeyboardInterrupt:
-            running.wait(STOPPED_WITHIN_SECONDS)  # the whole group gets the signal, and pytest stops its servers
+            with suppress(subprocess.TimeoutExpired):
+                running.wait(STOPPED_WITHIN_SECONDS)  # the whole group gets the signal, and pytest stops its servers
+            running.kill()
             raise
     if code == 0:
         return ""
