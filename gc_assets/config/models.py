@@ -388,6 +388,11 @@ class LakeConfig(_RecordOwner):
         """Waiting time before the files of a dropped table are collected, or None to keep them."""
         return None
 
+    @property
+    def collects_failed_creations(self) -> bool:
+        """Whether metadata of unknown tables without snapshots is garbage in the tables' locations."""
+        return False
+
     def collects(self, table_name: str | None) -> bool:
         """Check if the configuration selects a table of this name for collection."""
         del table_name

@@ -250,8 +250,6 @@ def foreign_metadata(
     junk: int = 0,
     junk_samples: Sequence[str] = (),
     dead: Sequence[str] = (),
-    empty: int = 0,
-    empty_samples: Sequence[str] = (),
 ) -> GateResult:
     """Fail if a claimed prefix contains metadata that does not belong to any configured lake.
 
@@ -262,9 +260,6 @@ def foreign_metadata(
             their directory but do not fail the gate.
         junk_samples: Sample keys of such files.
         dead: Tables accepted as dead by users.
-        empty: Number of metadata files of empty tables in the locations of known tables. They are
-            kept and do not fail the gate.
-        empty_samples: Sample keys of such files.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
@@ -278,11 +273,6 @@ def foreign_metadata(
         message += (
             f" {count_of(junk, 'object', 'are')} named like metadata, without its content; the files in their directories are kept: "
             f"{show_list(junk_samples, separator='; ')}."
-        )
-    if empty:
-        message += (
-            f" {count_of(empty, 'metadata file')} of empty tables in the locations of known tables {'is' if empty == 1 else 'are'} kept. "
-            f"pyiceberg leaves such a file if it creates a table that exists: {show_list(empty_samples, separator='; ')}."
         )
     if dead:
         message += f" {len(dead):,} are accepted as dead: {show_list(dead, separator='; ')}."

@@ -483,8 +483,6 @@ class OrphanFilesSummary(Summary):
             of older releases, in which all near misses do.
         junk: Files named like metadata without being metadata. The files in their directories are
             kept.
-        empty_tables: Metadata of unknown tables without snapshots in the locations of known tables.
-            These files are kept.
         foreign: Files in claims that may belong to others, by claim and rule. Their total is part
             of `by_reason`.
         foreign_claims: Number of pairs of claim and rule, of which `foreign` contains the largest.
@@ -518,8 +516,6 @@ class OrphanFilesSummary(Summary):
     foreign_metadata_count: int
     junk: tuple[str, ...] = ()
     junk_count: int = 0
-    empty_tables: tuple[str, ...] = ()
-    empty_tables_count: int = 0
     behind_links: tuple[str, ...]
     behind_links_count: int
     false_negatives: int

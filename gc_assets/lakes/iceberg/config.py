@@ -141,6 +141,11 @@ class IcebergLakeConfig(LakeConfig):
     tables: tuple[str, ...] = ("*",)
     retention: IcebergRetention = Field(default_factory=lambda: IcebergRetention())
     history: HistoryConfig = Field(default_factory=lambda: HistoryConfig())
+    failed_creations: Literal["refuse", "collect"] = Field(
+        default="refuse",
+        description="`collect`: the first metadata of an unknown table without snapshots, in the location of a known table, is garbage. "
+        "Use it only if no other catalog has tables in these locations.",
+    )
     _merged_properties: tuple[str, ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
@@ -201,7 +206,13 @@ class IcebergLakeConfig(LakeConfig):
         found = self.model_dump(mode="json", exclude={"catalog"})
         if self.retention.unused_metadata == "keep":  # the digests of 0.3 do not contain the key
             del found["retention"]["unused_metadata"]
+        if self.failed_creations == "refuse":
+            del found["failed_creations"]
         return found
+
+    @property
+    def collects_failed_creations(self) -> bool:
+        return self.failed_creations == "collect"
 
     @property
     def dropped_after(self) -> timedelta | None:

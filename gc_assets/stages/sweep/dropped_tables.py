@@ -6,7 +6,7 @@ and applies read it, and check again what may have changed since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -117,11 +117,11 @@ class DroppedTables:
             ),
         }
 
-    def metadata_directories(self, context: RunContext, storage_name: str) -> set[str]:
-        """Return the directories with the newest known metadata of the dropped tables."""
+    def metadata_directories(self, context: RunContext, storage_name: str, lakes: Collection[str]) -> set[str]:
+        """Return the directories with the newest known metadata of the dropped tables of these lakes."""
         resolver, found = context.resolver(), set[str]()
-        for item in self.tables:
-            resolved = resolver.resolve_one(item.table.metadata_location) if item.table.metadata_location is not None else None
+        for table in (item.table for item in self.tables if item.table.lake in lakes):
+            resolved = resolver.resolve_one(table.metadata_location) if table.metadata_location is not None else None
             if resolved is not None and resolved[0] == storage_name:
                 found.add(directory_of(resolved[1]))
         return found

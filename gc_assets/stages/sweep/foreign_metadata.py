@@ -28,7 +28,7 @@ from gc_assets.stages.sweep.known_tables import KnownTable
 
 # Formats without a lake kind whose tables have a catalog of their own, recognised by name only.
 OTHERS: Final = MetadataPattern("|".join(item.sign.replace("?P<root>", "?:") for item in OTHER_FORMATS if item.is_table))
-FOREIGN: Final = pa.schema([("key", pa.string()), ("reason", pa.string()), ("is_junk", pa.bool_()), ("is_empty", pa.bool_())])
+FOREIGN: Final = pa.schema([("key", pa.string()), ("reason", pa.string()), ("is_junk", pa.bool_())])
 
 
 def foreign_metadata(
@@ -39,13 +39,13 @@ def foreign_metadata(
     known_tables: Mapping[str, KnownTable],
     dead: Sequence[DeadTable] = (),
     own_directories: Collection[str] = (),
+    collected_directories: Collection[str] = (),
 ) -> DataFrame:
-    """Find the foreign suspects, with the reason (columns `FOREIGN`).
+    """Find the foreign suspects, with the reason (columns key, reason, is_junk).
 
     `is_junk` marks files named like metadata that are not readable as such, one in each directory.
     In `own_directories`, a fragment of such a file is the leftover of a failed write and is not
-    returned. `is_empty` marks the first metadata of an unknown table without snapshots, next to
-    the metadata of a known table in the same location.
+    returned.
 
     If a metadata file contains a newer snapshot than the catalogs know, the catalog is a copy or
     its writers moved to another one. If the table is in use, only old metadata counts: young
@@ -58,9 +58,18 @@ def foreign_metadata(
         dead: Tables that a user accepted as dead. They are not foreign at the accepted location,
             unless they were written to after that.
         own_directories: Directories with the live metadata of tables that this run read.
+        collected_directories: Those of lakes whose users exclude other catalogs. In these, the first
+            metadata of an unknown table without snapshots is the leftover of a failed creation.
     """
     classifier = MetadataClassifier(
-        storage_name, resolver, objects, known_tables, metadata_patterns(), tuple(dead), frozenset(own_directories)
+        storage_name,
+        resolver,
+        objects,
+        known_tables,
+        metadata_patterns(),
+        tuple(dead),
+        frozenset(own_directories),
+        frozenset(collected_directories),
     )
     return map_arrow(suspects.select("key", "last_modified", "is_old"), classifier, FOREIGN)
 
@@ -83,7 +92,6 @@ class _Foreign(NamedTuple):
 
     reason: str
     is_junk: bool = False
-    is_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,7 @@ class MetadataClassifier:
     metadata_patterns: tuple[MetadataPattern, ...]
     dead: tuple[DeadTable, ...] = ()
     own_directories: frozenset[str] = frozenset()
+    collected_directories: frozenset[str] = frozenset()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         directories_with_junk = set[str]()
@@ -136,7 +145,7 @@ class MetadataClassifier:
         # that may still use the table.
         if known is None or (known.dropped and found.newest is not None and found.newest > known.newest):
             reason = self._check_unknown(key, max(found.newest or 0, int(modified.timestamp() * 1000)), found)
-            return None if reason is None else _Foreign(reason, is_empty=known is None and self._is_empty(key, found))
+            return None if reason is None else _Foreign(reason)
         name = f"{found.noun} {show(found.uuid)}"
         if found.newest is None:
             return _Foreign(f"metadata of {name} in a format version that gc-assets does not support, so its age is unknown", is_junk=True)
@@ -150,21 +159,24 @@ class MetadataClassifier:
         record = next((item for item in self.dead if item.table_uuid == read_table_id(uuid) and key.startswith(item.prefix)), None)
         if record is None:
             directory = directory_of(key)
+            is_failed_creation = self._is_failed_creation(directory, found)
+            if is_failed_creation and directory in self.collected_directories:
+                return None
             location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")
             way_out = f"; if it is dead: `{command('accept', uuid, location, by='WHO')}`" if directory not in {"", "metadata"} else ""
             if found.noun == "view":
                 return f"view {show(uuid)}, which is not among the views that the configured catalogs list{way_out}"
-            return f"table {show(uuid)}, which is in no configured catalog{way_out}"
+            hint = " (or left by a failed creation, see `failed_creations` in docs/configuration.md)" if is_failed_creation else ""
+            return f"table {show(uuid)}, which is in no configured catalog{hint}{way_out}"
         if record.is_alive_at(written_ms):
             return f"{record}, but it was written to after that: add its catalog to lakes.yaml"
         return None
 
-    def _is_empty(self, key: str, found: TableIdentity) -> bool:
+    def _is_failed_creation(self, directory: str, found: TableIdentity) -> bool:
         """Return True for the first metadata of an empty table in the location of a known table.
 
-        If another catalog has this table, its first commit writes metadata to the same directory.
+        It can also belong to a table of another catalog, which may write all later files elsewhere.
         """
-        directory = directory_of(key)
         if found.location_if_empty is None or directory not in self.own_directories:
             return False
         return self.resolver.resolve_one(f"{found.location_if_empty.rstrip('/')}/metadata/x") == (self.storage_name, f"{directory}/x")

@@ -432,8 +432,6 @@ def _summarize(
         foreign_metadata_count=len(checks.foreign.messages),
         junk=tuple(f"{key}: {reason}" for key, reason in checks.foreign.junk.items())[:MAX_SAMPLES],
         junk_count=len(checks.foreign.junk),
-        empty_tables=tuple(checks.foreign.empty[:MAX_SAMPLES]),
-        empty_tables_count=len(checks.foreign.empty),
         behind_links=tuple(checks.behind_links[:MAX_SAMPLES]),
         behind_links_count=len(checks.behind_links),
         false_negatives=stopped[FALSE_NEGATIVES_SIDE],

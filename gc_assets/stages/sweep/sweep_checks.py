@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Owner, find_table_prefix
@@ -28,11 +28,10 @@ from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, SPLIT_SUSPE
 from gc_assets.stages.sweep.exact_comparison import find_twins
 from gc_assets.stages.sweep.foreign_metadata import directory_of, foreign_metadata, metadata_patterns
 from gc_assets.stages.sweep.known_tables import known_tables
-from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import (
     CANDIDATES,
     IDENTITY_SEPARATOR,
@@ -48,8 +47,6 @@ from gc_assets.stores.protocol import LookUp
 
 # Largest number of objects that a check returns. A gate shows the first of them and their number.
 MAX_NAMED: Final = 1_000
-# Largest number of foreign metadata files that a check reads, including those of empty tables.
-MAX_FOREIGN: Final = 20_000
 # Largest number of suspects that this process reads, one after the other.
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
@@ -229,19 +226,15 @@ class ForeignMetadata:
         junk: Keys of files that are no valid metadata, with the reason.
         dropped: Reasons why dropped tables wait, by prefix: metadata under their claims that is not
             their own, or newer than the last known one.
-        empty: Keys of the first metadata of tables without snapshots.
     """
 
     messages: list[str]
     junk: dict[str, str]
     dropped: dict[str, str] = field(default_factory=dict[str, str])
-    empty: tuple[str, ...] = ()
 
     def protected_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes that are not deleted: possible tables around junk, and metadata of
-        empty tables.
-        """
-        return tuple(sorted({*map(find_table_prefix, self.junk), *self.empty}))
+        """Return the prefixes of possible tables around junk, whose files are not deleted."""
+        return tuple(sorted(set(map(find_table_prefix, self.junk))))
 
 
 def find_foreign_metadata(
@@ -255,8 +248,7 @@ def find_foreign_metadata(
 ) -> ForeignMetadata:
     """Find metadata of unconfigured tables and repositories.
 
-    At most `MAX_NAMED` files are returned, and those of empty tables in addition. If there are
-    more, none of them is treated as junk. Beyond `MAX_FOREIGN` files, empty tables count too.
+    At most `MAX_NAMED` files are returned. If there are more, none of them is treated as junk.
 
     Args:
         suspects: Parts with the columns `CANDIDATES`.
@@ -272,39 +264,32 @@ def find_foreign_metadata(
         spark = choose_session(spark, sum(graph.rows for graph in graphs), sum(len(graph.paths()) for graph in graphs))
     frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
-    known, directories = add_dropped(known_tables(context), dropped), _metadata_directories(context, storage_name)
-    dead = dead_tables(context, storage_name)
+    known, dead = add_dropped(known_tables(context), dropped), dead_tables(context, storage_name)
+    lakes = [lake.name for lake in context.config.lakes]
+    collecting = [lake.name for lake in context.config.lakes if lake.collects_failed_creations]
+    directories, collected = (_metadata_directories(context, storage_name, names) for names in (lakes, collecting))
     waiting: dict[str, str] = {}
-    empty: list[str] = []
     if dropped.claims:
         split = map_arrow(frame, SuspectSplit(dropped.prefixes), SPLIT_SUSPECTS)
         inside, frame = split.filter("dropped_prefix is not null"), split.filter("dropped_prefix is null")
-        own = directories | dropped.metadata_directories(context, storage_name)
-        inner = foreign_metadata(inside, storage_name, context.resolver(), context.objects(), known, dead, own)
-        rows, empty = _split_empty(inner)
-        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in rows], MAX_NAMED)
-    found = foreign_metadata(frame, storage_name, context.resolver(), context.objects(), known, dead, directories)
-    rows, more = _split_empty(found)
+        own = directories | dropped.metadata_directories(context, storage_name, lakes)
+        failed = collected | dropped.metadata_directories(context, storage_name, collecting)
+        inner = foreign_metadata(inside, storage_name, context.resolver(), context.objects(), known, dead, own, failed)
+        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in collect(inner.limit(MAX_NAMED))], MAX_NAMED)
+    found = foreign_metadata(frame, storage_name, context.resolver(), context.objects(), known, dead, directories, collected)
+    rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     messages = [f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk]
-    return ForeignMetadata(messages, junk, waiting, (*empty, *more))
+    return ForeignMetadata(messages, junk, waiting)
 
 
-def _split_empty(found: DataFrame) -> tuple[list[Row], list[str]]:
-    """Return at most `MAX_NAMED` foreign files, and the keys of empty tables, both sorted by key."""
-    rows = sorted(collect(found.limit(MAX_FOREIGN)), key=lambda row: row["key"])
-    if len(rows) == MAX_FOREIGN:
-        return rows[:MAX_NAMED], []
-    return [row for row in rows if not row["is_empty"]][:MAX_NAMED], [row["key"] for row in rows if row["is_empty"]]
-
-
-def _metadata_directories(context: RunContext, storage_name: str) -> set[str]:
-    """Return the directories with current metadata of tables that this run read.
+def _metadata_directories(context: RunContext, storage_name: str, lakes: Sequence[str]) -> set[str]:
+    """Return the directories with current metadata of tables of these lakes that this run read.
 
     Directories of earlier metadata that the current one names are included.
     """
-    files, live = context.state.files, live_tables(context)
-    refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
+    files = context.state.files
+    live, refs = ([context.table(table, lake) for lake in lakes] for table in (LIVE_FILES, LAKE_REFS))
     kinds = pa.array(sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns()))), pa.string())
     columns = ["storage", "key", "kind"]
     current = read_parts(files, [path for table in live for path in table.paths(METADATA_SIDE)], METADATA, columns)
