@@ -118,7 +118,7 @@ class DroppedTables:
         }
 
     def metadata_directories(self, context: RunContext, storage_name: str, lakes: Collection[str]) -> set[str]:
-        """Return the directories with the newest known metadata of the dropped tables of these lakes."""
+        """Return the directories of the newest known metadata of dropped tables of these lakes."""
         resolver, found = context.resolver(), set[str]()
         for table in (item.table for item in self.tables if item.table.lake in lakes):
             resolved = resolver.resolve_one(table.metadata_location) if table.metadata_location is not None else None
