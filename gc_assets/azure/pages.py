@@ -109,11 +109,15 @@ def _parse_page(items: list[Any], marker: str | None, versions: bool) -> ListedP
         [blob.etag.strip('"') for blob in files],
         [getattr(blob.blob_tier, "value", blob.blob_tier) for blob in files],
         [item.name.encode() for item in items if isinstance(item, BlobPrefix)],
-        [blob.version_id or "" for blob in files] if versions else [],
-        [bool(blob.is_current_version or not blob.version_id) for blob in files] if versions else [],
-        [False for _ in files] if versions else [],
+        *(_version_columns(files) if versions else ([], [], [])),
     )
     return ListedPage(page, marker or None, len(blobs) - len(files))
+
+
+def _version_columns(files: list[Any]) -> tuple[list[str], list[bool], list[bool]]:
+    """Return the columns version_ids, latest and markers of a page."""
+    latest = [bool(blob.is_current_version or not blob.version_id) for blob in files]
+    return [blob.version_id or "" for blob in files], latest, [False] * len(files)
 
 
 def _require_progress(listed: ListedPage, last: bytes | None, marker: str | None, prefix: bytes, location: str) -> None:

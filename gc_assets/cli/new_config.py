@@ -41,7 +41,7 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
     Raises:
         UsageError: If a place has no lake.
     """
-    from gc_assets.core.paths import AZURE, FILE, is_in_bucket, parse_address, scheme_of
+    from gc_assets.core.paths import FILE, is_in_bucket, scheme_of
     from gc_assets.lakes.discovery import DiscoveryTarget, list_folders
     from gc_assets.lakes.kinds import discover
     from gc_assets.stores.store import open_objects
@@ -50,11 +50,7 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
     addresses: list[str] = []
     found: list[DiscoveredLake] = []
     for given in places:
-        is_container = scheme_of(given) == AZURE and parse_address(given) is not None
-        if "@" in given.partition("://")[2].partition("/")[0] and not is_container:
-            raise UsageError("credentials in an address are refused. Set the variables of gc-assets init --help.")
-        is_path = scheme_of(given) == FILE and not given.startswith("file:")
-        address = str(Path(given).resolve()) if is_path else given
+        address = _to_address(given)
         try:
             lakes = [lake for folder in list_folders(address) for lake in discover(DiscoveryTarget(folder, objects, os.environ))]
             lakes += _discover_next_to(address, objects)
@@ -69,6 +65,21 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
         found += new
         addresses += [address] if (scheme_of(address) == FILE or is_in_bucket(address)) and not Path(address).is_file() else []
     return addresses, found
+
+
+def _to_address(place: str) -> str:
+    """Return the absolute path of a local place, and any other place unchanged.
+
+    Raises:
+        UsageError: If the place contains credentials.
+    """
+    from gc_assets.core.paths import AZURE, FILE, parse_address, scheme_of
+
+    is_container = scheme_of(place) == AZURE and parse_address(place) is not None
+    if "@" in place.partition("://")[2].partition("/")[0] and not is_container:
+        raise UsageError("credentials in an address are refused. Set the variables of gc-assets init --help.")
+    is_path = scheme_of(place) == FILE and not place.startswith("file:")
+    return str(Path(place).resolve()) if is_path else place
 
 
 def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:

@@ -149,7 +149,6 @@ def _print_listings(context: RunContext) -> None:
 
 def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) -> None:
     from gc_assets.stages.read.reversibility import reversibility_json
-    from gc_assets.stages.records.purged_files import describe_quarantine
 
     active_plans = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
@@ -159,22 +158,34 @@ def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) 
         )
     elif not active_plans:
         print_message("Nothing to do: no plan contains a file." if plans else "The selection includes no storage, so there is no plan.")
-    for header in plans if not active_plans else ():
-        if text := describe_quarantine(platform.run_context(header.run_date), header.storage):
-            print_message(f"{platform.config.label_of(header.storage)}: {text}")
+    if not active_plans:
+        _print_quarantines(platform, plans)
     for header in plans:
-        if text := _foreign_files(header):
-            print_message(f"{header.storage}: {text}")
-        for item in header.left_out:
-            print_message(f"{platform.config.label_of(header.storage)}: {item}.")
-        for text in header.warnings:
-            print_message(f"{platform.config.label_of(header.storage)}: {text}", "warn")
+        _print_notes(platform.config.label_of(header.storage), header)
     for text in sorted({text for header in plans for text in header.unsafe}):
         print_message(f"Warning: {text}.", "warn")
     for header in active_plans:
         _print_plan(platform.config, header, format_)
     if any(header.failed_gates for header in active_plans):
         raise click.exceptions.Exit(3)
+
+
+def _print_quarantines(platform: Platform, plans: Sequence[PlanHeader]) -> None:
+    from gc_assets.stages.records.purged_files import describe_quarantine
+
+    for header in plans:
+        if text := describe_quarantine(platform.run_context(header.run_date), header.storage):
+            print_message(f"{platform.config.label_of(header.storage)}: {text}")
+
+
+def _print_notes(label: str, header: PlanHeader) -> None:
+    """Print what the plan of a storage leaves out, and its warnings."""
+    if text := _foreign_files(header):
+        print_message(f"{label}: {text}")
+    for item in header.left_out:
+        print_message(f"{label}: {item}.")
+    for text in header.warnings:
+        print_message(f"{label}: {text}", "warn")
 
 
 def _foreign_files(header: PlanHeader) -> str | None:

@@ -175,7 +175,7 @@ class MetadataClassifier:
     def _is_failed_creation(self, directory: str, found: TableIdentity) -> bool:
         """Return True for the first metadata of an empty table in the location of a known table.
 
-        It can also belong to a table of another catalog, which may write all later files to other places.
+        It can also belong to a table of another catalog, which may write later files to other places.
         """
         if found.location_if_empty is None or directory not in self.own_directories:
             return False
