@@ -178,7 +178,8 @@ def main() -> None:
     try:
         cli(prog_name="gc-assets")
     except SystemExit as end:
-        codes.append(int(end.code or 0))
+        if isinstance(end.code, int):  # Python prints any other value itself
+            codes.append(end.code)
         raise
     except BrokenPipeError:  # the reader (head, less) has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
