@@ -425,18 +425,12 @@ def _require_addresses(table: TableMetadata, resolver: KeyResolver) -> None:
 
 
 def _build_claims(registrations: Iterable[Registration], protected: set[str]) -> tuple[Claim, ...]:
-    """Return one claim per location.
+    """Return one claim per location and table, because several tables can share a location.
 
     The locations of a table in `protected` are never collected, even inside another table.
     """
-    claims: dict[str, Claim] = {}
-    for item in registrations:
-        for location in item.table.locations:
-            address = location.rstrip("/") + "/"
-            known = claims.get(address)
-            if known is None or known.collect:
-                claims[address] = Claim(address, item.table.table_uuid, item.name, collect=item.table.table_uuid not in protected)
-    return tuple(claims.values())
+    found = {(location.rstrip("/") + "/", item.table.table_uuid): item.name for item in registrations for location in item.table.locations}
+    return tuple(Claim(address, uuid, name, collect=uuid not in protected) for (address, uuid), name in found.items())
 
 
 def _claim_unread(unreadable: Sequence[UnreadableTable]) -> Iterator[Claim]:
