@@ -61,10 +61,13 @@ class AcceptedPrefix:
     Attributes:
         prefix: Prefix ending in `/`.
         before: Only files modified before this time are accepted.
+        of_table: True for the location of a dead table or repository. It does not accept files that
+            the format of the lake never writes.
     """
 
     prefix: str
     before: datetime
+    of_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,20 +263,22 @@ class _Verdict:
         """Return the rule by which a file is foreign. `is_own` is True if the lake's writers give
         such names, `is_hidden` if it has an unnamed hidden name.
         """
-        if self.root is not None and not is_own and not self._accepts(modified, self.root):
+        if self.root is not None and not is_own and not self._accepts(modified, self.root, of_tables=False):
             return OTHER_FORMAT
         since = self.since if is_own else self.seen
         if since is not None and (modified is None or modified < since) and not self._accepts(modified):
             return NEW_CLAIM
-        if (self.hidden is not None or is_hidden) and not self._accepts(modified, self.hidden or ""):
+        of_tables = self.hidden is not None  # the location of a dead table may be a hidden directory
+        if (self.hidden is not None or is_hidden) and not self._accepts(modified, self.hidden or "", of_tables=of_tables):
             return HIDDEN_PATH
-        if has_unknown_path and not self._accepts(modified):
+        if has_unknown_path and not self._accepts(modified, of_tables=False):
             return UNKNOWN_PATH
         return UNKNOWN_DIRECTORY if self.is_unknown and not is_own and not self._accepts(modified) else None
 
-    def _accepts(self, modified: datetime | None, within: str = "") -> bool:
+    def _accepts(self, modified: datetime | None, within: str = "", *, of_tables: bool = True) -> bool:
         """Check if a record accepts a file. Its prefix must be inside `within`."""
-        return modified is not None and any(modified < item.before and item.prefix.startswith(within) for item in self.accepted)
+        accepted = (item for item in self.accepted if of_tables or not item.of_table)
+        return modified is not None and any(modified < item.before and item.prefix.startswith(within) for item in accepted)
 
 
 @dataclass(frozen=True, slots=True)

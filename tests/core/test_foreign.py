@@ -158,6 +158,8 @@ def test_other_paths_than_those_of_the_format_are_foreign(key: str, rule: str | 
     assert bool(given.find_targets(files)) == (rule is not None)
     accepted = replace(given, accepted=tuple(AcceptedPrefix(prefix, NOW) for prefix in PREFIXES))
     assert accepted.find_foreign(files, ()).to_pylist() == [None]
+    dead = replace(given, accepted=tuple(AcceptedPrefix(prefix, NOW, of_table=True) for prefix in PREFIXES))
+    assert dead.find_foreign(files, ()).to_pylist() == [rule]
 
 
 def test_directory_of_a_format_needs_no_known_file() -> None:
@@ -224,6 +226,18 @@ def test_accepted_prefix_frees_its_older_files(prefix: str, before: float, freed
     """A hidden directory, or a dataset of another format, must be named itself."""
     given = rules(accepted=(AcceptedPrefix(prefix, NOW - timedelta(days=before)),))
     found = find_foreign(["t/x/left.parquet", "t/_tmp/left.parquet", "t/delta/left.parquet"], given=given, roots=["t/delta/"])
+    assert {key for key, rule in found.items() if rule is None} == freed
+
+
+@pytest.mark.parametrize(
+    "prefix, freed",
+    [("t/", {"t/x/left.parquet"}), ("t/_tmp/", {"t/_tmp/left.parquet"}), ("t/delta/", set[str]())],
+)
+def test_dead_table_frees_no_files_of_other_formats_and_no_hidden_ones(prefix: str, freed: set[str]) -> None:
+    """Its location can be a hidden directory, which the user then named."""
+    given = rules(accepted=(AcceptedPrefix(prefix, NOW, of_table=True),))
+    keys = ["t/x/left.parquet", "t/_tmp/left.parquet", "t/delta/left.parquet", "t/x/_SUCCESS"]
+    found = find_foreign(keys, given=given, roots=["t/delta/"])
     assert {key for key, rule in found.items() if rule is None} == freed
 
 
