@@ -138,8 +138,9 @@ class LakeFsLakeConfig(LakeConfig):
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
         # An address under another mount point may be an object of any of them. Rows of decoders that
-        # ignored `location`, or percent-encoding, lack names of addresses in a bucket.
-        return [*sorted(storages), *([] if self.location is None else ["location"]), "percent-encoding"]
+        # ignored `location`, or percent-encoding, lack names of addresses in a bucket. Earlier
+        # decoders took addresses in all storages literally, not only in that of `location`.
+        return [*sorted(storages), *([] if self.location is None else ["location", "other storages"]), "percent-encoding"]
 
     def own_files(self) -> tuple[str, ...]:
         """Return the file with the rules."""

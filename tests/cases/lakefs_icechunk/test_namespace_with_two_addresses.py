@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.config.models import Config, StorageConfig
 from gc_assets.lakes.lakefs.addresses import Roots, possible_names
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeObject, FakeRepository, FakeServer
@@ -20,6 +21,16 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 
 SERVER = "s3://lake/blocks"
 LOCATION = "s3://ml-access-point-s3alias/"
+
+
+class TwoStorages(Lakehouse):
+    """A disk, and a bucket with the name of that of the server."""
+
+    @property
+    def config(self) -> Config:
+        found = super().config
+        bucket = StorageConfig.model_validate({"name": "bucket", "location": "s3://lake/", "mode": "plan"})
+        return found.model_copy(update={"storages": (*found.storages, bucket)})
 
 
 class GatewayRepository(FakeRepository):
@@ -37,8 +48,9 @@ def build(folder: Path, name: str) -> RepositoryBuilder:
 
 
 @pytest.mark.spark
-def test_objects_under_the_address_of_the_server_are_live(spark: SparkSession, tmp_path: Path) -> None:
-    house = Lakehouse(spark, tmp_path)
+@pytest.mark.parametrize("kind", [Lakehouse, TwoStorages])
+def test_objects_under_the_address_of_the_server_are_live(spark: SparkSession, tmp_path: Path, kind: type[Lakehouse]) -> None:
+    house = kind(spark, tmp_path)
     ml, importer = build(house.warehouse, "ml"), build(house.warehouse, "importer")
     ml.commit("main", a=b"1")
     again = ml.stage("main", "a")
@@ -67,6 +79,14 @@ def test_end_of_an_address_of_the_server_may_be_in_each_root() -> None:
     assert next(possible_names(roots, f"{SERVER}/ml/data/p/x")) == f"{LOCATION}ml/data/p/x"
     assert f"{LOCATION}other/data/p/x" in set(possible_names(roots, "s3://lake/other/data/p/x"))
     assert "s3://lake/raw/x" in set(possible_names(roots, "s3://lake/raw/x"))
+
+
+def test_storage_with_the_name_of_the_bucket_of_the_server_is_not_the_only_one() -> None:
+    """The location is a copy of the bucket, or has another server, and both are storages."""
+    roots = Roots.of(f"{LOCATION}ml/", [LOCATION, "s3://lake/"], is_renamed=True)
+    first, *others = possible_names(roots, f"{SERVER}/ml/data/p/x")
+    assert first == f"{SERVER}/ml/data/p/x"
+    assert f"{LOCATION}ml/data/p/x" in others
 
 
 def test_address_in_a_root_has_one_name() -> None:
