@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Final
+from urllib.parse import unquote
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.paths import Location
@@ -63,8 +65,8 @@ def find_overlap(own_namespace: str, namespaces: Mapping[str, str]) -> str | Non
     """Return the first repository whose namespace contains the own one, or is in it."""
     own = _normalize(own_namespace)
     for name, namespace in sorted(namespaces.items()):
-        other = _normalize(namespace)
-        if other.startswith(own) or own.startswith(other):
+        pairs = product(own, _normalize(namespace))
+        if any(other.startswith(mine) or mine.startswith(other) for mine, other in pairs):
             return name
     return None
 
@@ -81,15 +83,19 @@ def find_incomparable(location: str, namespaces: Mapping[str, str]) -> str | Non
 
 def _bucket_of(address: str) -> list[str]:
     """Return the scheme and the bucket of an address."""
-    return ["local"] if address.startswith(_LOCAL) else storage_address(address).split("/")[:3]
+    return ["local"] if address.startswith(_LOCAL) else storage_address(address).partition("?")[0].split("/")[:3]
 
 
-def _normalize(namespace: str) -> str:
-    """Return the namespace with a normalized path, which ends in one `/`.
+def _normalize(namespace: str) -> set[str]:
+    """Return the possible places of a namespace, each with one `/` at its end.
 
     Servers store it as it was typed. A local block store normalizes its path
-    (`block/local/adapter.go`).
+    (`block/local/adapter.go`). For a bucket, servers decode the path and cut the query
+    (`resolveRelative` in `pkg/block/namespace.go`), but a `location` is literal.
     """
-    if not namespace.startswith(_LOCAL):
-        return f"{storage_address(namespace).rstrip('/')}/"
-    return f"{_LOCAL}{posixpath.normpath('/' + namespace.removeprefix(_LOCAL).lstrip('/')).rstrip('/')}/"
+    if namespace.startswith(_LOCAL):
+        return {f"{_LOCAL}{posixpath.normpath('/' + namespace.removeprefix(_LOCAL).lstrip('/')).rstrip('/')}/"}
+    literal = storage_address(namespace)
+    scheme, separator, path = literal.partition("?")[0].partition("://")
+    decoded = f"{scheme.lower()}{separator}{unquote(path, errors='surrogateescape')}"
+    return {f"{address.rstrip('/')}/" for address in (literal, decoded)}
