@@ -5,6 +5,7 @@ Each story forgets the lake, except those that show why its repository is not ce
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -347,11 +348,14 @@ def unknown(spark: SparkSession, tmp_path: Path) -> Iterator[Repositories]:
         yield repositories
 
 
-def accept(found: Repositories, day: float, name: str = "ml") -> None:
+NEEDS_ACCEPT = "no run read the repository. To collect its files: gc-assets accept ml --by WHO --comment WHY"
+
+
+def accept(found: Repositories, day: float, name: str = "ml", at: str | None = None) -> None:
     (row,) = [row for row in found.list_dropped() if row["table_name"] == name]
     house = found.house
     house.now = NOW + timedelta(days=day)
-    accept_dead_table(house.config, house.clock, row["table_uuid"], f"file://{house.warehouse}/{name}/data/", "ada")
+    accept_dead_table(house.config, house.clock, row["table_uuid"], f"file://{house.warehouse}/{at or name}/data/", "ada")
 
 
 def test_repository_that_was_deleted_before_the_first_run_is_collected_after_an_acceptance(unknown: Repositories) -> None:
@@ -362,7 +366,7 @@ def test_repository_that_was_deleted_before_the_first_run_is_collected_after_an_
     assert "`gc-assets forget ml --by WHO`" in why
     unknown.forget(0.1)
     assert unknown.run(0.2).rows == 0
-    assert unknown.waits_for() == "its waiting time ends at 2026-11-27 07:48 UTC, if this run is accepted"
+    assert unknown.waits_for() == NEEDS_ACCEPT
     accept(unknown, 0.5)
 
     header = unknown.run(4)
@@ -374,13 +378,70 @@ def test_repository_that_was_deleted_before_the_first_run_is_collected_after_an_
     assert unknown.run(5).rows == 0
 
 
-def test_files_of_an_unknown_repository_without_acceptance_are_foreign(unknown: Repositories) -> None:
-    unknown.run(0)
+@pytest.mark.parametrize("is_first_plan", [False, True], ids=["new_claim", "claim_of_unknown_age"])
+def test_files_of_an_unknown_repository_without_acceptance_wait(unknown: Repositories, is_first_plan: bool) -> None:
+    """The first plan of a storage may follow the record, so that the age of its claims is unknown."""
+    if is_first_plan:
+        unknown.house.now = NOW
+        unknown.house.mark()
+    else:
+        unknown.run(0)
     unknown.forget(0.1)
     unknown.run(1)
     header = unknown.run(9)
-    assert (header.rows, unknown.waits_for()) == (0, None)
-    assert {row["foreign_rule"] for row in unknown.house.rows("orphan_files") if row["key"].startswith("ml/")} == {"new_claim"}
+    assert (header.rows, header.failed_gates, unknown.waits_for()) == (0, [], NEEDS_ACCEPT)
+
+
+def put_others(house: Lakehouse, *keys: str) -> None:
+    """Write old files of others."""
+    for key in keys:
+        path = house.warehouse / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"others")
+        os.utime(path, (days_ago(200).timestamp(),) * 2)
+
+
+def test_accepted_repository_keeps_files_of_others(unknown: Repositories) -> None:
+    house, data = unknown.house, unknown.data()
+    put_others(house, "ml/data/raw/2024.csv", "ml/data/zarr/zarr.json", "ml/data/zarr/c/0/0")
+    unknown.run(0)
+    unknown.forget(0.1)
+    unknown.run(0.2)
+    accept(unknown, 0.5)
+    unknown.run(4)
+    assert unknown.list_planned("ml") == data
+    unknown.make_again()  # a live repository with an accepted predecessor
+    unknown.run(5)
+    assert (unknown.list_planned("ml"), unknown.unreadable()) == (set(), [])
+
+
+def test_corrected_location_replaces_the_former_one(unknown: Repositories) -> None:
+    house, good = unknown.house, unknown.house.lakes[0]
+    house.lakes[0] = good.model_copy(update={"location": f"file://{house.warehouse}/m1/"})
+    put_others(house, *(f"m1/{key.removeprefix('ml/')}" for key in unknown.data()))
+    unknown.run(0)
+    unknown.forget(0.1)
+    unknown.run(0.2)
+    accept(unknown, 0.5, at="m1")
+    unknown.run(4)
+    assert len(unknown.list_planned("m1")) == len(unknown.data())
+    house.lakes[0] = good
+    assert unknown.run(5).rows == 0
+    assert [(row["prefixes"], row["waits_for"]) for row in unknown.list_dropped()] == [(["ml/data/"], NEEDS_ACCEPT)]
+    accept(unknown, 5.5)
+    unknown.run(6)
+    assert unknown.list_planned("ml") == unknown.data()
+    assert unknown.list_planned("m1") == set()
+
+
+def test_unknown_repository_waits_if_its_location_was_removed(unknown: Repositories) -> None:
+    house = unknown.house
+    unknown.run(0)
+    unknown.forget(0.1)
+    unknown.run(0.2)
+    accept(unknown, 0.5)
+    house.lakes[0] = house.lakes[0].model_copy(update={"location": None})
+    assert (unknown.run(4).rows, len(unknown.unreadable())) == (0, 1)
 
 
 def test_record_before_the_first_run_does_not_drop_an_unknown_repository(unknown: Repositories) -> None:
@@ -414,6 +475,7 @@ def test_location_that_another_lake_claims_is_not_that_of_an_unknown_repository(
     unknown.run(0)
     unknown.forget(0.1)
     unknown.run(0.2)
+    accept(unknown, 0.5, at="raw")
     assert unknown.run(9).by_reason.get("dropped") is None
     assert unknown.waits_for() == "lake raw claims raw/data/, so it is not the namespace of a deleted repository"
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gc_assets.core.commands import command
+from gc_assets.core.dropped_tables import REPOSITORY, RememberedTable
 from gc_assets.core.errors import ClockSkewed, LakeUnreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, Lake, RepositoryIdentity, RepositoryLake, as_repository
@@ -32,6 +33,8 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
         raise
     except LakeUnreadable as error:
         repository, known = as_repository(lake), find_known_repository(context, lake.name)
+        if known is not None and known.never_read and known.namespace not in context.config.lake(lake.name).own_locations():
+            known = None  # `location` was corrected
         if repository is not None and known is None:
             known = _build_unknown(context, lake.name)
         if repository is None or known is None or _find(repository, known) is not None:
@@ -85,7 +88,7 @@ def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySum
 def find_read_repository(summary: LakeRefsSummary) -> RepositorySummary | None:
     """Return the repository that a freeze read, or None if it was deleted or unreadable."""
     found = summary.repository
-    return found if found is not None and found.read_at == summary.frozen_at else None
+    return found if found is not None and not found.never_read and found.read_at == summary.frozen_at else None
 
 
 def find_known_repository(context: RunContext, lake_name: str) -> RepositorySummary | None:
@@ -110,17 +113,20 @@ def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | N
     missed_at = context.clock.now()
     for run in context.state.history(lake_name, LAKE_REFS.name):
         summary = context.state.open(run).summary(LakeRefsSummary)
-        if not any(item.table_name is None for item in summary.unread):
+        was_never_read = summary.repository is not None and summary.repository.never_read
+        if not was_never_read and not any(item.table_name is None for item in summary.unread):
             return None  # a release that did not record the repository may have read it
         if context.clock.is_rehearsal or not summary.rehearsal:
             missed_at = min(missed_at, summary.frozen_at)
-    identity = build_never_read(context, lake_name, locations[0])
-    return RepositorySummary(name=identity.name, namespace=identity.namespace, created=0, read_at=missed_at, never_read=True)
+    name = context.config.label_of(lake_name)
+    return RepositorySummary(name=name, namespace=locations[0], created=0, read_at=missed_at, never_read=True)
 
 
-def build_never_read(context: RunContext, lake_name: str, location: str) -> RepositoryIdentity:
-    """Return the identity of a lake's repository that was deleted before the first run."""
-    return RepositoryIdentity(context.config.label_of(lake_name), location, 0, never_read=True)
+def is_never_read(table: RememberedTable) -> bool:
+    """Check if a remembered repository was deleted before the first run, so that no run read it."""
+    if table.noun != REPOSITORY or table.table_name is None or not (table.metadata_location or "").endswith("/"):
+        return False  # a location of the configuration ends in `/`
+    return RepositoryIdentity(table.table_name, table.metadata_location or "", 0).uuid == table.table_uuid
 
 
 def is_forgotten_since(context: RunContext, frozen: PublishedTable) -> bool:

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from gc_assets.config.models import LakeConfig
 from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.commands import command
 from gc_assets.core.dropped_tables import (
     FORGET_AFTER,
     REPOSITORY,
@@ -38,7 +40,7 @@ from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, spark_schema, write_parts
 from gc_assets.lakes.protocol import as_listing, as_repository
-from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify
+from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify, is_never_read
 from gc_assets.stages.records.dead_tables import dead_tables, read_table_id
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.claims import claims_of, collector_paths, effective_claims
@@ -362,8 +364,20 @@ def _add_state(
     if lake is None:
         return find_reason_to_wait(item, now, None, None)
     reason = None if lake.collects(item.table.table_name) else "no pattern of `tables` matches it"
+    if is_never_read(item.table):
+        reason = _find_doubt(item, lake)
     names = [other.name for other in unreadable if _may_use_files(other, item)]
     return find_reason_to_wait(item, now, lake.dropped_after, catalog_identity(context, lake.name), names, reason, is_new=is_new)
+
+
+def _find_doubt(item: DroppedTable, lake: LakeConfig) -> str | None:
+    """Return why the files of a repository that no run read are not collected, or None."""
+    if item.table.metadata_location not in lake.own_locations():
+        return f"`location` of lake {lake.label} is not {item.table.metadata_location} any more"
+    if item.accepted_at is None:
+        name = item.table.table_name or item.table.table_uuid
+        return f"no run read the repository. To collect its files: {command('accept', name, by='WHO', comment='WHY')}"
+    return None
 
 
 def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:

@@ -21,7 +21,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import as_repository
-from gc_assets.stages.mark.deleted_repositories import build_never_read, find_read_repository, identify
+from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify, is_never_read
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
 from gc_assets.stages.records.plans import list_plans
@@ -133,7 +133,8 @@ def _add_never_read(
 ) -> list[RememberedTable]:
     """Return the remembered tables with the repositories that were deleted before the first run.
 
-    If a run reads the repository of such a lake, it may be the same one, so the entry is removed.
+    If a run reads the repository of such a lake, it may be the same one, so the entry is removed. The
+    same applies to an entry with another location than the configured one.
     """
     found = list(previous)
     for table in refs:
@@ -141,10 +142,11 @@ def _add_never_read(
         repository, opened = summary.repository, as_repository(context.lake(lake))
         if opened is None or repository is None:
             continue
-        if find_read_repository(summary) is not None:
-            unread = {build_never_read(context, lake, location).uuid for location in context.config.lake(lake).own_locations()}
-            found = [item for item in found if item.lake != lake or item.table_uuid not in unread]
-        elif repository.never_read and repository.deleted and not any(item.table_uuid == identify(repository).uuid for item in found):
+        is_dropped = repository.never_read and repository.deleted
+        if is_dropped or find_read_repository(summary) is not None:
+            uuid = identify(repository).uuid
+            found = [item for item in found if item.lake != lake or item.table_uuid == uuid or not is_never_read(item)]
+        if is_dropped and not any(item.table_uuid == identify(repository).uuid for item in found):
             resolved = context.resolver().resolve_one(opened.claimed_location(repository.namespace))
             if resolved is not None and resolved[0] == storage_name:
                 prefixes = (f"{resolved[1].rstrip('/')}/",)
