@@ -13,7 +13,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, NotLoadable, TablePointer
 from gc_assets.lakes.iceberg.idle_branches import BranchEdits
-from gc_assets.lakes.iceberg.manifests import read_spec_ids
+from gc_assets.lakes.iceberg.manifests import ListSummary, summarize_list
 from gc_assets.lakes.iceberg.metadata_pruning import MetadataPruning
 from gc_assets.lakes.iceberg.readable import ReadabilityChecker
 from gc_assets.lakes.iceberg.table_expiry import Policy, ReadRegistration, TableExpiry
@@ -53,11 +53,11 @@ class CatalogExpiry:
         if not pruning:
             return outcomes
 
-        def read_specs(addresses: Sequence[str]) -> Iterable[frozenset[int]]:
-            return readers.map(lambda address: read_spec_ids(address, self.objects.read(address)), addresses)
+        def read_lists(addresses: Sequence[str]) -> Iterable[ListSummary]:
+            return readers.map(lambda address: summarize_list(address, self.objects.read(address)), addresses)
 
         locations = list(index.tables.get(uuid, {}))
-        return outcomes + MetadataPruning(self.catalog, self.read_current, uuid, locations, pruning, read_specs).run()
+        return outcomes + MetadataPruning(self.catalog, self.read_current, uuid, locations, pruning, read_lists).run()
 
     def _build_table_expiry(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> TableExpiry:
         locations, checker = index.tables.get(uuid, {}), ReadabilityChecker(self.objects, readers)

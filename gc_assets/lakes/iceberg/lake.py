@@ -242,7 +242,7 @@ class IcebergLake:
         if self._config.retention.unused_metadata == "keep":
             return found
         unread = [self._identify(item.table_name or "?", item.address) for item in refs.unreadable if item.address is not None]
-        actions, notes = plan_pruning(refs.sources, commits, found.reachable, self._read_specs, unread)
+        actions, notes = plan_pruning(refs.sources, commits, found.reachable, self._summarize_lists, unread)
         expiry = pa.concat_tables([found.expiry, pa.Table.from_pylist(actions, found.expiry.schema)])
         return replace(found, expiry=expiry, notes=(*found.notes, *notes))
 
@@ -253,9 +253,9 @@ class IcebergLake:
         except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
             return UnreadRegistration(name, address, None)
 
-    def _read_specs(self, addresses: Sequence[str]) -> list[frozenset[int]]:
+    def _summarize_lists(self, addresses: Sequence[str]) -> list[manifests.ListSummary]:
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
-            return list(pool.map(lambda address: manifests.read_spec_ids(address, self._objects.read(address)), addresses))
+            return list(pool.map(lambda address: manifests.summarize_list(address, self._objects.read(address)), addresses))
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Delete idle branches table by table, with one commit for each table."""

@@ -7,7 +7,7 @@ Lists", versions 1 to 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,7 @@ _LIST_COLUMNS = (
     Column("existing", (("existing_files_count",), ("existing_data_files_count",)), pa.int64()),
     Column("deleted", (("deleted_files_count",), ("deleted_data_files_count",)), pa.int64()),
 )
-_SPEC_COLUMNS = (Column("spec_id", (("partition_spec_id",),), pa.int32()),)
+_SUMMARY_COLUMNS = (Column("spec_id", (("partition_spec_id",),), pa.int32()), Column("content", (("content",),), pa.int32()))
 _MANIFEST_COLUMNS = (
     Column("address", (("data_file", "file_path"),), pa.string()),
     Column("size_bytes", (("data_file", "file_size_in_bytes"),), pa.int64()),
@@ -97,20 +97,29 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
     return build_rows(_label(container), table, pa.scalar(container.snapshot_id, pa.string()))
 
 
-def read_spec_ids(address: str, raw: bytes) -> frozenset[int]:
-    """Return the partition specs of the manifests in a manifest list.
+class ListSummary(NamedTuple):
+    """Partition specs of the manifests in a manifest list, and whether one is of delete files."""
+
+    specs: frozenset[int]
+    has_deletes: bool
+
+
+def summarize_list(address: str, raw: bytes) -> ListSummary:
+    """Summarize the manifests in a manifest list.
 
     Raises:
         FormatError: If the list cannot be decoded, or a manifest has no spec.
     """
     name = f"{Kind.MANIFEST_LIST} {address}"
     try:
-        specs = read_columns(raw, _SPEC_COLUMNS, None)["spec_id"]
+        rows = read_columns(raw, _SUMMARY_COLUMNS, None)
     except Exception as error:
         raise FormatError(f"{name}: cannot decode {len(raw):,} bytes as Avro ({type(error).__name__}: {error})") from error
+    specs = rows["spec_id"]
     if specs.null_count:
         raise FormatError(f"{name}: a manifest has no partition spec")
-    return frozenset(specs.unique().to_pylist())
+    has_deletes = pc.any(pc.not_equal(pc.fill_null(rows["content"], 0), 0), min_count=0).as_py()
+    return ListSummary(frozenset(specs.unique().to_pylist()), has_deletes)
 
 
 def _require_promised_entries(container: Container, raw: bytes) -> None:

@@ -13,7 +13,7 @@ from gc_assets.lakes.iceberg.metadata import TableMetadata
 from gc_assets.lakes.iceberg.registrations import Registration
 from gc_assets.lakes.iceberg.removal import Pruning
 from gc_assets.lakes.iceberg.table_commit import TableChange, TableCommit
-from gc_assets.lakes.iceberg.unused_metadata import ReadSpecs, UsedMetadata, find_used, read_needed_schema
+from gc_assets.lakes.iceberg.unused_metadata import ReadLists, UsedMetadata, find_used, read_needed_schema
 from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, ExpiryAction, ExpiryOutcome
 
 
@@ -22,10 +22,10 @@ class MetadataPruning(TableCommit):
     """Removal of unused schemas and specs of one table.
 
     Attributes:
-        read_specs: Reads the partition specs of manifest lists.
+        read_lists: Summarizes manifest lists.
     """
 
-    read_specs: ReadSpecs
+    read_lists: ReadLists
 
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
         """Check what is still unused. An action that an own commit executed is `done`."""
@@ -48,7 +48,7 @@ class MetadataPruning(TableCommit):
     def _find_used(self, table: TableMetadata) -> UsedMetadata:
         snapshots = sorted(table.snapshots, key=lambda snapshot: snapshot.committed_at)
         schema_ids = [read_needed_schema(snapshot.summary) for snapshot in snapshots]
-        return find_used(table.evolution, schema_ids, [snapshot.manifest_list for snapshot in snapshots], self.read_specs)
+        return find_used(table.evolution, schema_ids, [snapshot.manifest_list for snapshot in snapshots], self.read_lists)
 
     def build_change(self, name: str, table: TableMetadata, pending: Sequence[ExpiryAction]) -> TableChange:
         """Return the commit that removes the schemas and specs."""

@@ -2,9 +2,10 @@
 
 Source: `RemoveSnapshots.cleanExpiredMetadata` of Apache Iceberg 1.11. A schema is used if it is
 current or belongs to a retained snapshot. Unlike Iceberg, a retained snapshot keeps all schemas if
-it has no schema id, as old writers make it, or may have equality deletes. A partition spec is used
-if it is the default, or a manifest of a retained snapshot has it. Sort orders are kept, because no
-catalog can remove them.
+it has no schema id, as old writers make it, or may have equality deletes. Its manifest list is read
+too, because iceberg-rust may write wrong totals (apache/iceberg-rust #2390, #2576). A partition
+spec is used if it is the default, or a manifest of a retained snapshot has it. Sort orders are
+kept, because no catalog can remove them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.iceberg.manifests import ListSummary
 from gc_assets.lakes.iceberg.metadata import Evolution
 from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, RETAINED, Action, CommitSource, is_editable
 
@@ -32,8 +34,8 @@ _REASONS: Final[Mapping[Action, str]] = {
     REMOVE_SPEC: "no manifest of a retained snapshot has partition spec {}, and it is not the default",
 }
 
-# Reads the partition specs of the manifests in manifest lists, by address.
-ReadSpecs = Callable[[Sequence[str]], Iterable[frozenset[int]]]
+# Summarizes manifest lists, by address.
+ReadLists = Callable[[Sequence[str]], Iterable[ListSummary]]
 
 
 def write_evolution(evolution: Evolution) -> dict[str, str]:
@@ -66,29 +68,31 @@ def read_needed_schema(summary: Mapping[str, str]) -> str | None:
     return summary.get(_SCHEMA_ID) if has_no_deletes else None
 
 
-def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Sequence[str], read: ReadSpecs) -> UsedMetadata:
+def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Sequence[str], read: ReadLists) -> UsedMetadata:
     """Return what snapshots use.
 
     Args:
         evolution: The schemas and specs of the table.
         schema_ids: The schema that each snapshot needs, None if it may need all.
         lists: Addresses of their manifest lists, the newest last.
-        read: Reads lists. It is not called for a table with one spec, and not after all specs of
-            the table were found.
+        read: Reads lists. It is not called after all schemas and specs of the table were found.
 
     Raises:
         FormatError, OSError: If a list cannot be read.
     """
     named = set(schema_ids)
     is_known = all(value is not None and value.isdecimal() for value in named)
-    schemas = {int(value) for value in named if value is not None} if is_known else evolution.schemas
+    schemas = {int(value) for value in named if value is not None} if is_known else set(evolution.schemas)
     specs = set[int]() if evolution.default_spec is None else {evolution.default_spec}
     unread = list(dict.fromkeys(reversed(lists)))
-    while unread and not evolution.specs <= specs:
+    schemas |= set[int]() if evolution.current_schema is None else {evolution.current_schema}
+    while unread and not (evolution.specs <= specs and evolution.schemas <= schemas):
         batch, unread = unread[:_BATCH], unread[_BATCH:]
-        specs.update(*read(batch))
-    current = set[int]() if evolution.current_schema is None else {evolution.current_schema}
-    return UsedMetadata(frozenset(schemas | current), frozenset(specs))
+        for found in read(batch):
+            specs |= found.specs
+            if found.has_deletes:
+                schemas |= evolution.schemas
+    return UsedMetadata(frozenset(schemas), frozenset(specs))
 
 
 _BATCH: Final = 64
@@ -119,7 +123,7 @@ def plan_pruning(
     sources: Iterable[CommitSource],
     commits: pa.Table,
     reachable: pa.Table,
-    read: ReadSpecs,
+    read: ReadLists,
     unread: Sequence[UnreadRegistration] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return actions that remove unused schemas and specs, and notes on tables that are left alone.

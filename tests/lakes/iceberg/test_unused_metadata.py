@@ -151,6 +151,28 @@ def test_equality_deletes_on_a_dropped_column_keep_its_schema(builder: LakeBuild
     assert [outcome.verdict for outcome in apply(read, [removal]).values()] == ["changed"]
 
 
+def test_equality_deletes_that_the_totals_lack_keep_all_schemas(builder: LakeBuilder) -> None:
+    """An append of iceberg-rust up to 0.9.1 counts only its own files, so the totals of inherited deletes are 0 (#2390, #2576)."""
+    table = builder.table("db.t", START)
+    table.append(START + DAY)
+    table.equality_deletes(START + 2 * DAY)
+    with builder.at(START + 3 * DAY), table.table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("id")
+    with builder.at(START + 4 * DAY):
+        table.table.append(pa.table({"part": ["a"]}))
+    path = Path(table.metadata_location.removeprefix("file://"))
+    document = json.loads(path.read_text())
+    totals = ("total-delete-files", "total-equality-deletes", "total-position-deletes")
+    document["snapshots"][-1]["summary"].update(dict.fromkeys(totals, "0"))
+    path.write_text(json.dumps(document))
+    read = lake_with_pruning(builder)
+    actions, _ = plan_all(read)
+    assert [action.action for action in actions] == ["remove_snapshot", "remove_snapshot"]
+    removal = ExpiryAction("remove_schema", "0", reason="unused", table_uuid=table.uuid, table_name="db.t")
+    assert {outcome.verdict for outcome in apply(read, [*actions, removal]).values()} == {"done", "changed"}
+    assert schema_ids(table.table) == {0, 1}
+
+
 @pytest.mark.parametrize("total", ["total-equality-deletes", "total-delete-files"])
 def test_retained_snapshot_without_totals_keeps_all_schemas(builder: LakeBuilder, evolved: TableBuilder, total: str) -> None:
     """It may have equality deletes. One total of 0 proves that it has none."""
