@@ -427,10 +427,12 @@ def _require_addresses(table: TableMetadata, resolver: KeyResolver) -> None:
 def _build_claims(registrations: Iterable[Registration], protected: set[str]) -> tuple[Claim, ...]:
     """Return one claim per location and table, because several tables can share a location.
 
-    The locations of a table in `protected` are never collected, even inside another table.
+    The locations of a table in `protected` are never collected, even inside another table, or if
+    another table shares them.
     """
     found = {(location.rstrip("/") + "/", item.table.table_uuid): item.name for item in registrations for location in item.table.locations}
-    return tuple(Claim(address, uuid, name, collect=uuid not in protected) for (address, uuid), name in found.items())
+    shielded = {address for address, uuid in found if uuid in protected}
+    return tuple(Claim(address, uuid, name, collect=address not in shielded) for (address, uuid), name in found.items())
 
 
 def _claim_unread(unreadable: Sequence[UnreadableTable]) -> Iterator[Claim]:
