@@ -645,13 +645,15 @@ class ListingLake(Lake, Protocol):
     A list of tables may lack those that the user may not see.
     """
 
-    def find_listed(self, tables: Mapping[str, str]) -> Mapping[str, str]:
+    def find_listed(self, tables: Mapping[str, str], *, is_strict: bool = True) -> Mapping[str, str]:
         """Return why tables may still be in the catalog, by uuid.
 
-        Tables that the catalog does not have, or has under another uuid, are left out.
+        Tables that the catalog does not have are left out.
 
         Args:
             tables: Names of the tables by uuid.
+            is_strict: If False, the properties of namespaces need not be readable, and a name may
+                belong to an object of another format.
         """
         ...
 

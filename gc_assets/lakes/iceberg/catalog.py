@@ -100,6 +100,10 @@ class NotLoadable(LakeUnreadable):
     """Table that pyiceberg cannot load, although its catalog answers. A retry cannot help."""
 
 
+class NotIceberg(LakeUnreadable):
+    """Table or view of another format that has the name of a table."""
+
+
 class InvalidRequest(NotLoadable):
     """Table name that the catalog rejects as invalid, so no table has it."""
 
@@ -344,7 +348,7 @@ class CatalogClient:
         except LakeUnreadable:
             raise
         except NoSuchIcebergTableError as error:
-            raise self.unreadable(f"table {name}", _describe(error)) from None
+            raise NotIceberg(str(self.unreadable(f"table {name}", _describe(error)))) from None
         except NoSuchTableError:
             return None
         except BadRequestError as error:

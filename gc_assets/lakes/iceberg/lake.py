@@ -290,11 +290,11 @@ class IcebergLake:
         read_current = self._build_current_reader(tables)
         yield from CatalogExpiry(tables, self._objects, self.read_registration, read_current, policy).run(actions)
 
-    def find_listed(self, tables: Mapping[str, str]) -> Mapping[str, str]:
+    def find_listed(self, tables: Mapping[str, str], *, is_strict: bool = True) -> Mapping[str, str]:
         """Return why tables (uuid to name) may still be in the catalog, by uuid."""
         from gc_assets.lakes.iceberg.unlisted_tables import find_listed
 
-        return find_listed(self._open_catalog(), tables)
+        return find_listed(self._open_catalog(), tables, is_strict=is_strict)
 
     def find_recoverable(self, uuids: Collection[str]) -> Mapping[str, str]:
         """Return why dropped tables can be restored in the catalog, by uuid."""

@@ -29,7 +29,7 @@ from gc_assets.lakes.protocol import (
     UpgradableLake,
 )
 from gc_assets.stages.mark.deleted_repositories import freeze_lake, is_forgotten_since, summarize_repository, with_known_repository
-from gc_assets.stages.mark.previous_refs import build_freeze, refuse_hidden
+from gc_assets.stages.mark.previous_refs import add_hidden_tables, build_freeze, refuse_hidden
 from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_rows
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -99,6 +99,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     frozen_at = context.clock.now()
     lake, resolver = context.lake(lake_name), context.resolver()
     refs, sides = _freeze(context, lake_name, lake, resolver)
+    refs = add_hidden_tables(context, lake, refs, frozen_at)
     refuse_hidden(context, lake_name, lake, build_freeze(frozen_at, refs.refs))
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     summary = LakeRefsSummary(

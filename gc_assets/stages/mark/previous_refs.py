@@ -1,22 +1,24 @@
 """Compare the frozen refs of earlier runs with the current ones.
 
-Commits of a deleted ref are protected for the grace period. A ref hidden from this user also looks
-deleted, so it is also requested from the server by its name.
+Commits of a deleted ref are protected for the grace period. A ref or table hidden from this user
+also looks deleted, so it is also requested from the server or catalog by its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
+from gc_assets.core.errors import GcError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.lakes.protocol import Lake, PreviousRef, Ref, as_filtered
+from gc_assets.lakes.protocol import FrozenRefs, Lake, PreviousRef, Ref, UnreadableTable, as_filtered, as_listing
+from gc_assets.stages.mark.last_known import find_last_known
 from gc_assets.state.index import PastRun
 from gc_assets.state.schemas import LAKE_REFS
-from gc_assets.state.summaries import FreezeTime
+from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,60 @@ def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Free
     filtered = as_filtered(lake)
     if filtered is not None and (previous := list_previous_freezes(context, lake_name, current.at)):
         filtered.verify_deleted(_read_freeze(context, previous[-1]).refs.keys() - current.refs.keys())
+
+
+def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_at: datetime) -> FrozenRefs:
+    """Return the freeze with the tables that its catalog may have, but does not list, as unreadable.
+
+    These are tables that the last run knew. A table that the catalog confirms as missing was dropped.
+    """
+    opened = as_listing(lake)
+    missed = {} if opened is None else _find_missed(context, lake.name, refs, frozen_at)
+    if opened is None or not missed:
+        return refs
+    names = {uuid: item.table_name for uuid, item in missed.items()}
+    try:
+        reasons = opened.find_listed(names, is_strict=False)
+    except (GcError, OSError) as error:
+        reasons = dict.fromkeys(missed, f"its catalog cannot be asked for it: {error}")
+    hint = "Grant the user of gc-assets the right to list it"
+    found = ((missed[uuid], reason) for uuid, reason in sorted(reasons.items()))
+    hidden = [UnreadableTable(item.table_name, f"{reason}. {hint}", item.address) for item, reason in found]
+    return replace(refs, unreadable=(*refs.unreadable, *hidden))
+
+
+@dataclass(frozen=True, slots=True)
+class _MissedTable:
+    """A table that the last run knew, with its last metadata address, if known."""
+
+    table_name: str
+    address: str | None
+
+
+def _find_missed(context: RunContext, lake_name: str, refs: FrozenRefs, frozen_at: datetime) -> dict[str, _MissedTable]:
+    """Return the tables that the last run knew by uuid, without those that the catalog lists.
+
+    A table whose name belongs to another table or a view, or to a table that cannot be read, is left
+    out.
+    """
+    previous = list_previous_freezes(context, lake_name, frozen_at)
+    if not previous:
+        return {}
+    listed = {source.table_uuid for source in refs.sources}
+    names = {item.table_name for item in (*refs.sources, *refs.unreadable)} | {view.name for view in refs.views}
+    newest = context.state.open(previous[-1])
+    rows = read_rows(context.state, LAKE_REFS, newest, columns=["table_uuid", "table_name"]).to_pylist()
+    unread = {item.table_name: item.address for item in newest.summary(LakeRefsSummary).unread}
+    if all(row["table_uuid"] in listed for row in rows) and unread.keys() <= names:
+        return {}
+    last_known = find_last_known(context, lake_name, frozen_at)
+    uuids, addresses = ({}, {}) if last_known is None else (last_known.uuids, last_known.addresses)
+    known = {(row["table_name"], row["table_uuid"]) for row in rows} | {(name, uuid) for name, found in uuids.items() for uuid in found}
+    return {
+        uuid: _MissedTable(name, addresses.get(uuid, unread.get(name)))
+        for name, uuid in sorted(known, key=str)
+        if uuid is not None and uuid not in listed and name is not None and name not in names
+    }
 
 
 def find_previous_refs(context: RunContext, lake_name: str, current: Freeze, since: datetime) -> tuple[PreviousRef, ...]:

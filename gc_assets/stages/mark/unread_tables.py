@@ -50,10 +50,9 @@ def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown |
             known = last_known.uuids.get(item.table_name, ())
             for uuid in known:
                 reasons.setdefault(uuid, item.why)
-            # Without an address, its name must be new or belong to another table now.
-            if item.address is not None or listed.issuperset(known):
-                why = f"table {item.table_name} cannot be read, and may be this table under another name: {item.why}"
-                renamed |= dict.fromkeys(last_known.find_renamed(item.address, listed), why)
+            # A table may also have the name of a dropped one now.
+            why = f"table {item.table_name} cannot be read, and may be this table under another name: {item.why}"
+            renamed |= dict.fromkeys(last_known.find_renamed(item.address, listed), why)
     return {**renamed, **reasons}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gc_assets.lakes.iceberg.catalog import CatalogClient
+from gc_assets.lakes.iceberg.catalog import CatalogClient, NotIceberg
 from gc_assets.lakes.iceberg.unlisted_tables import find_listed, list_identifiers
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.expiry_actions import DAY, START
@@ -25,6 +25,7 @@ class HidingServer:
         self.path: list[str] = []
         self.namespaces: dict[str, bool] = {"db": True}
         self.status = 404
+        self.namespace_status = 200
         self.client = CatalogClient("sales", "rest", {"type": "rest", "uri": server.uri})
         self._document = server.get(["namespaces", "db", "tables", "t"], {})
         server.on_get = self._answer
@@ -36,12 +37,14 @@ class HidingServer:
             return 200, self._document
         if path == ["namespaces"]:
             return 200, {"namespaces": [[name] for name, is_listed in self.namespaces.items() if is_listed]}
+        if len(path) == 2 and self.namespace_status == 403:
+            return 403, {"error": {"message": "no access", "type": "ForbiddenException", "code": 403}}
         if len(path) == 2 and path[1] in self.namespaces:
             return 200, {"namespace": [path[1]], "properties": {}}
         return self.status, {"error": {"message": "no such table", "type": "NoSuchTableException", "code": self.status}}
 
-    def ask(self, uuid: str, name: str) -> str | None:
-        return find_listed(self.client, {uuid: name}).get(uuid)
+    def ask(self, uuid: str, name: str, *, is_strict: bool = True) -> str | None:
+        return find_listed(self.client, {uuid: name}, is_strict=is_strict).get(uuid)
 
 
 @pytest.fixture
@@ -80,6 +83,23 @@ def test_hidden_namespace_is_found(hiding: HidingServer) -> None:
     assert hiding.ask(hiding.uuid, "db.t") == "its catalog still has the namespace db, but does not list it"
     hiding.namespaces = {}
     assert hiding.ask(hiding.uuid, "db.t") is None
+
+
+def test_namespace_that_may_not_be_read_hides_no_dropped_table_unless_strict(hiding: HidingServer) -> None:
+    hiding.namespace_status = 403
+    assert (hiding.ask(UNKNOWN, "db.gone") or "").startswith("its catalog does not confirm that its namespace does not exist: ")
+    assert hiding.ask(UNKNOWN, "db.gone", is_strict=False) is None
+    hiding.path = ["namespaces", "db", "tables", "t"]
+    assert hiding.ask(hiding.uuid, "db.t", is_strict=False) == "its catalog still has db.t, but does not list it"
+
+
+def test_table_of_another_format_hides_no_dropped_table_unless_strict(hiding: HidingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(client: CatalogClient, identifier: tuple[str, ...]) -> None:
+        raise NotIceberg(f"table {identifier} is not an Iceberg table")
+
+    monkeypatch.setattr(CatalogClient, "load", load)
+    assert (hiding.ask(UNKNOWN, "db.gone") or "").startswith("its catalog does not confirm that it does not exist: ")
+    assert hiding.ask(UNKNOWN, "db.gone", is_strict=False) is None
 
 
 @pytest.mark.parametrize("status", [403, 500])

@@ -1,0 +1,131 @@
+"""A table that its catalog does not list, but still has under its name, is unreadable and not dropped.
+
+Before, files that only this table needed were planned and purged in the claims of other tables.
+
+Source: sample lakes with a table that was built by `add_files` from files of another one, and a list that hides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.lakes.iceberg.catalog import CatalogClient
+from gc_assets.lakes.protocol import UnreadableTable
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.stages.lakehouse import NOW, Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class Story:
+    """Plans of a lake: of the first run, two while the table is hidden, and one after it was dropped.
+
+    Attributes:
+        adopted: Data files of another table that only the hidden one needs.
+        overwritten: Data files that no table needs.
+        live: Live files of each run.
+        planned: The actions of each plan by key.
+        unreadable: The reasons of unreadable tables in each run by name.
+    """
+
+    adopted: set[str]
+    overwritten: set[str]
+    live: list[set[str]] = field(default_factory=list)
+    planned: list[dict[str, str]] = field(default_factory=list)
+    unreadable: list[dict[str, str]] = field(default_factory=list)
+
+
+def data_of(house: Lakehouse, table: TableBuilder) -> set[str]:
+    return {house.key(table.path(task.file.file_path)) for task in table.table.scan().plan_files()}
+
+
+@pytest.fixture(scope="module")
+def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    house = Lakehouse(spark, tmp_path_factory.mktemp("hidden"), settings={"quarantine_days": 7})
+    lake = LakeBuilder(house.root)
+    hidden, owner, other = (lake.table(f"db.{name}", days_ago(40)) for name in ("hidden", "owner", "other"))
+    owner.append(days_ago(30))
+    other.append(days_ago(30))
+    adopted = data_of(house, owner)
+    with lake.at(days_ago(29)):
+        hidden.table.add_files([task.file.file_path for task in owner.table.scan().plan_files()])
+    story = Story(adopted, data_of(house, other))
+    for table in (owner, other):
+        table.overwrite(days_ago(20))
+        table.append(days_ago(12))
+    house.lakes = [lake.config("sales")]
+
+    def plan(day: int) -> None:
+        house.now = NOW + timedelta(days=day)
+        house.plan()
+        story.live.append(house.live())
+        story.planned.append(house.planned_actions())
+        unreadable = house.summary("live_files", "sales")["unreadable"]
+        story.unreadable.append({item["table_name"]: item["why"] for item in unreadable})
+
+    plan(0)
+    listed = CatalogClient.list_pointers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            CatalogClient, "list_pointers", lambda client: (item for item in listed(client) if getattr(item, "name", "") != "db.hidden")
+        )
+        plan(1)
+        plan(9)
+    lake.catalog.drop_table("db.hidden")
+    plan(10)
+    return story
+
+
+def test_files_that_a_hidden_table_needs_stay_live(story: Story) -> None:
+    assert story.adopted
+    assert all(story.adopted <= live for live in story.live[:3])
+    assert all(not story.adopted & plan.keys() for plan in story.planned[:3])
+
+
+def test_hidden_table_is_unreadable_with_the_reason(story: Story) -> None:
+    reason = "its catalog still has db.hidden, but does not list it. Grant the user of gc-assets the right to list it"
+    assert story.unreadable == [{}, {"db.hidden": reason}, {"db.hidden": reason}, {}]
+
+
+def test_table_that_its_catalog_confirms_as_missing_was_dropped(story: Story) -> None:
+    assert not story.adopted & story.live[3]
+
+
+def test_files_that_no_table_needs_are_planned(story: Story) -> None:
+    assert story.overwritten
+    assert all(story.overwritten <= plan.keys() for plan in story.planned)
+
+
+def test_unreadable_table_with_the_name_of_a_dropped_one_may_be_any(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A REST catalog that cannot load a table reports no address, so its location is unknown."""
+    house = Lakehouse(spark, tmp_path_factory.mktemp("renamed"))
+    lake = LakeBuilder(house.root)
+    shared = {"write.data.path": f"file://{house.warehouse}/shared"}
+    moved, good = (lake.table(f"db.{name}", days_ago(40), properties=shared) for name in ("moved", "good"))
+    lake.table("db.taken", days_ago(40)).append(days_ago(30))
+    for table in (moved, good):
+        table.append(days_ago(30))
+    needed = data_of(house, moved)
+    house.lakes = [lake.config("sales")]
+    house.mark()
+    lake.catalog.drop_table("db.taken")
+    lake.catalog.rename_table("db.moved", "db.taken")
+    listed = CatalogClient.list_pointers
+
+    def fail(client: CatalogClient) -> Iterator[Any]:
+        for item in listed(client):
+            yield UnreadableTable("db.taken", "RESTError 500") if getattr(item, "name", "") == "db.taken" else item
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CatalogClient, "list_pointers", fail)
+        house.now = NOW + timedelta(days=5)
+        house.mark()
+    assert needed
+    assert needed <= house.live()
