@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.claims import find_table_location, find_table_prefix
+from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
@@ -81,8 +82,16 @@ class LastKnown:
         missing = sorted({uuid for uuids in self.uuids.values() for uuid in uuids} - set(listed))
         if address is None:
             return missing
+        location = self._resolve_location(address)
+        return [uuid for uuid in missing if self._resolve_location(self.addresses.get(uuid, address)) == location]
+
+    def _resolve_location(self, address: str) -> str | tuple[str, str]:
+        """Return the storage and key of the table location of a metadata file, else its address."""
         location = find_table_location(address)
-        return [uuid for uuid in missing if find_table_location(self.addresses.get(uuid, address)) == location]
+        try:
+            return self.resolver.resolve_one(location) or location
+        except (FormatError, StoreError):
+            return location
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
         """Return the content roots needed by these tables (columns `UNREADABLE_ROOTS`).
