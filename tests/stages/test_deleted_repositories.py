@@ -398,7 +398,8 @@ def put_others(house: Lakehouse, *keys: str) -> None:
         path = house.warehouse / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"others")
-        os.utime(path, (days_ago(200).timestamp(),) * 2)
+        written = days_ago(200).timestamp()
+        os.utime(path, (written, written))
 
 
 def test_accepted_repository_keeps_files_of_others(unknown: Repositories) -> None:

@@ -45,13 +45,15 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
 def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: RepositorySummary, error: LakeUnreadable) -> FrozenRefs:
     record, label = find_forgotten(context, lake.name, known.read_at), context.config.label_of(lake.name)
     if record is None:
+        condition = "retention.dropped"
         repository_name = f"repository {known.name} any more, which a run read at {known.read_at:%Y-%m-%d %H:%M} UTC"
         if known.never_read:
             repository_name = f"such repository, and no run read it. `location` is {known.namespace}"
+            condition = command("accept", label, by="WHO")
         raise LakeUnreadable(
             f"lake {label}: its server has no {repository_name}. "
             f"If it was deleted on purpose, run `{command('forget', label, by='WHO')}`, and its files are collected after "
-            "`retention.dropped`. Otherwise correct `endpoint` and `repository`, or restore the server"
+            f"`{condition}`. Otherwise correct `endpoint` and `repository`, or restore the server"
         ) from error
     if known.never_read and not known.deleted:
         known = known.model_copy(update={"read_at": record.at})

@@ -56,7 +56,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         {
             "the whole namespace is claimed": [
                 f"{RECORDINGS}::test_refs_and_commits_equal_the_recording",
-                f"{STAGES}/test_lakefs_protocol.py::test_objects_in_root_are_unowned_and_in_data_claimed",
+                f"{STAGES}/test_lakefs_protocol.py::test_objects_in_root_are_unowned",
             ]
         },
     ),
@@ -93,7 +93,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "a file directly under data/ is never freed",
         {
             "only files in the partitions of data/ are candidates": [
-                f"{STAGES}/test_lakefs_protocol.py::test_objects_in_root_are_unowned_and_in_data_claimed"
+                f"{STAGES}/test_lakefs_protocol.py::test_objects_in_data_with_other_paths_than_those_of_the_server_are_foreign"
             ]
         },
     ),
