@@ -35,7 +35,7 @@ def test_verbose_prints_begin_and_end_of_each_stage(tmp_path: Path) -> None:
     for table in ("policy_table", "current_rules"):
         mine = [line for line in lines if f" INFO sales/{table} of {run_date}: " in line]
         assert ["begins run" in line for line in mine] == [True, False]
-        assert mine[1].endswith(" rows")
+        assert mine[1].endswith(" 1 row")
     assert sum("begins run" in line for line in lines) == 2
     assert "hunter2" not in result.stderr
 
