@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from gc_assets.core.claims import find_table_location
-from gc_assets.core.errors import FormatError
+from gc_assets.core.errors import GcError
 from gc_assets.lakes.iceberg.manifests import ListSummary
 from gc_assets.lakes.iceberg.metadata import Evolution
 from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, RETAINED, Action, CommitSource, is_editable
@@ -78,7 +78,7 @@ def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Seq
         read: Reads lists. It is not called after all schemas and specs of the table were found.
 
     Raises:
-        FormatError, OSError: If a list cannot be read.
+        GcError, OSError: If a list cannot be read.
     """
     named = set(schema_ids)
     is_known = all(value is not None and value.isdecimal() for value in named)
@@ -159,7 +159,7 @@ def plan_pruning(
         rows = commits.take([row for row in rows_of.get(uuid, ()) if states[row] == RETAINED]).sort_by("committed_at")
         try:
             used = find_used(evolution, *_read_snapshots(rows), read)
-        except (FormatError, OSError) as error:
+        except (GcError, OSError) as error:
             notes.append(f"table {name}: no schema or partition spec is removed, because a manifest list cannot be read: {error}")
             continue
         for action, unused in _find_unused(evolution, used):

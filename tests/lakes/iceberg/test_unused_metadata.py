@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from gc_assets.core.errors import StoreError
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import PRUNING, ExpiryAction, ExpiryOutcome
 from gc_assets.stores.local.objects import LocalObjects
@@ -196,6 +197,21 @@ def test_missing_manifest_list_keeps_the_specs(builder: LakeBuilder, evolved: Ta
     path.write_bytes(b"not Avro")
     actions, notes = plan_all(lake_with_pruning(builder))
     path.write_bytes(content)
+    assert prunings_of(actions) == set()
+    assert any("a manifest list cannot be read" in note for note in notes)
+
+
+def test_list_that_no_store_can_read_keeps_the_specs(builder: LakeBuilder, evolved: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example one whose address has a scheme that no storage supports."""
+    read = LocalObjects.read
+
+    def fail(objects: LocalObjects, address: str) -> bytes:
+        if "/snap-" in address:
+            raise StoreError(f"{address}: the scheme is not supported")
+        return read(objects, address)
+
+    monkeypatch.setattr(LocalObjects, "read", fail)
+    actions, notes = plan_all(lake_with_pruning(builder))
     assert prunings_of(actions) == set()
     assert any("a manifest list cannot be read" in note for note in notes)
 
