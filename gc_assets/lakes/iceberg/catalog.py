@@ -96,6 +96,10 @@ class CommitDenied(GcError):
     """Catalog or store refused a commit permanently. Nothing was written, and a retry cannot help."""
 
 
+class CatalogTimedOut(LakeUnreadable):
+    """Request that a catalog did not answer in time. The next one may take as long."""
+
+
 class NotLoadable(LakeUnreadable):
     """Table that pyiceberg cannot load, although its catalog answers. A retry cannot help."""
 
@@ -357,6 +361,8 @@ class CatalogClient:
             found = None if isinstance(error, RESTError | TimeoutError) else self._find_metadata(identifier)
             if found is None:
                 reason = self.unreadable(f"table {name}", _describe(error))
+                if isinstance(error, TimeoutError):
+                    raise CatalogTimedOut(str(reason)) from None
                 raise (NotLoadable(str(reason)) if _is_unloadable(error) else reason) from None
             return CatalogTable(name, found.metadata_location, found.table_uuid, None)
         if not table.metadata_location:
@@ -381,7 +387,8 @@ class CatalogClient:
         except (NoSuchNamespaceError, BadRequestError, NotImplementedError):
             return False
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
-            raise self.unreadable(f"namespace {name}", _describe(error)) from None
+            reason = self.unreadable(f"namespace {name}", _describe(error))
+            raise (CatalogTimedOut(str(reason)) if isinstance(error, TimeoutError) else reason) from None
 
     def find_other_names(self) -> list[str]:
         """Return the other catalog names for which the catalog's database has tables. Never raises.

@@ -23,39 +23,54 @@ _MAX_PARTS: Final = 6
 def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict: bool = True) -> dict[str, str]:
     """Return why tables (uuid to name) may still be in a catalog, by uuid.
 
-    Unless `is_strict`, the properties of a namespace need not be readable, and the name of a table
-    may belong to an object of another format.
+    A table whose uuid is unknown has its name instead. Unless `is_strict`, the properties of a
+    namespace need not be readable, and the name of a table may belong to an object of another
+    format. After a request that timed out, no other one is sent, and that is the reason of the rest.
     """
-    namespaces = {name.rpartition(".")[0] for name in tables.values()}
-    hidden = {name: _find_hidden(catalog, name, is_strict=is_strict) for name in sorted(namespaces) if name}
-    found = (
-        (uuid, hidden.get(name.rpartition(".")[0]) or _find_reason(catalog, uuid, name, is_strict=is_strict))
-        for uuid, name in sorted(tables.items())
-    )
-    return {uuid: reason for uuid, reason in found if reason is not None}
+    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # pyiceberg takes half a second
+
+    hidden: dict[str, str | None] = {}
+    found, checked = dict[str, str](), set[str]()
+    try:
+        for namespace in sorted({name.rpartition(".")[0] for name in tables.values()} - {""}):
+            hidden[namespace] = _find_hidden(catalog, namespace, is_strict=is_strict)
+        for uuid, name in sorted(tables.items()):
+            reason = hidden.get(name.rpartition(".")[0]) or _find_reason(catalog, uuid, name, is_strict=is_strict)
+            if reason is not None:
+                found[uuid] = reason
+            checked.add(uuid)
+    except CatalogTimedOut as error:
+        found |= dict.fromkeys(tables.keys() - checked, f"its catalog does not confirm that it does not exist: {error}")
+    return found
 
 
 def _find_hidden(catalog: CatalogClient, namespace: str, *, is_strict: bool) -> str | None:
+    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # pyiceberg takes half a second
+
     try:
         is_hidden = catalog.hides_namespace(tuple(namespace.split(".")))
+    except CatalogTimedOut:
+        raise
     except LakeUnreadable as error:
         return f"its catalog does not confirm that its namespace does not exist: {error}" if is_strict else None
     return f"its catalog still has the namespace {namespace}, but does not list it" if is_hidden else None
 
 
 def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: bool) -> str | None:
-    from gc_assets.lakes.iceberg.catalog import InvalidRequest, NotIceberg  # pyiceberg takes half a second
+    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut, InvalidRequest, NotIceberg  # pyiceberg takes half a second
 
     for number, identifier in enumerate(list_identifiers(name)):
         try:
             found = catalog.load(identifier)
+        except CatalogTimedOut:
+            raise
         except LakeUnreadable as error:
             if number and isinstance(error, InvalidRequest):
                 continue  # such a catalog permits no dots in its names
             if not is_strict and isinstance(error, NotIceberg):
                 continue
             return f"its catalog does not confirm that it does not exist: {error}"
-        if found is not None and found.table_uuid in {None, uuid}:
+        if found is not None and (found.table_uuid in {None, uuid} or uuid == name):
             return f"its catalog still has {name}, but does not list it"
         if found is not None:
             return f"its catalog has another table {name} with uuid {found.table_uuid}, but does not list it"

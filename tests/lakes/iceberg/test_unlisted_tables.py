@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 
 from gc_assets.lakes.iceberg.catalog import CatalogClient, NotIceberg
 from gc_assets.lakes.iceberg.unlisted_tables import find_listed, list_identifiers
@@ -106,6 +107,30 @@ def test_table_of_another_format_hides_no_dropped_table_unless_strict(hiding: Hi
 def test_catalog_that_refuses_the_answer_confirms_nothing(hiding: HidingServer, status: int) -> None:
     hiding.status = status
     assert (hiding.ask(hiding.uuid, "db.t") or "").startswith("its catalog does not confirm that it does not exist: ")
+
+
+@pytest.mark.parametrize("hanging", ["load_table", "load_namespace_properties"])
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_catalog_that_hangs_gets_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: str, is_strict: bool) -> None:
+    """Each request to such a catalog waits for the whole deadline."""
+    calls: list[object] = []
+
+    def hang(client: RestCatalog, name: object) -> None:
+        calls.append(name)
+        raise TimeoutError("no answer after 300 s")
+
+    with serve_catalog(LakeBuilder(tmp_path)) as server:
+        client = CatalogClient("sales", "rest", {"type": "rest", "uri": server.uri})
+        monkeypatch.setattr(RestCatalog, hanging, hang)
+        found = find_listed(client, {"1": "a.x", "2": "a.y", "3": "b.z"}, is_strict=is_strict)
+    assert len(calls) == 1
+    assert found.keys() == {"1", "2", "3"}
+    assert all(reason.startswith("its catalog does not confirm that it does not exist: ") for reason in found.values())
+
+
+def test_table_without_a_known_uuid_is_found_by_its_name(hiding: HidingServer) -> None:
+    hiding.path = ["namespaces", "db", "tables", "t"]
+    assert hiding.ask("db.t", "db.t", is_strict=False) == "its catalog still has db.t, but does not list it"
 
 
 def test_identifiers_of_a_name() -> None:
