@@ -389,9 +389,12 @@ class LakeConfig(_RecordOwner):
         return None
 
     @property
-    def collects_failed_creations(self) -> bool:
-        """Whether metadata of unknown tables without snapshots is garbage in the tables' locations."""
-        return False
+    def collects_failed_creations(self) -> bool | None:
+        """Whether metadata of unknown tables without snapshots is garbage in the tables' locations.
+
+        None if a lake of this kind has no such setting.
+        """
+        return None
 
     def collects(self, table_name: str | None) -> bool:
         """Check if the configuration selects a table of this name for collection."""

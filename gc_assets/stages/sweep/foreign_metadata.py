@@ -40,6 +40,7 @@ def foreign_metadata(
     dead: Sequence[DeadTable] = (),
     own_directories: Collection[str] = (),
     collected_directories: Collection[str] = (),
+    hinted_directories: Collection[str] = (),
 ) -> DataFrame:
     """Find the foreign suspects, with the reason (columns key, reason, is_junk).
 
@@ -60,6 +61,7 @@ def foreign_metadata(
         own_directories: Directories with the live metadata of tables that this run read.
         collected_directories: Those of lakes whose users exclude other catalogs. In these, the first
             metadata of an unknown table without snapshots is the leftover of a failed creation.
+        hinted_directories: Those of lakes with a setting for that, which the reason then names.
     """
     classifier = MetadataClassifier(
         storage_name,
@@ -70,6 +72,7 @@ def foreign_metadata(
         tuple(dead),
         frozenset(own_directories),
         frozenset(collected_directories),
+        frozenset(hinted_directories),
     )
     return map_arrow(suspects.select("key", "last_modified", "is_old"), classifier, FOREIGN)
 
@@ -104,6 +107,7 @@ class MetadataClassifier:
     dead: tuple[DeadTable, ...] = ()
     own_directories: frozenset[str] = frozenset()
     collected_directories: frozenset[str] = frozenset()
+    hinted_directories: frozenset[str] = frozenset()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         directories_with_junk = set[str]()
@@ -166,7 +170,8 @@ class MetadataClassifier:
             way_out = f"; if it is dead: `{command('accept', uuid, location, by='WHO')}`" if directory not in {"", "metadata"} else ""
             if found.noun == "view":
                 return f"view {show(uuid)}, which is not among the views that the configured catalogs list{way_out}"
-            hint = " (or left by a failed creation, see `failed_creations` in docs/configuration.md)" if is_failed_creation else ""
+            is_hinted = is_failed_creation and directory in self.hinted_directories
+            hint = " (or left by a failed creation, see `failed_creations` in docs/configuration.md)" if is_hinted else ""
             return f"table {show(uuid)}, which is in no configured catalog{hint}{way_out}"
         if record.is_alive_at(written_ms):
             return f"{record}, but it was written to after that: add its catalog to lakes.yaml"

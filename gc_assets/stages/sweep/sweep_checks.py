@@ -267,16 +267,18 @@ def find_foreign_metadata(
     known, dead = add_dropped(known_tables(context), dropped), dead_tables(context, storage_name)
     lakes = [lake.name for lake in context.config.lakes]
     collecting = [lake.name for lake in context.config.lakes if lake.collects_failed_creations]
-    directories, collected = (_metadata_directories(context, storage_name, names) for names in (lakes, collecting))
+    optional = [lake.name for lake in context.config.lakes if lake.collects_failed_creations is not None]
+    directories, collected, hinted = (_metadata_directories(context, storage_name, names) for names in (lakes, collecting, optional))
     waiting: dict[str, str] = {}
     if dropped.claims:
         split = map_arrow(frame, SuspectSplit(dropped.prefixes), SPLIT_SUSPECTS)
         inside, frame = split.filter("dropped_prefix is not null"), split.filter("dropped_prefix is null")
         own = directories | dropped.metadata_directories(context, storage_name, lakes)
         failed = collected | dropped.metadata_directories(context, storage_name, collecting)
-        inner = foreign_metadata(inside, storage_name, context.resolver(), context.objects(), known, dead, own, failed)
+        shown = hinted | dropped.metadata_directories(context, storage_name, optional)
+        inner = foreign_metadata(inside, storage_name, context.resolver(), context.objects(), known, dead, own, failed, shown)
         waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in collect(inner.limit(MAX_NAMED))], MAX_NAMED)
-    found = foreign_metadata(frame, storage_name, context.resolver(), context.objects(), known, dead, directories, collected)
+    found = foreign_metadata(frame, storage_name, context.resolver(), context.objects(), known, dead, directories, collected, hinted)
     rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     messages = [f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk]

@@ -77,6 +77,26 @@ def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTa
     assert [batch.num_rows for batch in classifier(iter([rows]))] == [int(foreign)]
 
 
+@pytest.mark.parametrize("has_setting", [True, False])
+def test_failed_creation_names_the_setting_only_if_the_lake_has_it(tmp_path: Path, has_setting: bool) -> None:
+    document = {"table-uuid": "B", "format-version": 2, "location": f"file://{tmp_path}/t", "snapshots": []}
+    (tmp_path / "t/metadata").mkdir(parents=True)
+    (tmp_path / "t/metadata/0.metadata.json").write_text(json.dumps(document))
+    classifier = MetadataClassifier(
+        "w",
+        KeyResolver([("w", f"file://{tmp_path}/")]),
+        LocalObjects(),
+        {},
+        metadata_patterns(),
+        own_directories=frozenset({"t/metadata"}),
+        hinted_directories=frozenset({"t/metadata"} if has_setting else ()),
+    )
+    rows = pa.RecordBatch.from_pydict({"key": ["t/metadata/0.metadata.json"], "last_modified": [START], "is_old": [True]})
+    (reason,) = [row["reason"] for batch in classifier(iter([rows])) for row in batch.to_pylist()]
+    assert "is in no configured catalog" in reason
+    assert ("`failed_creations`" in reason) == has_setting
+
+
 @pytest.mark.parametrize(
     "uuid, prefix, newest, modified, message",
     [
