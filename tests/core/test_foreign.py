@@ -122,6 +122,7 @@ def test_leftover_has_known_files_of_the_writers_next_to_it(key: str, known: str
 
 PREFIXES = ("r/data/", "w/chunks/", "w/overwritten/")
 CHUNK = "C4AW21NG8ZSR3AGM9QA0"
+PARTITION, XID = "g1bcq7pksdudh04qgun0", "d0l1bcq7pksdudh04qgg"
 
 
 @pytest.mark.parametrize(
@@ -135,16 +136,21 @@ CHUNK = "C4AW21NG8ZSR3AGM9QA0"
         (f"w/chunks/{CHUNK}.bak", UNKNOWN_PATH),
         (f"w/chunks/x\n{CHUNK}", UNKNOWN_PATH),
         (f"w/overwritten/{CHUNK}", UNKNOWN_PATH),
-        ("r/data/g1bcq7pksdudh04qgung/d0l1bcq7pksdudh04qgu", None),
-        ("r/data/g1bcq7pksdudh04qgung/d0l1bcq7pksdudh04qgu,c2ln", None),
-        ("r/data/g1bcq7pksdudh04qgung/x", None),  # a directory of the format
-        ("r/data/a/b/g1bcq7pksdudh04qgung/d0l1bcq7pksdudh04qgu", None),  # sharded
-        ("r/data/d0l1bcq7pksdudh04qgu", None),
+        (f"r/data/{PARTITION}/{XID}", None),
+        (f"r/data/{PARTITION}/{XID},c2ln", None),
+        (f"r/data/{PARTITION}/{XID}.part_00001", None),  # an upload to Google Cloud Storage
+        (f"r/data/{PARTITION}/x", None),  # a directory of the format
+        (f"r/data/{XID}", None),
+        (f"r/data/a/{PARTITION}/{XID}", UNKNOWN_PATH),
+        ("r/data/customertransactions/x.csv", UNKNOWN_PATH),
+        ("r/data/customertransactions", UNKNOWN_PATH),
+        ("r/data/20240101000000000000/x", UNKNOWN_PATH),
+        (f"r/data/raw/{XID}", UNKNOWN_PATH),
         ("r/data/customers.csv", UNKNOWN_PATH),
         ("r/data/2024/01/x.parquet", UNKNOWN_PATH),
-        ("r/data/g1bcq7pksdudh04qgung/sub/x", UNKNOWN_PATH),
-        ("r/data/G1BCQ7PKSDUDH04QGUNG/x", UNKNOWN_PATH),
-        ("r/data/G1BCQ7PKSDUDH04QGUNG/a\nd0l1bcq7pksdudh04qgu", UNKNOWN_PATH),
+        (f"r/data/{PARTITION}/sub/x", UNKNOWN_PATH),
+        (f"r/data/{PARTITION.upper()}/x", UNKNOWN_PATH),
+        (f"r/data/{PARTITION.upper()}/a\n{XID}", UNKNOWN_PATH),
     ],
 )
 def test_other_paths_than_those_of_the_format_are_foreign(key: str, rule: str | None) -> None:

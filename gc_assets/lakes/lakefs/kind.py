@@ -41,7 +41,9 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     return discover(target)
 
 
-_XID: Final = "(^|/)[0-9a-v]{20}"
+# The first character is that of a time from 2020 to 2045, also in partitions, which count down from
+# the year 4000. The last one contains one of 96 bits.
+_XID: Final = "[b-h][0-9a-v]{18}[0g]"
 _RETENTION: Final = """\
 # The garbage collection rules of the repository decide. Without rules, all commits are kept. With
 # source: configured, the rules of this file decide, such as default: 90d.
@@ -69,7 +71,8 @@ KIND: Final = LakeKind(
         uncollected_metadata=r"(^|/)_lakefs/[0-9a-f]{64}$",
         never_committed="uncommitted",
         named_times=_named_times,
-        # The directory or the name of an object is an xid (lakeFS `pkg/upload/path_provider.go`).
-        own_paths=f"{_XID}(,[^/]*)?$|{_XID}/[^/]*$",
+        # `data/PARTITION/OBJECT`, both xids (lakeFS `pkg/upload/path_provider.go`). Parts of uploads
+        # to Google Cloud Storage have further endings. The storage may be `data/` itself.
+        own_paths=f"(^|(^|/)data/)({_XID}(,[^/]*)?|{_XID}/[^/]*)$",
     ),
 )
