@@ -70,11 +70,10 @@ class Roots:
     def has_other_names(self, address: str) -> bool:
         """Return True if a full address may name an object in a root by another address.
 
-        Addresses in the storage of the namespace are literal.
+        Addresses in the namespace are literal. Any other bucket, including that of the namespace, may
+        only have the name of the server's bucket.
         """
-        # A bucket in another storage may only have the name of the server's bucket.
-        own = (self.location, *(root for root in self.others if self.location.startswith(root)))
-        return address.startswith(_LOCAL) or (self.is_renamed and not address.startswith(own))
+        return address.startswith(_LOCAL) or (self.is_renamed and not address.startswith(self.location))
 
     def names_under_roots(self, end: str) -> Iterator[str]:
         """Yield the names of the end of a path under each root."""
@@ -90,9 +89,9 @@ def possible_names(roots: Roots, address: str) -> Iterator[str]:
     The most likely name comes first: the name in the namespace's own data, or the address itself.
     `local://` is a path of the server's disk. A server on another machine or in a container has
     another mount point, so every end of the path may be under any of the roots. The same applies to
-    each address outside the storage of the namespace if the server may name the namespace by another
-    address. If the store's root was written before a full path, the end is the full path. Names under
-    no root are in no storage.
+    each address outside the namespace if the server may name the namespace by another address. If the
+    store's root was written before a full path, the end is the full path. Names under no root are in
+    no storage.
     """
     yield from dict.fromkeys(name for spelling in _spellings(address) for name in _names_of(roots, spelling))
 
@@ -101,11 +100,11 @@ def _spellings(address: str) -> Iterator[str]:
     """Yield an address, and the object that a server reads at it.
 
     Servers decode the path of an address in a bucket and cut its query (`resolveFull` in
-    `pkg/block/namespace.go`, lakeFS #9466). Web addresses are decoded in any case. A key with a `..`
-    component is never a candidate (`hidden_path` in docs/safety.md).
+    `pkg/block/namespace.go`, lakeFS #9466). Imports from Azure record encoded web addresses. A key
+    with a `..` component is never a candidate (`hidden_path` in docs/safety.md).
     """
     yield address
-    if address.startswith((_LOCAL, "http")) or not {"%", "?"}.intersection(address):
+    if address.startswith(_LOCAL) or not {"%", "?"}.intersection(address):
         return
     located = address.partition("?")[0]
     yield located
@@ -127,7 +126,7 @@ def _names_of(roots: Roots, address: str) -> Iterator[str]:
     ends = [end for end in ("/".join(steps[position:]) for position in range(len(steps))) if end]
     full = (f"file:///{end}" for end in ends if f"file:///{end}".startswith((roots.location, *roots.others)))
     names = dict.fromkeys((itself, *full, *(name for end in ends for name in roots.names_under_roots(end))))
-    if address.startswith(roots.others):  # in another storage
+    if address.startswith(roots.others):  # in a storage
         yield from names
         return
     # The shortest of several, because the server's block store may be in a folder with the name data.

@@ -15,6 +15,7 @@ from gc_assets.config.rules import DroppedTableRetention, RefRetention, policy_r
 from gc_assets.config.values import Duration, TagPolicy
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.idle_branches import IdleRule
+from gc_assets.core.paths import Location
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 
@@ -139,15 +140,16 @@ class LakeFsLakeConfig(LakeConfig):
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
         # An address under another mount point may be an object of any of them. Rows of decoders that
         # ignored `location`, or percent-encoding, lack names of addresses in a bucket. Earlier
-        # decoders took addresses in all storages literally, not only in that of `location`.
-        return [*sorted(storages), *([] if self.location is None else ["location", "other storages"]), "percent-encoding"]
+        # decoders took more addresses literally than those in `location`, and did not decode the ends
+        # of web addresses.
+        return [*sorted(storages), *([] if self.location is None else ["outside location", "web addresses"]), "percent-encoding"]
 
     def own_files(self) -> tuple[str, ...]:
         """Return the file with the rules."""
         return () if self.rules is None else (self.rules,)
 
     def own_locations(self) -> tuple[str, ...]:
-        return () if self.location is None else (f"{self.location.rstrip('/')}/",)
+        return () if self.location is None else (str(Location.parse(self.location)),)
 
     def resolve_paths(self, anchor: BaseFolder) -> LakeFsLakeConfig:
         location = None if self.location is None else anchor.absolute(self.location, "location")

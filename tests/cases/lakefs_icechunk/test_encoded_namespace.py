@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from gc_assets.lakes.lakefs.namespaces import find_incomparable, find_overlap
+from tests.lakes.lakefs.support import config_of
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,17 @@ def test_encoded_namespaces_overlap(own: str, other: str) -> None:
 def test_namespaces_next_to_each_other_do_not_overlap() -> None:
     assert find_overlap("s3://b/a%20b", {"x": "s3://b/a%20c", "y": "local://a b"}) is None
     assert find_incomparable("s3://b/a b/", {"x": "s3://b/a%20b", "y": "s3://b?x=1"}) is None
+
+
+@pytest.mark.parametrize(
+    "location, namespace",
+    [
+        ("s3a://lake/ml", "s3://lake/raw"),
+        ("S3://lake/ml/", "s3://lake/raw"),
+        ("gcs://lake/ml", "gs://lake/raw"),
+        ("abfs://lake@acc.dfs.core.windows.net/ml", "https://acc.blob.core.windows.net/lake/raw"),
+    ],
+)
+def test_location_with_another_scheme_is_in_the_bucket_of_the_server(location: str, namespace: str) -> None:
+    (found,) = config_of("http://localhost:8000", "ml", location=location).own_locations()
+    assert find_incomparable(found, {"raw": namespace}) is None

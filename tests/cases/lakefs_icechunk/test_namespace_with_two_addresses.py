@@ -89,9 +89,25 @@ def test_storage_with_the_name_of_the_bucket_of_the_server_is_not_the_only_one()
     assert f"{LOCATION}ml/data/p/x" in others
 
 
-def test_address_in_a_root_has_one_name() -> None:
+def test_bucket_of_the_location_may_only_have_the_name_of_the_bucket_of_the_server() -> None:
+    """The location is a mirror at another endpoint, under another prefix."""
+    roots = Roots.of("s3://lake/mirror/", ["s3://lake/"], is_renamed=True)
+    first, *others = possible_names(roots, f"{SERVER}/data/p/x")
+    assert first == f"{SERVER}/data/p/x"
+    assert "s3://lake/mirror/data/p/x" in others
+
+
+@pytest.mark.parametrize("host", ["https://acc.blob.core.windows.net/lake", "s3://lake"])
+def test_end_of_an_encoded_address_is_decoded(host: str) -> None:
+    """Imports from Azure record the encoded web address (lakeFS `pkg/block/azure/walker.go`)."""
+    roots = Roots.of(f"{LOCATION}ml/", [LOCATION], is_renamed=True)
+    assert f"{LOCATION}raw/a b" in set(possible_names(roots, f"{host}/raw/a%20b"))
+
+
+def test_address_in_the_location_has_one_name() -> None:
     """Without `location`, the server's address of the namespace is its location."""
     renamed, same = (Roots.of(f"{LOCATION}ml/", [LOCATION], is_renamed=value) for value in (True, False))
-    for address in (f"{LOCATION}ml/data/p/x", f"{LOCATION}other/data/p/x"):
-        assert list(possible_names(renamed, address)) == [address]
+    address = f"{LOCATION}ml/data/p/x"
+    assert list(possible_names(renamed, address)) == [address]
+    assert next(possible_names(renamed, f"{LOCATION}other/data/p/x")) == f"{LOCATION}other/data/p/x"
     assert list(possible_names(same, "s3://raw/data/p/x")) == ["s3://raw/data/p/x"]
