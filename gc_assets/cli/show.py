@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SHORT_COLUMNS: Final = {
     "orphan_files": ("table", "reason", "size", "key"),
     "deletion_plan": ("table", "reason", "size", "key", "action"),
+    "expiry_plan": ("table_name", "action", "snapshot_id", "ref_name", "reason"),
     "dropped_tables": ("table", "last_seen", "gone_since", "size", "last_writer", "state"),
 }
 # The default number of rows in format `table`. Other formats are for programs and are complete.
@@ -153,12 +154,15 @@ def _write_text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, targ
         write_json(_read_rows(rows), target)
     else:
         shown = list(_read_rows(rows))
-        filled = [name for name in table.schema.names if not shown or any(row[name] is not None for row in shown)]
-        write_table(shown, filled, target, wide=wide)
+        write_table(shown, _filled_columns(shown, table.schema.names), target, wide=wide)
+
+
+def _filled_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    return [name for name in names if not rows or any(row[name] is not None for row in rows)]
 
 
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
-    """Write rows of files with the columns of `SHORT_COLUMNS`, and their tables."""
+    """Write rows with the columns of `SHORT_COLUMNS`. Rows of files are shown with their tables."""
     from gc_assets.core.units import format_bytes
     from gc_assets.stages.read.dropped_tables import accept_command, short_row
     from gc_assets.stages.read.file_tables import FileTables
@@ -170,6 +174,10 @@ def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Tab
         for row in found[:MAX_COMMANDS]:
             if (accept := accept_command(row["table_uuid"], row["waits_for"])) is not None:
                 print_command(f"If {row['table_name'] or row['table_uuid']} is not in use, accept it", accept)
+        return
+    if table.scope == "lake":
+        found = list(_read_rows(rows))
+        write_table(found, _filled_columns(found, SHORT_COLUMNS[table.name]))
         return
     tables = FileTables.of(context, storage)
     shown = [

@@ -218,6 +218,13 @@ def test_history_is_drawn_before_and_after_expiry(lake_after_run: tuple[Shell, R
     assert lake_after_run[0]("history", "--table", "shop.nothing").exit_code == 2
 
 
+def test_show_names_the_table_and_not_its_uuid(lake_after_run: tuple[Shell, Result]) -> None:
+    shell, _ = lake_after_run
+    uuid = shell.json("show", "expiry_plan")[0]["table_uuid"]
+    assert shell("show", "expiry_plan").stdout.split()[:3] == ["table_name", "action", "snapshot_id"]
+    assert uuid in shell("show", "expiry_plan", "--wide").stdout
+
+
 def test_show_selects_one_table(lake_after_run: tuple[Shell, Result]) -> None:
     rows = lake_after_run[0].json("show", "snapshot_history", "--table", "shop.orders")
     assert {row["table_name"] for row in rows} == {"shop.orders"}
