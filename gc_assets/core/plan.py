@@ -95,6 +95,8 @@ class Unreadable(_Model):
         since: Time of the first run that failed to read it.
         good_on: Run date of the last run that read it in full. If None, its files are unknown.
         storages: Storages with locations of a table that was never read in full.
+        may_be: Name of an unreadable table that this one may be now, if this run found it under no
+            name. Set that table aside, and this one is set aside too.
         set_aside: Record of the user who set it aside, so that purges do not wait for it, or None.
     """
 
@@ -105,6 +107,7 @@ class Unreadable(_Model):
     since: datetime
     good_on: date | None = None
     storages: tuple[str, ...] = ()
+    may_be: str | None = None
     set_aside: str | None = None
 
     told = RenamedAttribute("message")

@@ -62,6 +62,19 @@ def test_withdrawn_record_is_not_valid(runs: Runs) -> None:
     assert runs.record(ORDERS) is None
 
 
+def test_table_that_a_set_aside_one_may_be_is_set_aside_too(runs: Runs) -> None:
+    """A record is valid from the time of its own table. The other one is missed later."""
+    later = datetime.now(UTC).replace(year=2100)
+    dropped = Unreadable(lake="sales", table_uuid="u", table_name="db.dropped", why="may be db.orders", since=later, may_be="db.orders")
+    assert runs.invoke("db.orders").exit_code == 0
+    assert all(item.set_aside for item in with_set_aside(runs.context, [dropped, ORDERS]))
+    for orders in (ORDERS.model_copy(update={"lake": "other"}), ORDERS.model_copy(update={"since": later})):
+        assert not any(item.set_aside for item in with_set_aside(runs.context, [dropped, orders]))
+    assert with_set_aside(runs.context, [dropped]) == (dropped,)
+    assert runs.invoke("db.orders", "--withdraw").exit_code == 0
+    assert not any(item.set_aside for item in with_set_aside(runs.context, [dropped, ORDERS]))
+
+
 @pytest.mark.parametrize(
     "arguments, message", [(("db.other",), "unreadable are: db.orders"), (("db.orders", "--withdraw"), "there is nothing to withdraw")]
 )

@@ -33,7 +33,7 @@ from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, SOURCES, SOURCES_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
-from gc_assets.state.summaries import FreezeTime, LiveFilesSummary
+from gc_assets.state.summaries import FreezeTime, LiveFilesSummary, UnreadTable
 
 # Used in place of a table uuid if the whole lake is unreadable.
 WHOLE_LAKE: Final = ""
@@ -70,20 +70,28 @@ class LastKnown:
         """Check if any run read this table (or `WHOLE_LAKE`) in full."""
         return key not in self.never_read and (key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values()))
 
-    def find_renamed(self, address: str | None, listed: Collection[str]) -> list[str]:
-        """Return the tables that an unreadable table may be under another name (uuids).
+    def find_renamed(self, unread: Sequence[UnreadTable], found: Collection[str]) -> dict[str, UnreadTable]:
+        """Return the missing tables that an unreadable table may be under another name, by uuid.
 
-        A renamed table keeps its location. A table that was unreadable before may be any.
+        A renamed table keeps its location. If one of the two locations is unknown, it may be any. If
+        several unreadable tables may be the missing one, the first is returned.
 
         Args:
-            address: The metadata address of the unreadable table, None if it is unknown.
-            listed: Uuids of the tables that this run read.
+            unread: The unreadable tables of this run.
+            found: Uuids of the tables that this run found under any name.
         """
-        missing = sorted({uuid for uuids in self.uuids.values() for uuid in uuids} - set(listed))
-        if address is None:
-            return missing
-        location = self._resolve_location(address)
-        return [uuid for uuid in missing if self._resolve_location(self.addresses.get(uuid, address)) == location]
+        missing = sorted({uuid for uuids in self.uuids.values() for uuid in uuids} - set(found))
+        if not missing or not unread:
+            return {}
+        anywhere = next((item for item in unread if item.address is None), None)
+        by_location = {self._resolve_location(item.address): item for item in reversed(unread) if item.address is not None}
+        renamed: dict[str, UnreadTable] = {}
+        for uuid in missing:
+            address = self.addresses.get(uuid)
+            item = unread[0] if address is None else by_location.get(self._resolve_location(address), anywhere)
+            if item is not None:
+                renamed[uuid] = item
+        return renamed
 
     def _resolve_location(self, address: str) -> str | tuple[str, str]:
         """Return the storage and key of the table location of a metadata file, else its address."""

@@ -97,7 +97,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
         spark, context, lake_name, inputs, context.state.segments(inputs.cache), start_run(context, context.group(lake_name), LIVE_FILES)
     )
     last_known, walked = stage.walk()
-    unreadable = list_unreadable(context, lake_name, inputs.refs, last_known, walked.summary["unreadable"])
+    unreadable = list_unreadable(context, lake_name, inputs.roots, last_known, walked.summary["unreadable"])
     log_activity("counting the files of live containers")
     hashes = stage.open_hashes(walked, None if unreadable else inputs.released)
     stage.refuse_unbalanced(hashes)

@@ -37,32 +37,42 @@ def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown |
     A table whose uuid is unknown is left out, but it may be one that was renamed.
     """
     reasons: dict[str, str] = {}
-    renamed: dict[str, str] = {}
-    unread = list_unread_tables(inputs)
-    listed = set[str]()
-    if unread and last_known is not None:
-        paths = inputs[LAKE_REFS.name].paths()
-        listed.update(read_parts(last_known.files, paths, LAKE_REFS.schema, ["table_uuid"]).column("table_uuid").to_pylist())
-    for item in unread:
+    for item in list_unread_tables(inputs):
         if item.table_name is None:
             reasons.setdefault(WHOLE_LAKE, item.why)
         elif last_known is not None:
-            known = last_known.uuids.get(item.table_name, ())
-            for uuid in known:
+            for uuid in last_known.uuids.get(item.table_name, ()):
                 reasons.setdefault(uuid, item.why)
-            # A table may also have the name of a dropped one now.
-            why = f"table {item.table_name} cannot be read, and may be this table under another name: {item.why}"
-            renamed |= dict.fromkeys(last_known.find_renamed(item.address, listed), why)
-    return {**renamed, **reasons}
+    renamed = find_renamed_tables(inputs, last_known)
+    return {
+        uuid: f"table {item.table_name} cannot be read, and may be this table under another name: {item.why}"
+        for uuid, item in renamed.items()
+    } | reasons
+
+
+def find_renamed_tables(inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, UnreadTable]:
+    """Return the missing tables that an unreadable table may be now, by uuid.
+
+    A table may also have the name of a dropped one. Tables that are unreadable under their own name
+    are left out.
+    """
+    unread = [item for item in list_unread_tables(inputs) if item.table_name is not None]
+    if not unread or last_known is None:
+        return {}
+    paths = inputs[LAKE_REFS.name].paths()
+    found = set(read_parts(last_known.files, paths, LAKE_REFS.schema, ["table_uuid"]).column("table_uuid").to_pylist())
+    return last_known.find_renamed(unread, found.union(*(last_known.uuids.get(item.table_name or "", ()) for item in unread)))
 
 
 def list_unreadable(
-    context: RunContext, lake_name: str, refs: PublishedTable, last_known: LastKnown | None, found: Mapping[str, str]
+    context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], last_known: LastKnown | None, found: Mapping[str, str]
 ) -> tuple[Unreadable, ...]:
     """List all unreadable tables: those found by the walk, and those whose uuid is unknown.
 
-    `found` maps table uuids or content ids to reasons (`WHOLE_LAKE`: the lake).
+    `inputs` are the result of `find_root_inputs`. `found` maps table uuids or content ids to reasons
+    (`WHOLE_LAKE`: the lake).
     """
+    refs = inputs[LAKE_REFS.name]
     summary = refs.summary(LakeRefsSummary)
     if not found and not summary.unread:
         return ()
@@ -71,15 +81,17 @@ def list_unreadable(
     names = previous.names | {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
     names |= _content_names(context, lake_name) if context.kind(lake_name).has_live_contents else {}
     claims = [row for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist() if row["storage"] is not None]
+    renamed = find_renamed_tables(inputs, last_known)
     known = [
         Unreadable(
             lake=lake_name,
             table_uuid=key or None,
+            may_be=renamed[key].table_name if key in renamed else None,
             table_name=names.get(key),
             why=reason,
             since=previous.since(key, summary.frozen_at),
             good_on=(good_on := previous.good_on(key)),
-            storages=() if good_on is not None else _storages(row for row in claims if key in {WHOLE_LAKE, row["table_uuid"]}),
+            storages=() if good_on is not None else _storages(row for row in claims if _is_claim_of(row, key, names.get(key))),
         )
         for key, reason in sorted(found.items())
     ]
@@ -143,6 +155,12 @@ class _PreviousReads:
         if key in self.items:
             return self.items[key].good_on
         return self.last_known.run_date if self.last_known is not None and self.last_known.was_read(key) else None
+
+
+def _is_claim_of(claim: Mapping[str, Any], key: str, name: str | None) -> bool:
+    """Check if a claim belongs to an unreadable table. Those of a hidden table have only its name."""
+    is_named = claim["table_uuid"] is None and name is not None and claim["table_name"] == name
+    return is_named or key in {WHOLE_LAKE, claim["table_uuid"]}
 
 
 def _storages(claims: Iterable[Mapping[str, Any]], other: str | None = None) -> tuple[str, ...]:

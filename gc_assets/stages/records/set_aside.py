@@ -9,7 +9,7 @@ began after the record was made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from pydantic import RootModel
@@ -83,17 +83,24 @@ def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tup
     """Return the unreadable tables with the valid records of users.
 
     The last record of a table is valid if the table was unreadable in every run since. For a real
-    run, records of rehearsals and records from the future do not count.
+    run, records of rehearsals and records from the future do not count. A missing table that an
+    unreadable one may be has the valid record of that table, unless it has its own.
     """
     lakes = {item.lake for item in unreadable}
     last = {(lake, record.table): record for lake in lakes for record in _RECORDS.read_valid(context, lake)}
-    return tuple(_add_record(item, last.get((item.lake, _table_of(item)))) for item in unreadable)
+    valid: dict[tuple[str, str | None], SetAside | None] = {}
+    for item in sorted(unreadable, key=lambda item: item.since):
+        key = (item.lake, _table_of(item))
+        record = last.get(key)
+        valid[key] = None if record is None or record.at < item.since else record
+    return tuple(_add_record(item, valid) for item in unreadable)
 
 
-def _add_record(item: Unreadable, record: SetAside | None) -> Unreadable:
-    if record is None or record.decision != "set_aside" or record.at < item.since:
-        return item
-    return item.model_copy(update={"set_aside": str(record)})
+def _add_record(item: Unreadable, valid: Mapping[tuple[str, str | None], SetAside | None]) -> Unreadable:
+    record = valid[item.lake, _table_of(item)]
+    if record is None and item.may_be is not None:
+        record = valid.get((item.lake, item.may_be))
+    return item if record is None or record.decision != "set_aside" else item.model_copy(update={"set_aside": str(record)})
 
 
 def _table_of(item: Unreadable) -> str | None:
