@@ -98,8 +98,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     log_activity("reading refs")
     frozen_at = context.clock.now()
     lake, resolver = context.lake(lake_name), context.resolver()
-    refs, sides = _freeze(context, lake_name, lake, resolver)
-    refs = add_hidden_tables(context, lake, refs, frozen_at)
+    refs, sides = _freeze(context, lake, resolver, frozen_at)
     refuse_hidden(context, lake_name, lake, build_freeze(frozen_at, refs.refs))
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     summary = LakeRefsSummary(
@@ -124,22 +123,22 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     return publish(state, run, written, context.clock, summary=summary, unsafe=context.unsafe)
 
 
-def _freeze(context: RunContext, lake_name: str, lake: Lake, resolver: KeyResolver) -> tuple[FrozenRefs, dict[str, pa.Table]]:
-    """Freeze the lake, and resolve its addresses.
+def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: datetime) -> tuple[FrozenRefs, dict[str, pa.Table]]:
+    """Freeze the lake with the tables that its catalog hides, and resolve its addresses.
 
     A lake of some kinds is unreadable as a whole instead of stopping the run.
     """
     try:
-        refs = _freeze_by_name(context, lake, context.as_of)
+        refs = add_hidden_tables(context, lake, _freeze_by_name(context, lake, context.as_of), frozen_at)
         return refs, _build_side_tables(refs, resolver)
     except ClockSkewed:
         raise  # the clock of this machine may be wrong, and the ages of all lakes depend on it
     except (LakeUnreadable, StoreError, FormatError) as error:
-        if not context.kind(lake_name).fails_alone:
+        if not context.kind(lake.name).fails_alone:
             raise
-        locations = find_resolvable(context.config.lake(lake_name).own_locations(), context.resolver())
+        locations = find_resolvable(context.config.lake(lake.name).own_locations(), context.resolver())
         claims = tuple(Claim(address, collect=False) for address in locations)
-        refs = FrozenRefs(lake_name, lake.kind, (), (), claims, (), unreadable=(UnreadableTable(None, str(error)),))
+        refs = FrozenRefs(lake.name, lake.kind, (), (), claims, (), unreadable=(UnreadableTable(None, str(error)),))
         refs = with_known_repository(context, lake, refs)
         return refs, _build_side_tables(refs, resolver)
 

@@ -1,7 +1,8 @@
 """Compare the frozen refs of earlier runs with the current ones.
 
-Commits of a deleted ref are protected for the grace period. A ref or table hidden from this user
-also looks deleted, so it is also requested from the server or catalog by its name.
+Commits of a deleted ref are protected for the grace period. If a server or catalog hides what a
+user may not see, a hidden ref or table also looks deleted. So such a lake is asked by name for the
+refs of the previous freeze, and an Iceberg catalog for the tables that the last run knew.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from itertools import pairwise
 from gc_assets.core.errors import GcError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.lakes.protocol import FrozenRefs, Lake, PreviousRef, Ref, UnreadableTable, as_filtered, as_listing
+from gc_assets.lakes.protocol import Claim, FrozenRefs, Lake, PreviousRef, Ref, UnreadableTable, as_filtered, as_listing
 from gc_assets.stages.mark.last_known import find_last_known
+from gc_assets.stages.mark.resolution import find_resolvable
 from gc_assets.state.index import PastRun
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
 
@@ -43,21 +48,26 @@ def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Free
 def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_at: datetime) -> FrozenRefs:
     """Return the freeze with the tables that its catalog may have, but does not list, as unreadable.
 
-    These are tables that the last run knew. A table that the catalog confirms as missing was dropped.
+    These are tables that the last run knew. Their last claims are protected. A table that the
+    catalog confirms as missing was dropped.
     """
     opened = as_listing(lake)
-    missed = {} if opened is None else _find_missed(context, lake.name, refs, frozen_at)
-    if opened is None or not missed:
+    previous = list_previous_freezes(context, lake.name, frozen_at, with_real=True) if opened is not None else []
+    if opened is None or not previous:
         return refs
-    names = {uuid: item.table_name for uuid, item in missed.items()}
+    newest = context.state.open(previous[-1])
+    missed = _find_missed(context, newest, lake.name, refs, frozen_at)
+    if not missed:
+        return refs
     try:
-        reasons = opened.find_listed(names, is_strict=False)
+        reasons = opened.find_listed({uuid: item.table_name for uuid, item in missed.items()}, is_strict=False)
     except (GcError, OSError) as error:
         reasons = dict.fromkeys(missed, f"its catalog cannot be asked for it: {error}")
-    hint = "Grant the user of gc-assets the right to list it"
+    hint = "Grant the user of gc-assets the right to list it, or set it aside, or run again"
     found = ((missed[uuid], reason) for uuid, reason in sorted(reasons.items()))
     hidden = [UnreadableTable(item.table_name, f"{reason}. {hint}", item.address) for item, reason in found]
-    return replace(refs, unreadable=(*refs.unreadable, *hidden))
+    shields = _find_claims(context, newest, {uuid: missed[uuid].table_name for uuid in sorted(reasons)})
+    return replace(refs, unreadable=(*refs.unreadable, *hidden), claims=(*refs.claims, *shields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +78,16 @@ class _MissedTable:
     address: str | None
 
 
-def _find_missed(context: RunContext, lake_name: str, refs: FrozenRefs, frozen_at: datetime) -> dict[str, _MissedTable]:
-    """Return the tables that the last run knew by uuid, without those that the catalog lists.
+def _find_missed(
+    context: RunContext, newest: PublishedTable, lake_name: str, refs: FrozenRefs, frozen_at: datetime
+) -> dict[str, _MissedTable]:
+    """Return the tables that the last run knew, without those that the catalog lists.
 
-    A table whose name belongs to another table or a view, or to a table that cannot be read, is left
-    out.
+    The keys are uuids. If the uuid of an unreadable table is unknown, its name is the key. A table
+    whose name belongs to another table or a view, or to a table that cannot be read, is left out.
     """
-    previous = list_previous_freezes(context, lake_name, frozen_at)
-    if not previous:
-        return {}
     listed = {source.table_uuid for source in refs.sources}
     names = {item.table_name for item in (*refs.sources, *refs.unreadable)} | {view.name for view in refs.views}
-    newest = context.state.open(previous[-1])
     rows = read_rows(context.state, LAKE_REFS, newest, columns=["table_uuid", "table_name"]).to_pylist()
     unread = {item.table_name: item.address for item in newest.summary(LakeRefsSummary).unread}
     if all(row["table_uuid"] in listed for row in rows) and unread.keys() <= names:
@@ -87,11 +95,33 @@ def _find_missed(context: RunContext, lake_name: str, refs: FrozenRefs, frozen_a
     last_known = find_last_known(context, lake_name, frozen_at)
     uuids, addresses = ({}, {}) if last_known is None else (last_known.uuids, last_known.addresses)
     known = {(row["table_name"], row["table_uuid"]) for row in rows} | {(name, uuid) for name, found in uuids.items() for uuid in found}
-    return {
+    unknown = {
+        name: _MissedTable(name, address)
+        for name, address in unread.items()
+        if name is not None and name not in names and all(uuid in listed for uuid in uuids.get(name, ()))
+    }
+    return unknown | {
         uuid: _MissedTable(name, addresses.get(uuid, unread.get(name)))
         for name, uuid in sorted(known, key=str)
         if uuid is not None and uuid not in listed and name is not None and name not in names
     }
+
+
+def _find_claims(context: RunContext, newest: PublishedTable, names: Mapping[str, str]) -> list[Claim]:
+    """Return shields for the last claims of tables, which are by name if the uuid was unknown.
+
+    Args:
+        names: Table names by uuid.
+    """
+    rows = read_parts(context.state.files, newest.paths(CLAIMS_SIDE), CLAIMS, ["address", "table_uuid", "table_name"]).to_pylist()
+    unnamed = set(names.values())
+    found = {
+        (row["address"], names.get(row["table_uuid"], row["table_name"]))
+        for row in rows
+        if row["table_uuid"] in names or (row["table_uuid"] is None and row["table_name"] in unnamed)
+    }
+    resolvable = set(find_resolvable({address for address, _ in found}, context.resolver()))
+    return [Claim(address, None, name, collect=False) for address, name in sorted(found) if address in resolvable]
 
 
 def find_previous_refs(context: RunContext, lake_name: str, current: Freeze, since: datetime) -> tuple[PreviousRef, ...]:
@@ -112,15 +142,17 @@ def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
                 yield PreviousRef(ref, later.at, None if found is None else found.head_commit_id)
 
 
-def list_previous_freezes(context: RunContext, lake_name: str, before: datetime) -> list[PastRun]:
+def list_previous_freezes(context: RunContext, lake_name: str, before: datetime, *, with_real: bool = False) -> list[PastRun]:
     """Return all freezes before a time, oldest first.
 
-    Rehearsals use only rehearsals and real runs only real runs, because their clocks differ.
+    Rehearsals use only rehearsals and real runs only real runs, because their clocks differ. If
+    `with_real`, a rehearsal also uses real runs, because the catalog is the same.
     """
+    accepted = {context.clock.is_rehearsal, *([False] if with_real else [])}
     runs = [
         run
         for run in context.state.history(lake_name, LAKE_REFS.name)
-        if run.summary(FreezeTime).rehearsal == context.clock.is_rehearsal and _frozen_at(run) < before
+        if run.summary(FreezeTime).rehearsal in accepted and _frozen_at(run) < before
     ]
     return sorted(runs, key=_frozen_at)
 

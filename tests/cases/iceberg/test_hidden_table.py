@@ -91,7 +91,8 @@ def test_files_that_a_hidden_table_needs_stay_live(story: Story) -> None:
 
 
 def test_hidden_table_is_unreadable_with_the_reason(story: Story) -> None:
-    reason = "its catalog still has db.hidden, but does not list it. Grant the user of gc-assets the right to list it"
+    reason = "its catalog still has db.hidden, but does not list it. {}"
+    reason = reason.format("Grant the user of gc-assets the right to list it, or set it aside, or run again")
     assert story.unreadable == [{}, {"db.hidden": reason}, {"db.hidden": reason}, {}]
 
 
@@ -132,3 +133,5 @@ def test_unreadable_table_may_have_the_name_of_a_dropped_one(spark: SparkSession
         house.mark()
     assert needed
     assert needed <= house.live()
+    unreadable = house.summary("live_files", "sales")["unreadable"]
+    assert {item["table_name"]: item["may_be"] for item in unreadable} == {"db.moved": "db.taken", "db.taken": None}
