@@ -128,15 +128,25 @@ def test_ci_fails_if_the_tests_or_the_cell_fail(tests: int, cell: int, expected:
 
 
 def test_failed_tests_interrupt_the_cell_of_ci(tmp_path: Path) -> None:
-    stop = "trap 'touch stopped; exit 1' INT; touch started; while :; do sleep 0.05; done"
-    done = run_ci(tmp_path, make='[ "$1" != test ] || { until [ -e started ]; do sleep 0.05; done; exit 1; }', python=stop)
+    stop = "trap 'touch stopped; echo table of the cell; exit 1' INT; touch started; while :; do sleep 0.05; done"
+    done = run_ci(tmp_path, make=FAILS_AFTER_THE_START, python=stop)
     assert done.returncode == 1
     assert (tmp_path / "stopped").exists()
+    assert done.stderr.endswith("table of the cell\n")
 
 
-def run_ci(folder: Path, make: str, python: str) -> subprocess.CompletedProcess[str]:
-    """Run `.ci/run` with these scripts instead of make and of the Python of the environment."""
-    for name, script in (("make", make), (".venv/bin/python", python)):
+def test_cell_of_ci_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    hang = "trap '' INT; touch started; while :; do sleep 0.05; done"
+    done = run_ci(tmp_path, make=FAILS_AFTER_THE_START, python=hang, sleep='[ "$1" = 90 ] && set -- 0.5; exec /bin/sleep "$@"')
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+FAILS_AFTER_THE_START = '[ "$1" != test ] || { until [ -e started ]; do sleep 0.05; done; exit 1; }'
+
+
+def run_ci(folder: Path, make: str, python: str, sleep: str = 'exec /bin/sleep "$@"') -> subprocess.CompletedProcess[str]:
+    """Run `.ci/run` with these scripts instead of make, of the Python of the environment, and of sleep."""
+    for name, script in (("make", make), (".venv/bin/python", python), ("sleep", sleep)):
         program = folder / name
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f"#!/usr/bin/env bash\n{script}\n")
