@@ -128,19 +128,21 @@ def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefi
 def _newest_run(collector: Collector) -> RunContext:
     """Return the context of the newest run that has all plans and is no analysis of a past date.
 
-    The check also runs with assets that have other partitions, and with analyses.
+    The check also runs with assets that have other partitions, and with analyses. Rehearsals count
+    only for a rehearsal.
 
     Raises:
         GcError: If there is no such run.
     """
-    config = collector.platform.config
+    config, clock = collector.platform.config, collector.platform.clock
     state = State.of(config)
     planned = set.intersection(*(set(state.dates(storage.name, DELETION_PLAN.name)) for storage in config.storages))
-    contexts = (collector.run_context(run_date.isoformat()) for run_date in sorted(planned, reverse=True))
-    found = next((context for context in contexts if not any(freeze.historical for freeze in _freezes(context))), None)
-    if found is None:
-        raise GcError("no run has planned all storages yet. Run `gc-assets run`.")
-    return found
+    # A rehearsal may have planned a date in the future, which has no run context.
+    run_dates = sorted((run_date for run_date in planned if run_date <= clock.today()), reverse=True)
+    for context in (collector.run_context(run_date.isoformat()) for run_date in run_dates):
+        if all(not freeze.historical and freeze.rehearsal == clock.is_rehearsal for freeze in _freezes(context)):
+            return context
+    raise GcError("no run has planned all storages yet. Run `gc-assets run`.")
 
 
 def _evaluate(context: RunContext, key: dg.AssetKey, found: TableFigures | None, limit: float) -> dg.AssetCheckResult:

@@ -211,6 +211,18 @@ def test_check_with_other_partitions_uses_the_newest_run(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("clock", [Clock(), Clock(NOW - timedelta(days=2))], ids=["real_clock", "earlier_day"])
+def test_check_ignores_rehearsals_and_run_dates_in_the_future(
+    planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult], clock: Clock
+) -> None:
+    job = dg.define_asset_job("alone", dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey(["ingest"]), CHECK)))
+    definitions = dg.Definitions.merge(build_definitions(replace(planned[1], clock=clock)), dg.Definitions(jobs=[job]))
+    run = definitions.resolve_job_def("alone").execute_in_process(instance=dg.DagsterInstance.ephemeral())
+    (found,) = run.get_asset_check_evaluations()
+    assert found.description == "the figures of the table cannot be read: no run has planned all storages yet. Run the job `run`."
+
+
+@pytest.mark.spark
 def test_assets_of_the_same_project_are_found(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     lake, _, result = planned
     own = dg.Definitions(assets=[asset(["orders"]), asset(["visits_2"])], resources={"io_manager": iceberg_manager("shop")})
