@@ -20,6 +20,8 @@ from gc_assets.stages.read.dropped_tables import read_dropped_tables, short_row
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.accepted_runs import forget_lake
 from gc_assets.stages.records.dead_tables import accept_dead_table
+from gc_assets.stages.sweep.foreign_files import foreign_notes
+from gc_assets.state.summaries import ForeignFiles
 from tests.depth import full_suite_only
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import Answer, Branch, FakeServer
@@ -433,6 +435,32 @@ def test_corrected_location_replaces_the_former_one(unknown: Repositories) -> No
     unknown.run(6)
     assert unknown.list_planned("ml") == unknown.data()
     assert unknown.list_planned("m1") == set()
+
+
+def test_acceptance_for_another_server_does_not_count(unknown: Repositories) -> None:
+    """With the former entry, the files would wait forever after a correction of `endpoint`."""
+    house, data, wrong = unknown.house, unknown.data(), unknown.house.lakes[0]
+    unknown.run(0)
+    unknown.forget(0.1)
+    unknown.run(0.2)
+    accept(unknown, 0.5)
+    unknown.run(4)
+    assert unknown.list_planned("ml") == data
+    with FakeServer(unknown.builders["raw"].repository).running() as url:
+        house.lakes[0] = wrong.model_copy(update={"endpoint": url})
+        assert (unknown.run(4.1).rows, unknown.waits_for()) == (0, NEEDS_ACCEPT)
+        assert (unknown.run(5).rows, unknown.waits_for()) == (0, NEEDS_ACCEPT)
+        accept(unknown, 5.5)
+        unknown.run(6)
+        assert unknown.list_planned("ml") == data
+
+
+def test_message_on_files_of_others_names_their_directory(unknown: Repositories) -> None:
+    house = unknown.house
+    address = f"file://{house.warehouse}/ml/data/"
+    found = ForeignFiles(rule="unknown_path", lake="ml", address=address, files=1, bytes=6, samples=("ml/data/raw/2024.csv",))
+    (note,) = foreign_notes(house.run_context(), house.storage, [found])
+    assert f"gc-assets accept-prefix {address}raw/ --by" in note
 
 
 def test_unknown_repository_waits_if_its_location_was_removed(unknown: Repositories) -> None:

@@ -15,7 +15,17 @@ from pyspark.sql import SparkSession
 from gc_assets.core.claims import Claim, Claims
 from gc_assets.core.commands import command
 from gc_assets.core.dropped_tables import RememberedTable
-from gc_assets.core.foreign import HAS_UNKNOWN_PATH, HIDDEN_PATH, NEW_CLAIM, OTHER_FORMAT, RULES, ClaimAges, ForeignRules, KnownFiles
+from gc_assets.core.foreign import (
+    HAS_UNKNOWN_PATH,
+    HIDDEN_PATH,
+    NEW_CLAIM,
+    OTHER_FORMAT,
+    RULES,
+    UNKNOWN_PATH,
+    ClaimAges,
+    ForeignRules,
+    KnownFiles,
+)
 from gc_assets.core.globs import glob_regex
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
@@ -210,9 +220,10 @@ def foreign_notes(context: RunContext, storage_name: str, found: Sequence[Foreig
     """Return a message on the foreign files of each claim, for the report."""
     notes: list[str] = []
     for item in found[:MAX_LISTED]:
-        # A hidden directory, or a dataset of another format, must be accepted itself.
+        # A hidden directory, or a dataset of another format, must be accepted itself. The claim of a
+        # repository may contain directories of several teams.
         directory = item.samples[0].rpartition("/")[0]
-        is_inner = item.rule in {OTHER_FORMAT, HIDDEN_PATH} and directory
+        is_inner = item.rule in {OTHER_FORMAT, HIDDEN_PATH, UNKNOWN_PATH} and directory
         location = context.resolver().address(storage_name, f"{directory}/") if is_inner else item.address
         notes.append(
             f"lake {item.lake}: {item} may belong to others and are not planned: {RULES[item.rule]}. "

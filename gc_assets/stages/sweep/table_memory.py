@@ -134,7 +134,8 @@ def _add_never_read(
     """Return the remembered tables with the repositories that were deleted before the first run.
 
     If a run reads the repository of such a lake, it may be the same one, so the entry is removed. The
-    same applies to an entry with another location than the configured one.
+    same applies to an entry with another location or server than the configured one. An acceptance
+    that was made for another server does not count for the new entry.
     """
     found = list(previous)
     for table in refs:
@@ -144,13 +145,16 @@ def _add_never_read(
             continue
         is_dropped = repository.never_read and repository.deleted
         if is_dropped or find_read_repository(summary) is not None:
-            uuid = identify(repository).uuid
-            found = [item for item in found if item.lake != lake or item.table_uuid == uuid or not is_never_read(item)]
-        if is_dropped and not any(item.table_uuid == identify(repository).uuid for item in found):
-            resolved = context.resolver().resolve_one(opened.claimed_location(repository.namespace))
-            if resolved is not None and resolved[0] == storage_name:
-                prefixes = (f"{resolved[1].rstrip('/')}/",)
-                found.append(_remember_repository(context, lake, repository, prefixes, repository.read_at))
+            uuid, catalog = identify(repository).uuid, catalog_identity(context, lake)
+            of_lake = [item for item in found if item.lake == lake and is_never_read(item)]
+            is_moved = any(item.table_uuid == uuid and item.catalog != catalog for item in of_lake)
+            found = [item for item in found if item not in of_lake or (item.table_uuid, item.catalog) == (uuid, catalog)]
+            if is_dropped and not any(item.table_uuid == uuid for item in found):
+                resolved = context.resolver().resolve_one(opened.claimed_location(repository.namespace))
+                if resolved is not None and resolved[0] == storage_name:
+                    prefixes = (f"{resolved[1].rstrip('/')}/",)
+                    last_seen = context.clock.now() if is_moved else repository.read_at
+                    found.append(_remember_repository(context, lake, repository, prefixes, last_seen))
     return found
 
 
