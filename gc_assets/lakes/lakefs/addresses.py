@@ -93,18 +93,20 @@ def possible_names(roots: Roots, address: str) -> Iterator[str]:
     store's root was written before a full path, the end is the full path. Names under no root are in
     no storage.
     """
-    yield from dict.fromkeys(name for spelling in _spellings(address) for name in _names_of(roots, spelling))
+    yield from dict.fromkeys(name for spelling in _spellings(roots, address) for name in _names_of(roots, spelling))
 
 
-def _spellings(address: str) -> Iterator[str]:
+def _spellings(roots: Roots, address: str) -> Iterator[str]:
     """Yield an address, and the object that a server reads at it.
 
     Servers decode the path of an address in a bucket and cut its query (`resolveFull` in
-    `pkg/block/namespace.go`, lakeFS #9466). Imports from Azure record encoded web addresses. A key
-    with a `..` component is never a candidate (`hidden_path` in docs/safety.md).
+    `pkg/block/namespace.go`, lakeFS #9466). Imports from Azure record encoded web addresses.
+    A key with a `..` component is never a candidate (`hidden_path` in docs/safety.md).
     """
     yield address
-    if address.startswith(_LOCAL) or not {"%", "?"}.intersection(address):
+    # A whole web address is decoded when it is resolved, but its end under a root is not.
+    is_enough = address.startswith(_LOCAL) or (address.startswith("http") and not roots.is_renamed)
+    if is_enough or not {"%", "?"}.intersection(address):
         return
     located = address.partition("?")[0]
     yield located
