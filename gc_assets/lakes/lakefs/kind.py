@@ -73,6 +73,6 @@ KIND: Final = LakeKind(
         named_times=_named_times,
         # `data/PARTITION/OBJECT`, both xids (lakeFS `pkg/upload/path_provider.go`). Parts of uploads
         # to Google Cloud Storage have further endings. The storage may be `data/` itself.
-        own_paths=f"(^|(^|/)data/)({_XID}(,[^/]*)?|{_XID}/[^/]*)$",
+        own_paths=f"(^|(^|/)data/)({_XID}/)?{_XID}([,.][^/]*)?$",
     ),
 )
