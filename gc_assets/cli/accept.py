@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.context import Settings, by_option, common_options, format_option
 from gc_assets.cli.output import print_command, print_data, print_message, with_old_keys, write_json
 
 
 @click.command("accept", short_help="Accept that a table in no catalog is dead.")
 @click.argument("table")
 @click.argument("location", required=False)
-@click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
+@by_option
 @click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 @click.option("--withdraw", is_flag=True, help="Withdraw an earlier acceptance.")
 @format_option()

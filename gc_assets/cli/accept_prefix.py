@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.context import Settings, by_option, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 
 
 @click.command("accept-prefix", short_help="Accept that foreign files under a prefix are garbage.")
 @click.argument("location")
-@click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
+@by_option
 @click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 @click.option("--withdraw", is_flag=True, help="Withdraw an earlier acceptance.")
 @format_option()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.context import Settings, by_option, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 from gc_assets.core.commands import command
 
 
 @click.command("adopt", short_help="Record quarantined files that the state does not know.")
 @click.argument("storage")
-@click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
+@by_option
 @click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 @format_option()
 @common_options

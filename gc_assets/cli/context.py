@@ -206,6 +206,19 @@ def format_option(*further: str) -> Callable[[_F], _F]:
     return click.option("--format", "format_", type=click.Choice(["table", "json", *further]), default="table", show_default=True)
 
 
+class _Name(click.types.StringParamType):
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        del param, ctx
+        return "Your name is recorded with the decision, for example --by ada."
+
+
+def by_option(command: _F) -> _F:
+    """Add the option `--by`, for commands that record a decision."""
+    return click.option("--by", type=_Name(), required=True, metavar="WHO", help="Your name, which is recorded. It is not authenticated.")(
+        command
+    )
+
+
 def wide_option(command: _F) -> _F:
     """Add the option `--wide`, for commands that print tables."""
     return click.option("--wide", is_flag=True, help="Print whole lines, without shortened keys.")(command)

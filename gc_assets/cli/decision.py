@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gc_assets.cli import output
-from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.context import Settings, by_option, common_options, format_option
 from gc_assets.cli.dagster_events import report_decision
 from gc_assets.cli.output import print_command, print_data, print_message, with_commands, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 # Tables with the most bytes. The rest is one row.
 MAX_TABLES: Final = 15
 _TABLE_COLUMNS: Final = ("table", "history_edits", "files", "size")
-_BY: Final = click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded. It is not authenticated.")
 _COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 
 
 @click.command("approve", short_help="Approve one plan.")
 @click.argument("plan_id")
-@_BY
+@by_option
 @click.option("--override", "overrides", multiple=True, metavar="GATE", help="Override this failed gate. Recorded. Can be repeated.")
 @_COMMENT
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
@@ -78,7 +77,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
 
 @click.command("reject", short_help="Reject one plan.")
 @click.argument("plan_id")
-@_BY
+@by_option
 @_COMMENT
 @format_option()
 @common_options

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.context import Settings, by_option, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 
 
 @click.command("forget", short_help="Record that a lake is removed on purpose.")
 @click.argument("lake")
-@click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
+@by_option
 @format_option()
 @common_options
 def forget_command(settings: Settings, lake: str, by: str, format_: str) -> None:

@@ -79,7 +79,7 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
     elif found:
         write_table([_table_row(row, wide=wide) for row in found], WIDE_COLUMNS if wide else PLAN_COLUMNS, wide=wide)
     if not found:
-        print_message(f"No plan {'has this status' if statuses else 'has work'}. Run gc-assets run to create one.")
+        print_message(f"No plan {'has this status' if statuses else 'contains files or edits'}. Run gc-assets run to create one.")
 
 
 def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:

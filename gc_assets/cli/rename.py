@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.context import Settings, by_option, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 
 
 @click.command("rename", short_help="Continue the records of another name.")
 @click.argument("old")
 @click.argument("new")
-@click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
+@by_option
 @click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 @format_option()
 @common_options

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.context import Settings, by_option, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 
 
 @click.command("retry", short_help="Plan again what an apply was denied.")
 @click.argument("name")
-@click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
+@by_option
 @click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 @format_option()
 @common_options

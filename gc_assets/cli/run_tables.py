@@ -33,9 +33,9 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
     tables = summarize_tables(context, lakes, storages, with_dropped=True)
     if tables:
         write_table([_row(context, item) for item in tables[:MAX_TABLES]], _COLUMNS)
+        print_message("kept and expiring count snapshots or commits. files now includes the files of expiring ones.")
     if len(tables) > MAX_TABLES:
         print_message(f"{count_of(len(tables) - MAX_TABLES, 'more table')} with less garbage: gc-assets blame")
-    print_message("kept and expiring count snapshots or commits. files now includes the files of expiring ones.")
     if unsized := sum(item.unsized for item in tables):
         print_message(f"over: the size of {count_of(unsized, 'file')} is unknown, because no lake records it.")
     for storage in storages:

@@ -159,7 +159,7 @@ def parse_address(address: str) -> tuple[Scheme, str] | None:
     match = _SCHEME.match(address)
     if match is None:
         if not address.startswith("/"):
-            raise FormatError(f"address {address!r} is relative; expected an absolute path or a URI, resolved by the lake that wrote it")
+            raise FormatError(f"address {address!r} is relative; expected an absolute path, or an address such as s3://bucket/prefix/")
         scheme, rest = FILE, address
     else:
         known = _ALIASES.get(match[1].lower())
