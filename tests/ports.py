@@ -1,11 +1,9 @@
-"""Free ports for the servers of the tests, and their first answers."""
+"""Free ports for the servers of the tests."""
 
 from __future__ import annotations
 
 import random
 import socket
-import urllib.error
-import urllib.request
 
 _used = set[int]()
 
@@ -22,14 +20,3 @@ def free_port() -> int:
         if port not in _used:
             _used.add(port)
             return port
-
-
-def answers(url: str) -> bool:
-    """Return True if a server answers, with any status."""
-    try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True

@@ -54,7 +54,7 @@ def ensure_started(title: str, folder: Path, endpoint: str, command: Callable[[]
     Raises:
         GcError: If the server does not start.
     """
-    if _answers(endpoint):
+    if answers(endpoint):
         return
     log = folder / "log"
     with log.open("ab") as out:
@@ -68,7 +68,7 @@ def ensure_started(title: str, folder: Path, endpoint: str, command: Callable[[]
         )
     (folder / PID).write_text(f"{process.pid}\n")
     deadline = time.monotonic() + _STARTED_WITHIN_SECONDS
-    while not _answers(endpoint):
+    while not answers(endpoint):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             raise GcError(f"the {title} server of the demo did not start at {endpoint}. End of {log}: {log.read_text()[-500:].strip()}")
@@ -81,7 +81,8 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _answers(endpoint: str) -> bool:
+def answers(endpoint: str) -> bool:
+    """Return True if a server answers, with any status."""
     try:
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(endpoint, timeout=5).close()
     except urllib.error.HTTPError:

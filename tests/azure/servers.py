@@ -26,9 +26,10 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.storage.blob import BlobServiceClient
 
 from gc_assets.config.azure import AzureConfig
+from gc_assets.demo.server import answers
 from tests.azure.credentials import ACCOUNT, APPLY_KEY, APPLY_VARIABLE, KEY, READ_VARIABLE
 from tests.debian import Unavailable, install, run_command, run_fetch
-from tests.ports import answers, free_port
+from tests.ports import free_port
 from tests.s3.daemons import daemons
 
 AZURITE = "azurite@3.37.0"

@@ -15,7 +15,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -31,9 +30,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud.storage import Client
 
 from gc_assets.config.gcs import GcsConfig
+from gc_assets.demo.server import answers
 from tests.debian import Unavailable, run_command, run_fetch
 from tests.gcs import server as honest
-from tests.ports import answers, free_port
+from tests.ports import free_port
 from tests.s3.daemons import daemons
 
 FAKE = "github.com/fsouza/fake-gcs-server@v1.56.1"

@@ -33,8 +33,9 @@ import pytest
 from botocore.config import Config
 
 from gc_assets.config.s3 import S3Config
+from gc_assets.demo.server import answers
 from tests.debian import Unavailable, install, run_command, run_fetch
-from tests.ports import answers, free_port
+from tests.ports import free_port
 from tests.s3.ceph_packages import configuration, fetch_packages, programs_directory
 from tests.s3.daemons import Daemons, daemons
 

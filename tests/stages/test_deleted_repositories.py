@@ -360,6 +360,14 @@ def accept(found: Repositories, day: float, name: str = "ml", at: str | None = N
     accept_dead_table(house.config, house.clock, row["table_uuid"], f"file://{house.warehouse}/{at or name}/data/", "ada")
 
 
+def forget_and_accept(unknown: Repositories, at: str | None = None) -> None:
+    """Run before and after `forget`, and accept the repository half a day after the first run."""
+    unknown.run(0)
+    unknown.forget(0.1)
+    unknown.run(0.2)
+    accept(unknown, 0.5, at=at)
+
+
 def test_repository_that_was_deleted_before_the_first_run_is_collected_after_an_acceptance(unknown: Repositories) -> None:
     house, data = unknown.house, unknown.data()
     assert unknown.run(0).rows == 0
@@ -407,10 +415,7 @@ def put_others(house: Lakehouse, *keys: str) -> None:
 def test_accepted_repository_keeps_files_of_others(unknown: Repositories) -> None:
     house, data = unknown.house, unknown.data()
     put_others(house, "ml/data/raw/2024.csv", "ml/data/zarr/zarr.json", "ml/data/zarr/c/0/0")
-    unknown.run(0)
-    unknown.forget(0.1)
-    unknown.run(0.2)
-    accept(unknown, 0.5)
+    forget_and_accept(unknown)
     unknown.run(4)
     assert unknown.list_planned("ml") == data
     unknown.make_again()  # a live repository with an accepted predecessor
@@ -422,10 +427,7 @@ def test_corrected_location_replaces_the_former_one(unknown: Repositories) -> No
     house, good = unknown.house, unknown.house.lakes[0]
     house.lakes[0] = good.model_copy(update={"location": f"file://{house.warehouse}/m1/"})
     put_others(house, *(f"m1/{key.removeprefix('ml/')}" for key in unknown.data()))
-    unknown.run(0)
-    unknown.forget(0.1)
-    unknown.run(0.2)
-    accept(unknown, 0.5, at="m1")
+    forget_and_accept(unknown, at="m1")
     unknown.run(4)
     assert len(unknown.list_planned("m1")) == len(unknown.data())
     house.lakes[0] = good
@@ -440,10 +442,7 @@ def test_corrected_location_replaces_the_former_one(unknown: Repositories) -> No
 def test_acceptance_for_another_server_does_not_count(unknown: Repositories) -> None:
     """With the former entry, the files would wait forever after a correction of `endpoint`."""
     house, data, wrong = unknown.house, unknown.data(), unknown.house.lakes[0]
-    unknown.run(0)
-    unknown.forget(0.1)
-    unknown.run(0.2)
-    accept(unknown, 0.5)
+    forget_and_accept(unknown)
     unknown.run(4)
     assert unknown.list_planned("ml") == data
     with FakeServer(unknown.builders["raw"].repository).running() as url:
@@ -465,10 +464,7 @@ def test_message_on_files_of_others_names_their_directory(unknown: Repositories)
 
 def test_unknown_repository_waits_if_its_location_was_removed(unknown: Repositories) -> None:
     house = unknown.house
-    unknown.run(0)
-    unknown.forget(0.1)
-    unknown.run(0.2)
-    accept(unknown, 0.5)
+    forget_and_accept(unknown)
     house.lakes[0] = house.lakes[0].model_copy(update={"location": None})
     assert (unknown.run(4).rows, len(unknown.unreadable())) == (0, 1)
 
@@ -501,20 +497,14 @@ def test_location_that_another_lake_claims_is_not_that_of_an_unknown_repository(
     house, (url, _, name) = unknown.house, unknown.house.lakes[0].catalog_location()[1].rpartition("/")
     house.lakes[0] = config_of(url, name, name=name, location=f"file://{unknown.builders['raw'].namespace}/")
     unknown.builders["raw"].repository.storage_namespace = f"file://{house.warehouse}/another"
-    unknown.run(0)
-    unknown.forget(0.1)
-    unknown.run(0.2)
-    accept(unknown, 0.5, at="raw")
+    forget_and_accept(unknown, at="raw")
     assert unknown.run(9).by_reason.get("dropped") is None
     assert unknown.waits_for() == "lake raw claims raw/data/, so it is not the namespace of a deleted repository"
 
 
 def test_unknown_repository_that_returns_is_not_dropped(unknown: Repositories) -> None:
     data = unknown.data()
-    unknown.run(0)
-    unknown.forget(0.1)
-    unknown.run(0.2)
-    accept(unknown, 0.5)
+    forget_and_accept(unknown)
     header = unknown.run(4)
     unknown.house.approve(header)
     unknown.make_again()

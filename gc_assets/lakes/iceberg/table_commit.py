@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pyiceberg.typedef import Identifier
 
 from gc_assets.core.errors import GcError
-from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, CommitDenied, CommitRejected, NotLoadable
+from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, CommitDenied, CommitRejected
 from gc_assets.lakes.iceberg.metadata import TableMetadata
 from gc_assets.lakes.iceberg.registrations import Registration
 from gc_assets.lakes.iceberg.removal import BranchCreation, Pruning
 from gc_assets.lakes.iceberg.revalidate import Removal
-from gc_assets.lakes.iceberg.table_expiry import FIRST_WAIT_SECONDS, MAX_ATTEMPTS, ReadRegistration
+from gc_assets.lakes.iceberg.table_expiry import FIRST_WAIT_SECONDS, MAX_ATTEMPTS, ReadRegistration, report_error
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict
 
 TableChange = Removal | Pruning | BranchCreation
@@ -68,10 +68,7 @@ class TableCommit(ABC):
         try:
             return self._run()
         except Exception as error:  # noqa: BLE001 - an error of a catalog or store fails only this table
-            reason = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
-            if self.is_committed:
-                reason = f"a commit was sent, but its outcome is unknown: {reason}; apply again"
-            return self.report("denied" if isinstance(error, CommitDenied | NotLoadable) and not self.is_committed else "failed", reason)
+            return report_error(error, self.actions, is_committed=self.is_committed)
 
     def _run(self) -> list[ExpiryOutcome]:
         if len(self.locations) != 1:

@@ -27,6 +27,19 @@ ReadRegistration = Callable[[str, str], Registration]
 Policy = Callable[[Sequence[Registration]], Retention]
 
 
+def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_committed: bool) -> list[ExpiryOutcome]:
+    """Return the outcomes of actions on a table that an error ended.
+
+    Args:
+        is_committed: True if a commit was sent before.
+    """
+    reason = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
+    if is_committed:
+        reason = f"a commit was sent, but its outcome is unknown: {reason}; apply again"
+    verdict = "denied" if isinstance(error, CommitDenied | NotLoadable) and not is_committed else "failed"
+    return [ExpiryOutcome(action, verdict, reason) for action in actions]
+
+
 @dataclass(slots=True)
 class TableExpiry:
     """Table edits in all registrations.
@@ -66,11 +79,7 @@ class TableExpiry:
         try:
             return self._run()
         except Exception as error:  # noqa: BLE001 - an error of a catalog or store fails only this table
-            reason = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
-            if self.commits:
-                reason = f"a commit was sent, but its outcome is unknown: {reason}; apply again"
-            verdict = "denied" if isinstance(error, NotLoadable) and not self.commits else "failed"
-            return [ExpiryOutcome(action, verdict, reason) for action in self.actions]
+            return report_error(error, self.actions, is_committed=bool(self.commits))
 
     def _run(self) -> list[ExpiryOutcome]:
         self._precheck()

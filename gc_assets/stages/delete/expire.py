@@ -45,7 +45,7 @@ from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_t
 from gc_assets.stages.delete.planned_edits import planned_actions
 from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.records.plans import StoredPlan, execution_directory, record_damage
+from gc_assets.stages.records.plans import DAMAGE, StoredPlan, execution_directory, record_damage
 from gc_assets.stages.records.verified_tables import HistoryName
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
@@ -54,8 +54,6 @@ from gc_assets.stores.execution import current_user, release_on_exit
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
-# Key of records since 0.2.
-_DAMAGED: Final = "spoilt"
 OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
 WITHOUT_RULE: Final = "no rule of `retention.delete_idle` matches the branch now"
 
@@ -150,7 +148,7 @@ class ExpiryRecord:
             record_damage(self.context.state, self.lake, self.header.plan_id, damaged)
         rows = [
             asdict(item.action)
-            | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), _DAMAGED: item.damaged}
+            | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), DAMAGE: item.damaged}
             | ({"is_uncertain": True} if item.is_uncertain else {})
             for item in outcomes
         ]
@@ -182,7 +180,7 @@ class ExpiryRecord:
                     verdict=row.pop("verdict"),
                     error=row.pop("error"),
                     at=datetime.fromisoformat(row.pop("at")),
-                    damaged=row.pop(_DAMAGED, False),
+                    damaged=row.pop(DAMAGE, False),
                     is_uncertain=row.pop("is_uncertain", False),
                     action=ExpiryAction(**row),
                 )
@@ -280,13 +278,14 @@ def make_edits(
     if not pending:
         return False
     if only_interrupted:
-        pending = _cancel_edits(record, pending, recorded, lease, resumed=resumed)
+        outdated = _find_outdated(record, pending, recorded, resumed=resumed)
+        pending = _cancel_actions(record, pending, outdated, recorded, lease, OUT_OF_DATE, resumed=resumed)
         if not pending:
             return True
     if not resumed:
         record.record_intent(actions)
     pending = _defer_unreadable(record, pending, unreadable, lease)
-    pending = _cancel_without_rule(record, pending, recorded, lease, resumed=resumed)
+    pending = _cancel_actions(record, pending, _find_without_rule(record, pending), recorded, lease, WITHOUT_RULE, resumed=resumed)
     if pending:
         _execute(record, pending, lease, resumed=resumed)
     return True
@@ -311,54 +310,40 @@ def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, 
     return dict(counts)
 
 
-def _cancel_edits(
-    record: ExpiryRecord,
-    pending: Sequence[ExpiryAction],
-    recorded: Mapping[ExpiryAction, EditOutcome],
-    lease: Lease,
-    *,
-    resumed: bool,
+def _find_outdated(
+    record: ExpiryRecord, pending: Sequence[ExpiryAction], recorded: Mapping[ExpiryAction, EditOutcome], *, resumed: bool
 ) -> list[ExpiryAction]:
-    """Record `changed` for all actions but the interrupted edits of histories, and return those.
+    """Return all actions but the interrupted edits of histories.
 
     An interrupted edit of a history may be half made. The deletion of a branch is never half made.
     """
     can_finish = resumed and any(lake.name == record.lake for lake in record.context.config.lakes)
-    finished = [action for action in pending if can_finish and action not in recorded and action.action != DELETE_IDLE_BRANCH]
-    cancelled = [action for action in pending if action not in finished]
-    _record_cancelled(record, cancelled, recorded, lease, resumed=resumed)
-    return finished
+    return [action for action in pending if not can_finish or action in recorded or action.action == DELETE_IDLE_BRANCH]
 
 
-def _cancel_without_rule(
-    record: ExpiryRecord,
-    pending: Sequence[ExpiryAction],
-    recorded: Mapping[ExpiryAction, EditOutcome],
-    lease: Lease,
-    *,
-    resumed: bool,
-) -> list[ExpiryAction]:
-    """Record `changed` for deletions of branches that no rule matches now, and return the others."""
+def _find_without_rule(record: ExpiryRecord, pending: Sequence[ExpiryAction]) -> list[ExpiryAction]:
+    """Return the deletions of branches that no rule matches now."""
     deletions = [action for action in pending if action.action == DELETE_IDLE_BRANCH]
     rules = record.context.config.lake(record.lake).idle_rules if deletions else ()
-    cancelled = [action for action in deletions if find_rule(rules, str(action.ref_name)) is None]
-    _record_cancelled(record, cancelled, recorded, lease, resumed=resumed, reason=WITHOUT_RULE)
-    return [action for action in pending if action not in cancelled]
+    return [action for action in deletions if find_rule(rules, str(action.ref_name)) is None]
 
 
-def _record_cancelled(
+def _cancel_actions(
     record: ExpiryRecord,
+    pending: Sequence[ExpiryAction],
     cancelled: Sequence[ExpiryAction],
     recorded: Mapping[ExpiryAction, EditOutcome],
     lease: Lease,
+    reason: str,
     *,
     resumed: bool,
-    reason: str = OUT_OF_DATE,
-) -> None:
+) -> list[ExpiryAction]:
+    """Record `changed` for cancelled actions, and return the other pending ones."""
     at = record.context.clock.now()
     outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=resumed, reason=reason) for action in cancelled]
     if outcomes:
         record.record_outcomes(outcomes, lease.token)
+    return [action for action in pending if action not in cancelled]
 
 
 def _defer_unreadable(

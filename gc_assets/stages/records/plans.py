@@ -32,6 +32,7 @@ from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.summaries import DeletionPlanSummary, PlanIndexSummary
 
+# Name of the directory and of the key of damage since 0.2.
 DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
 # Characters of a plan id that identify it in commands.

@@ -103,7 +103,7 @@ def move(table: Table) -> dict[str, Any]:
     [
         pytest.param(change_of("snapshots", [{"snapshot-id": 1, "timestamp-ms": 1, "manifest-list": "m.avro"}]), id="snapshot"),
         pytest.param(change_of("metadata-log", [{"timestamp-ms": 1, "metadata-file": "a.metadata.json"}]), id="second-metadata"),
-        pytest.param(change_of("properties", {"write.metadata.path": "file:///elsewhere"}), id="metadata-in-another-directory"),
+        pytest.param(change_of("properties", {"write.metadata.path": "file:///another"}), id="metadata-in-another-directory"),
         pytest.param(move, id="another-location"),
     ],
 )

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.lakes.iceberg.catalog import CatalogClient
 from gc_assets.lakes.protocol import UnreadableTable
-from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
@@ -43,10 +43,6 @@ class Story:
     unreadable: list[dict[str, str]] = field(default_factory=list)
 
 
-def data_of(house: Lakehouse, table: TableBuilder) -> set[str]:
-    return {house.key(table.path(task.file.file_path)) for task in table.table.scan().plan_files()}
-
-
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
     house = Lakehouse(spark, tmp_path_factory.mktemp("hidden"), settings={"quarantine_days": 7})
@@ -54,10 +50,10 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     hidden, owner, other = (lake.table(f"db.{name}", days_ago(40)) for name in ("hidden", "owner", "other"))
     owner.append(days_ago(30))
     other.append(days_ago(30))
-    adopted = data_of(house, owner)
+    adopted = set(map(house.key, owner.data_files()))
     with lake.at(days_ago(29)):
         hidden.table.add_files([task.file.file_path for task in owner.table.scan().plan_files()])
-    story = Story(adopted, data_of(house, other))
+    story = Story(adopted, set(map(house.key, other.data_files())))
     for table in (owner, other):
         table.overwrite(days_ago(20))
         table.append(days_ago(12))
@@ -115,7 +111,7 @@ def test_unreadable_table_may_have_the_name_of_a_dropped_one(spark: SparkSession
     lake.table("db.taken", days_ago(40)).append(days_ago(30))
     for table in (moved, good):
         table.append(days_ago(30))
-    needed = data_of(house, moved)
+    needed = set(map(house.key, moved.data_files()))
     address = moved.metadata_location.replace("file://", "file:") if has_address else None
     house.lakes = [lake.config("sales")]
     house.mark()

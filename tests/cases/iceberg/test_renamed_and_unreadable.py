@@ -51,9 +51,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     tables = {name: lake.table(f"db.{name}", days_ago(40), properties=shared) for name in ("moved", "x", "y", "dropped", "good")}
     for table in tables.values():
         table.append(days_ago(30))
-    data = {
-        name: {house.key(table.path(task.file.file_path)) for task in table.table.scan().plan_files()} for name, table in tables.items()
-    }
+    data = {name: set(map(house.key, table.data_files())) for name, table in tables.items()}
     metadata = {name: table.path(table.metadata_location) for name, table in tables.items()}
     house.lakes = [lake.config("sales")]
     story = Story(house, data, {name: table.uuid for name, table in tables.items()})

@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
@@ -33,10 +33,6 @@ class Story:
     planned: list[dict[str, str]] = field(default_factory=list)
 
 
-def data_of(house: Lakehouse, table: TableBuilder) -> set[str]:
-    return {house.key(table.path(task.file.file_path)) for task in table.table.scan().plan_files()}
-
-
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
     house = Lakehouse(spark, tmp_path_factory.mktemp("shared"), settings={"quarantine_days": 7})
@@ -45,7 +41,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     a, b, c = (lake.table(f"db.{name}", days_ago(40), properties=shared) for name in "abc")
     for table in (a, b, c):
         table.append(days_ago(30))
-    files = {"dropped": data_of(house, a), "overwritten": data_of(house, c)}
+    files = {"dropped": set(map(house.key, a.data_files())), "overwritten": set(map(house.key, c.data_files()))}
     house.lakes = [lake.config("sales", retention={"dropped": "keep"})]
     story = Story(files)
 
@@ -59,9 +55,9 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     c.append(days_ago(12))
     house.now = NOW + timedelta(days=1)
     plan()
-    known = data_of(house, b)
+    known = set(map(house.key, b.data_files()))
     b.append(NOW + timedelta(days=1, hours=1))
-    files["new"] = data_of(house, b) - known
+    files["new"] = set(map(house.key, b.data_files())) - known
     metadata = b.path(b.metadata_location)
     metadata.write_bytes(metadata.read_bytes()[:100])
     house.now = NOW + timedelta(days=5)

@@ -10,6 +10,7 @@ import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -57,6 +58,10 @@ class TableBuilder(iceberg_builder.TableBuilder):
     @property
     def metadata_location(self) -> str:
         return self.table.metadata_location
+
+    def data_files(self) -> set[Path]:
+        """Return the data files of the current snapshot."""
+        return {self.path(task.file.file_path) for task in self.table.scan().plan_files()}
 
     def rollback(self, at: datetime, snapshot_id: str) -> None:
         """Move `main` to an earlier snapshot, so that no ref reaches the later ones."""

@@ -135,8 +135,8 @@ def test_retained_snapshot_without_a_schema_id_keeps_all_schemas(builder: LakeBu
     assert prunings_of(plan_all(lake_with_pruning(builder))[0]) == {("remove_spec", "0")}
 
 
-def test_equality_deletes_on_a_dropped_column_keep_its_schema(builder: LakeBuilder) -> None:
-    """Readers find the type of the column in former schemas. Without them, Spark cannot read the table."""
+def drop_deleted_column(builder: LakeBuilder) -> TableBuilder:
+    """Return a table with equality deletes on a column that was dropped after them."""
     table = builder.table("db.t", START)
     table.append(START + DAY)
     table.equality_deletes(START + 2 * DAY)
@@ -144,6 +144,12 @@ def test_equality_deletes_on_a_dropped_column_keep_its_schema(builder: LakeBuild
         update.delete_column("id")
     with builder.at(START + 4 * DAY):
         table.table.append(pa.table({"part": ["a"]}))
+    return table
+
+
+def test_equality_deletes_on_a_dropped_column_keep_its_schema(builder: LakeBuilder) -> None:
+    """Readers find the type of the column in former schemas. Without them, Spark cannot read the table."""
+    table = drop_deleted_column(builder)
     read = lake_with_pruning(builder)
     actions, _ = plan_all(read)
     assert [action.action for action in actions] == ["remove_snapshot", "remove_snapshot"]
@@ -154,13 +160,7 @@ def test_equality_deletes_on_a_dropped_column_keep_its_schema(builder: LakeBuild
 
 def test_equality_deletes_that_the_totals_lack_keep_all_schemas(builder: LakeBuilder) -> None:
     """An append of iceberg-rust up to 0.9.1 counts only its own files, so the totals of inherited deletes are 0 (#2390, #2576)."""
-    table = builder.table("db.t", START)
-    table.append(START + DAY)
-    table.equality_deletes(START + 2 * DAY)
-    with builder.at(START + 3 * DAY), table.table.update_schema(allow_incompatible_changes=True) as update:
-        update.delete_column("id")
-    with builder.at(START + 4 * DAY):
-        table.table.append(pa.table({"part": ["a"]}))
+    table = drop_deleted_column(builder)
     path = Path(table.metadata_location.removeprefix("file://"))
     document = json.loads(path.read_text())
     totals = ("total-delete-files", "total-equality-deletes", "total-position-deletes")
