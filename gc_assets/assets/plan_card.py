@@ -22,7 +22,7 @@ from gc_assets.assets.page_actions import (
     to_page_message,
 )
 from gc_assets.config.models import Config
-from gc_assets.core.gates import OVERRIDE
+from gc_assets.core.gate_messages import without_override
 from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import GateResult, PlanHeader, Unreadable
@@ -172,7 +172,7 @@ def _reason(gate: GateResult, config: Config, limit: int) -> str:
 
     Only the finding is cut: the first sentence, and those after it that do not fit.
     """
-    finding, *others = _SENTENCES.split(to_page_message(gate.message.removesuffix(OVERRIDE.format(name=gate.name)).rstrip(), config))
+    finding, *others = _SENTENCES.split(to_page_message(without_override(gate), config))
     kept: list[str] = []
     for sentence in reversed(others):
         if len(sentence) + sum(map(len, kept)) > limit - _MIN_REASON:

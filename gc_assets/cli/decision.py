@@ -139,7 +139,7 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
 
 def show_plan(platform: Platform, plan: StoredPlan) -> None:
     """Write what an approval of the plan allows to standard error: its effects, by table too."""
-    from gc_assets.core.gates import OVERRIDE
+    from gc_assets.core.gate_messages import without_override
     from gc_assets.core.plan import Amount
     from gc_assets.core.units import count_of
     from gc_assets.stages.read.plan_tables import amounts_by_table
@@ -162,8 +162,7 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     if rows:
         write_table(rows, _TABLE_COLUMNS, sys.stderr)
     for gate in header.failed_gates:
-        reason = gate.message.removesuffix(f" {OVERRIDE.format(name=gate.name)}")
-        for line in with_commands(f"Failed gate {gate.name}, which this approval overrides: {reason}"):
+        for line in with_commands(f"Failed gate {gate.name}, which this approval overrides: {without_override(gate)}"):
             print_message(line, "refused")
     for line in describe_reversibility(header, config).lines:
         print_message(line)

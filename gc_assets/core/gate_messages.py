@@ -16,4 +16,9 @@ def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
     """
     if all(other.overridable for other in failed):
         return gate.message
-    return gate.message.removesuffix(f" {OVERRIDE.format(name=gate.name)}")
+    return without_override(gate)
+
+
+def without_override(gate: GateResult) -> str:
+    """Return the message of a gate without the command that overrides it."""
+    return gate.message.removesuffix(OVERRIDE.format(name=gate.name)).rstrip()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
-from gc_assets.core.printable import show_list, to_message
+from gc_assets.core.printable import MAX_LISTED, show_list, to_message
 from gc_assets.core.units import count_of, format_bytes
 
 # The default share does not apply to plans this small, because in a young lake a few leftover files
@@ -245,11 +245,7 @@ def unknown_addresses(addresses: int, files: int, samples: Sequence[str]) -> Gat
 
 
 def foreign_metadata(
-    count: int,
-    samples: Sequence[str],
-    junk: int = 0,
-    junk_samples: Sequence[str] = (),
-    dead: Sequence[str] = (),
+    count: int, samples: Sequence[str], junk: int = 0, junk_samples: Sequence[str] = (), dead: Sequence[str] = ()
 ) -> GateResult:
     """Fail if a claimed prefix contains metadata that does not belong to any configured lake.
 
@@ -263,10 +259,11 @@ def foreign_metadata(
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
-        further = f"; and {count - len(samples):,} more" if count > len(samples) else ""
+        tables = _name_tables_once(samples)[:MAX_LISTED]
+        rest = count - sum(objects for _, objects in tables)
         message = (
             f"{count_of(count, 'metadata object')} under claimed prefixes {'belongs' if count == 1 else 'belong'} to no configured lake: "
-            f"{show_list(_name_tables_once(samples), separator='; ')}{further}. "
+            f"{show_list([text for text, _ in tables], separator='; ')}{f'; and {rest:,} more' if rest > 0 else ''}. "
             "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
         )
     if junk:
@@ -279,15 +276,20 @@ def foreign_metadata(
     return _result("foreign_metadata", count == 0, message, overridable=True, numbers={"objects": count})
 
 
-def _name_tables_once(samples: Sequence[str]) -> list[str]:
-    """Return one sample for each table, given samples `<key>: <table and reason>`."""
-    found: dict[str, str] = {}
-    further: dict[str, int] = {}
+def _name_tables_once(samples: Sequence[str]) -> list[tuple[str, int]]:
+    """Return one sample for each table, and its number of objects.
+
+    Args:
+        samples: Samples `<key>: <table and reason>`.
+    """
+    by_table: dict[str, list[str]] = {}
     for sample in samples:
-        reason = sample.partition(": ")[2] or sample
-        further[reason] = further.get(reason, -1) + 1
-        found.setdefault(reason, sample)
-    return [sample.replace(": ", f" and {further[reason]:,} more: ", 1) if further[reason] else sample for reason, sample in found.items()]
+        by_table.setdefault(sample.partition(": ")[2] or sample, []).append(sample)
+    return [(_add_further(first, len(others)), 1 + len(others)) for first, *others in by_table.values()]
+
+
+def _add_further(sample: str, further: int) -> str:
+    return sample.replace(": ", f" and {further:,} more: ", 1) if further else sample
 
 
 def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amount = NOTHING) -> GateResult:

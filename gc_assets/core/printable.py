@@ -16,6 +16,7 @@ ELLIPSIS: Final = "…"
 MAX_VALUE: Final = 1_100
 # A sample in a message contains a key, a reason, and sometimes a command.
 MAX_SAMPLE: Final = 3_500
+MAX_LISTED: Final = 5
 MAX_MESSAGE: Final = 20_000
 # Lists in messages are indented, so that the text of a list cannot begin a line of its own.
 _LINE_BREAK: Final = re.compile(r"\\n(?=  )")
@@ -39,8 +40,8 @@ def show(value: object) -> str:
 
 
 def show_list(samples: Sequence[str], separator: str = ", ") -> str:
-    """Return the first five samples of a message, each on one line."""
-    return separator.join(escape(_cut(sample, MAX_SAMPLE)) for sample in samples[:5])
+    """Return the first `MAX_LISTED` samples of a message, each on one line."""
+    return separator.join(escape(_cut(sample, MAX_SAMPLE)) for sample in samples[:MAX_LISTED])
 
 
 def to_message(text: str) -> str:

@@ -126,6 +126,13 @@ def test_foreign_metadata_names_each_table_once() -> None:
     assert "b/1.json: table 6f" in message
 
 
+@pytest.mark.parametrize("count, samples, rest", [(5, 5, None), (12, 12, 7), (100, 20, 95)])
+def test_foreign_metadata_counts_what_it_does_not_name(count: int, samples: int, rest: int | None) -> None:
+    message = gates.foreign_metadata(count, [f"a/{number}.json: table {number}" for number in range(samples)]).message
+    assert message.count("; and ") == (rest is not None)
+    assert rest is None or f"table 4; and {rest} more. " in message
+
+
 def test_live_drop_passes_first_run() -> None:
     assert gates.live_drop(LiveCount(1), None, 0.0).passed
 

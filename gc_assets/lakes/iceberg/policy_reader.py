@@ -77,8 +77,10 @@ class PolicyReader:
         endpoints = get_json(rest, rest.url("config", prefixed=False), place).get("endpoints")
         if isinstance(endpoints, list) and any(str(item).replace(" /", " ") == f"GET {_POLARIS_ENDPOINT}" for item in endpoints):
             return self._read_polaris
+        if self._rereads:
+            return self._read_lakekeeper
         queues = _read_queues(client)
-        return self._read_lakekeeper if self._rereads else lambda name, properties: parse_lakekeeper(*queues, properties)  # noqa: ARG005
+        return lambda name, properties: parse_lakekeeper(*queues, properties)  # noqa: ARG005 - all tables have the same queues
 
     def _read_lakekeeper(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
         return parse_lakekeeper(*self._catalog.request(f"policies of {name}", _read_queues), properties)

@@ -139,10 +139,8 @@ class LakeFsLakeConfig(LakeConfig):
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
         # An address under another mount point may be an object of any of them. Rows of decoders that
-        # ignored `location`, or percent-encoding, lack names of addresses in a bucket. Earlier
-        # decoders took more addresses literally than those in `location`, and did not decode the ends
-        # of web addresses.
-        return [*sorted(storages), *([] if self.location is None else ["outside location", "web addresses"]), "percent-encoding"]
+        # ignored `location`, or percent-encoding, lack names of addresses in a bucket.
+        return [*sorted(storages), *([] if self.location is None else ["outside location"]), "percent-encoding"]
 
     def own_files(self) -> tuple[str, ...]:
         """Return the file with the rules."""

@@ -6,7 +6,7 @@ and applies read it, and check again what may have changed since.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -119,13 +119,13 @@ class DroppedTables:
             ),
         }
 
-    def metadata_directories(self, context: RunContext, storage_name: str, lakes: Collection[str]) -> set[str]:
-        """Return the directories of the newest known metadata of dropped tables of these lakes."""
-        resolver, found = context.resolver(), set[str]()
-        for table in (item.table for item in self.tables if item.table.lake in lakes):
+    def metadata_directories(self, context: RunContext, storage_name: str) -> set[tuple[str, str]]:
+        """Return the lakes and directories of the newest known metadata of the dropped tables."""
+        resolver, found = context.resolver(), set[tuple[str, str]]()
+        for table in (item.table for item in self.tables):
             resolved = resolver.resolve_one(table.metadata_location) if table.metadata_location is not None else None
             if resolved is not None and resolved[0] == storage_name:
-                found.add(directory_of(resolved[1]))
+                found.add((table.lake, directory_of(resolved[1])))
         return found
 
     def explain_foreign(self, found: Sequence[tuple[str, str]], limit: int) -> dict[str, str]:

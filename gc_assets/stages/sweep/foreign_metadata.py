@@ -6,8 +6,8 @@ Such metadata indicates an unconfigured catalog, whose live files would look unr
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +23,7 @@ from gc_assets.engine.tables import map_arrow
 from gc_assets.lakes.kind import MetadataPattern, TableIdentity
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.lakes.other_formats import OTHER_FORMATS
-from gc_assets.stages.records.dead_tables import DeadTable, read_table_id
+from gc_assets.stages.records.dead_tables import DeadTable, describe_unlisted, read_table_id
 from gc_assets.stages.sweep.known_tables import KnownTable
 
 # Formats without a lake kind whose tables have a catalog of their own, recognised by name only.
@@ -38,9 +38,7 @@ def foreign_metadata(
     objects: Objects,
     known_tables: Mapping[str, KnownTable],
     dead: Sequence[DeadTable] = (),
-    own_directories: Collection[str] = (),
-    collected_directories: Collection[str] = (),
-    hinted_directories: Collection[str] = (),
+    own_directories: Mapping[str, bool | None] | None = None,
 ) -> DataFrame:
     """Find the foreign suspects, with the reason (columns key, reason, is_junk).
 
@@ -58,10 +56,9 @@ def foreign_metadata(
         known_tables: The tables of the configured catalogs, by table uuid.
         dead: Tables that a user accepted as dead. They are not foreign at the accepted location,
             unless they were written to after that.
-        own_directories: Directories with the live metadata of tables that this run read.
-        collected_directories: Those of lakes whose users exclude other catalogs. In these, the first
-            metadata of an unknown table without snapshots is the leftover of a failed creation.
-        hinted_directories: Those of lakes with a setting for that, which the reason then names.
+        own_directories: Directories with the live metadata of tables that this run read, and
+            `collects_failed_creations` of their lakes. If it is True, the first metadata of an
+            unknown table without snapshots is garbage. If it is False, the reason names the setting.
     """
     classifier = MetadataClassifier(
         storage_name,
@@ -70,9 +67,7 @@ def foreign_metadata(
         known_tables,
         metadata_patterns(),
         tuple(dead),
-        frozenset(own_directories),
-        frozenset(collected_directories),
-        frozenset(hinted_directories),
+        own_directories or {},
     )
     return map_arrow(suspects.select("key", "last_modified", "is_old"), classifier, FOREIGN)
 
@@ -105,9 +100,7 @@ class MetadataClassifier:
     known_tables: Mapping[str, KnownTable]
     metadata_patterns: tuple[MetadataPattern, ...]
     dead: tuple[DeadTable, ...] = ()
-    own_directories: frozenset[str] = frozenset()
-    collected_directories: frozenset[str] = frozenset()
-    hinted_directories: frozenset[str] = frozenset()
+    own_directories: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         directories_with_junk = set[str]()
@@ -163,16 +156,15 @@ class MetadataClassifier:
         record = next((item for item in self.dead if item.table_uuid == read_table_id(uuid) and key.startswith(item.prefix)), None)
         if record is None:
             directory = directory_of(key)
-            is_failed_creation = self._is_failed_creation(directory, found)
-            if is_failed_creation and directory in self.collected_directories:
+            is_collected = self.own_directories.get(directory) if self._is_failed_creation(directory, found) else None
+            if is_collected:
                 return None
             location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")
             way_out = f"; if it is dead: `{command('accept', uuid, location, by='WHO')}`" if directory not in {"", "metadata"} else ""
             if found.noun == "view":
-                return f"view {show(uuid)}, which is not among the views that the configured catalogs list{way_out}"
-            is_hinted = is_failed_creation and directory in self.hinted_directories
-            hint = " (or left by a failed creation, see `failed_creations` in docs/configuration.md)" if is_hinted else ""
-            return f"table {show(uuid)}, which is in no configured catalog{hint}{way_out}"
+                return f"view {describe_unlisted(uuid)} not among the views that the configured catalogs list{way_out}"
+            hint = "" if is_collected is None else " (or left by a failed creation, see `failed_creations` in docs/configuration.md)"
+            return f"table {describe_unlisted(uuid)} in no configured catalog{hint}{way_out}"
         if record.is_alive_at(written_ms):
             return f"{record}, but it was written to after that: add its catalog to lakes.yaml"
         return None

@@ -6,7 +6,7 @@ metadata. Each function returns counts and samples. The gates decide if they sto
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -265,37 +265,42 @@ def find_foreign_metadata(
     frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
     known, dead = add_dropped(known_tables(context), dropped), dead_tables(context, storage_name)
-    lakes = [lake.name for lake in context.config.lakes]
-    collecting = [lake.name for lake in context.config.lakes if lake.collects_failed_creations]
-    optional = [lake.name for lake in context.config.lakes if lake.collects_failed_creations is not None]
-    directories, collected, hinted = (_metadata_directories(context, storage_name, names) for names in (lakes, collecting, optional))
+    settings = {lake.name: lake.collects_failed_creations for lake in context.config.lakes}
+    own = [(directory, settings[lake]) for lake in settings for directory in _metadata_directories(context, storage_name, lake)]
     waiting: dict[str, str] = {}
     if dropped.claims:
         split = map_arrow(frame, SuspectSplit(dropped.prefixes), SPLIT_SUSPECTS)
         inside, frame = split.filter("dropped_prefix is not null"), split.filter("dropped_prefix is null")
-        own = directories | dropped.metadata_directories(context, storage_name, lakes)
-        failed = collected | dropped.metadata_directories(context, storage_name, collecting)
-        shown = hinted | dropped.metadata_directories(context, storage_name, optional)
-        inner = foreign_metadata(inside, storage_name, context.resolver(), context.objects(), known, dead, own, failed, shown)
+        former = [(directory, settings.get(lake)) for lake, directory in dropped.metadata_directories(context, storage_name)]
+        directories = _merge_settings([*own, *former])
+        inner = foreign_metadata(inside, storage_name, context.resolver(), context.objects(), known, dead, directories)
         waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in collect(inner.limit(MAX_NAMED))], MAX_NAMED)
-    found = foreign_metadata(frame, storage_name, context.resolver(), context.objects(), known, dead, directories, collected, hinted)
+    found = foreign_metadata(frame, storage_name, context.resolver(), context.objects(), known, dead, _merge_settings(own))
     rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     messages = [f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk]
     return ForeignMetadata(messages, junk, waiting)
 
 
-def _metadata_directories(context: RunContext, storage_name: str, lakes: Sequence[str]) -> set[str]:
-    """Return the directories with current metadata of tables of these lakes that this run read.
+def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:
+    """Return one setting for each directory: False if lakes with different ones share it."""
+    merged: dict[str, bool | None] = {}
+    for directory, setting in found:
+        merged[directory] = setting if merged.get(directory, setting) == setting else False
+    return merged
+
+
+def _metadata_directories(context: RunContext, storage_name: str, lake_name: str) -> set[str]:
+    """Return the directories with current metadata of tables of a lake that this run read.
 
     Directories of earlier metadata that the current one names are included.
     """
     files = context.state.files
-    live, refs = ([context.table(table, lake) for lake in lakes] for table in (LIVE_FILES, LAKE_REFS))
+    live, refs = (context.table(table, lake_name) for table in (LIVE_FILES, LAKE_REFS))
     kinds = pa.array(sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns()))), pa.string())
     columns = ["storage", "key", "kind"]
-    current = read_parts(files, [path for table in live for path in table.paths(METADATA_SIDE)], METADATA, columns)
-    pinned = read_parts(files, [path for table in refs for path in table.paths(PINNED_SIDE)], PINNED, columns)
+    current = read_parts(files, live.paths(METADATA_SIDE), METADATA, columns)
+    pinned = read_parts(files, refs.paths(PINNED_SIDE), PINNED, columns)
     rows = pa.concat_tables([current, pinned.cast(current.schema)])
     mine = rows.filter(pc.and_(pc.equal(rows.column("storage"), storage_name), pc.is_in(rows.column("kind"), kinds)))
     return set(map(directory_of, mine.column("key").to_pylist()))

@@ -88,8 +88,7 @@ def test_failed_creation_names_the_setting_only_if_the_lake_has_it(tmp_path: Pat
         LocalObjects(),
         {},
         metadata_patterns(),
-        own_directories=frozenset({"t/metadata"}),
-        hinted_directories=frozenset({"t/metadata"} if has_setting else ()),
+        own_directories={"t/metadata": False if has_setting else None},
     )
     rows = pa.RecordBatch.from_pydict({"key": ["t/metadata/0.metadata.json"], "last_modified": [START], "is_old": [True]})
     (reason,) = [row["reason"] for batch in classifier(iter([rows])) for row in batch.to_pylist()]
