@@ -39,7 +39,7 @@ class PerProcess(Generic[_P, _R]):
             return create(*args, **kwargs)
 
         self._create_in = create_in
-        self.clear = create_in.cache_clear
+        self.cache_clear = create_in.cache_clear
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         with self._lock:

@@ -146,7 +146,8 @@ class FileTraits:
     own_paths: str | None = None
 
 
-def _describe_retention(config: LakeConfig, properties: Mapping[str, str]) -> str:
+def _describe_retention(config: LakeConfig, properties: Mapping[str, str], source: str = "lakes.yaml") -> str:
+    del source
     return config.describe_retention(properties)
 
 
@@ -172,7 +173,8 @@ class LakeKind:
         retention_yaml: The key `retention` of a new entry in lakes.yaml, with comments. It has the
             same effect as no key.
         describe_retention: Describes in words what a lake keeps, given its configuration and the
-            frozen properties of a table (`CommitSource.properties`).
+            frozen properties of a table (`CommitSource.properties`). An optional `source` names
+            the origin of the configured retention.
         edits: History edits, or None if the kind never edits history.
         optional_tables: Optional shared tables of this kind, besides `expiry_log`.
         kind_tables: Tables specific to this kind.
@@ -193,7 +195,7 @@ class LakeKind:
     discovered_in_folders: str = ""
     catalogs: str = ""
     retention_yaml: str = ""
-    describe_retention: Callable[[Any, Mapping[str, str]], str] = _describe_retention
+    describe_retention: Callable[..., str] = _describe_retention
     edits: HistoryEdits | None = None
     optional_tables: tuple[Table, ...] = ()
     kind_tables: tuple[KindTable, ...] = ()

@@ -92,7 +92,7 @@ def aws(bucket: str) -> Iterator[Any]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             host, port = server.get_host_and_port()
-            client.create_process_client.clear()  # those of another server, in the same process
+            client.create_process_client.cache_clear()  # those of another server, in the same process
             for name, value in {**_USER, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
                 patch.setenv(name, value)
             patch.setattr(exchange, "EXCHANGE_SECONDS", 1.0)
@@ -101,7 +101,7 @@ def aws(bucket: str) -> Iterator[Any]:
             s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
             yield s3
     finally:
-        client.create_process_client.clear()
+        client.create_process_client.cache_clear()
         server.stop()
 
 

@@ -40,10 +40,10 @@ def describe_decoder() -> str:
     return avro.describe_decoder()
 
 
-def _describe_retention(config: IcebergLakeConfig, properties: Mapping[str, str]) -> str:
+def _describe_retention(config: IcebergLakeConfig, properties: Mapping[str, str], source: str = "lakes.yaml") -> str:
     from gc_assets.lakes.iceberg.retention import describe_retention  # loads pyarrow
 
-    return describe_retention(properties, config.retention)
+    return describe_retention(properties, config.retention, source)
 
 
 def _open(config: IcebergLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:

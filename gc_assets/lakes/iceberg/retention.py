@@ -322,12 +322,13 @@ def _not_collected_reason(properties: Mapping[str, str]) -> str:
     return "no pattern of `tables` matches it" if matched else f"its {GC_ENABLED} is {properties[GC_ENABLED]}"
 
 
-def describe_retention(properties: Mapping[str, str], policy: IcebergRetention) -> str:
+def describe_retention(properties: Mapping[str, str], policy: IcebergRetention, source: str = "lakes.yaml") -> str:
     """Return in words what a table keeps on its branches, and where the limits come from.
 
     Args:
         properties: The frozen properties of the table.
         policy: The overrides of the configuration.
+        source: Origin of the overrides, in words.
     """
     if properties.get(COLLECT, "true") != "true":
         return f"everything ({_not_collected_reason(properties)})"
@@ -336,7 +337,7 @@ def describe_retention(properties: Mapping[str, str], policy: IcebergRetention) 
     if (kept_by := find_keeping_policy(properties, policy)) is not None:
         return f"everything ({kept_by})"
     invalid = next(find_invalid_settings(properties, (), policy), None)
-    return describe_limits(properties, policy) if invalid is None else f"everything ({invalid}, which is invalid)"
+    return describe_limits(properties, policy, source) if invalid is None else f"everything ({invalid}, which is invalid)"
 
 
 def _keep_all(table: _TableHistory, verdicts: _Verdicts, reason: str) -> None:

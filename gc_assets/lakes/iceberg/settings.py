@@ -63,8 +63,12 @@ def find_keeping_policy(properties: Mapping[str, str], overrides: IcebergRetenti
     return _policy_of(properties, overrides).keep_history
 
 
-def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention) -> str:
-    """Return the limits of a table in words, and where they come from."""
+def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention, source: str) -> str:
+    """Return the limits of a table in words, and where they come from.
+
+    Args:
+        source: Origin of the overrides, in words.
+    """
     if overrides.source == "catalog" and not properties:
         return "what the policies of its catalog require"
     limits, policy = TableLimits.of(properties, overrides, _EPOCH), _policy_of(properties, overrides)
@@ -75,7 +79,7 @@ def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention) 
         is_minimum = overrides.min_snapshots_to_keep == limits.keep_last != policy.limits.get(keep_last_key)
         sources.append((overrides.min_snapshots_to_keep if is_minimum else None, keep_last_key))
         kept = f"the last {_duration(limits.max_snapshot_age_ms)} and at least {count_of(limits.keep_last, 'snapshot')}"
-    origins = {_find_origin(properties, policy, override, key) for override, key in sources}
+    origins = {_find_origin(properties, policy, override, key) or source for override, key in sources}
     rules = f"; {count_of(len(overrides.refs), 'rule')} for refs" if overrides.refs else ""
     return f"{kept} ({', '.join(sorted(origins))}){rules}"
 
@@ -86,11 +90,12 @@ def _policy_of(properties: Mapping[str, str], overrides: IcebergRetention) -> Ca
     return read_policy(properties) or CatalogPolicy(keep_history="the policies of its catalog were not read when the refs were frozen")
 
 
-def _find_origin(properties: Mapping[str, str], policy: CatalogPolicy, override: object, key: str) -> str:
+def _find_origin(properties: Mapping[str, str], policy: CatalogPolicy, override: object, key: str) -> str | None:
+    """Return where a limit comes from, or None if it is an override."""
     if key in policy.limits and (override is None or key != TABLE_SETTINGS[0]):
         return policy.origin_of(key) or "table properties"
     if override is not None:
-        return "lakes.yaml"
+        return None
     return "table properties" if key in properties else "Iceberg's defaults"
 
 

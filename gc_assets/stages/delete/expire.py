@@ -494,7 +494,8 @@ def announce_deletions(plan: StoredPlan, actions: Sequence[ExpiryAction], record
     known, at = record.outcomes(), record.context.clock.now()
     pending = [action for action in actions if action.action == DELETE_IDLE_BRANCH and (action not in known or not known[action].is_final)]
     if pending:
-        known |= {action: EditOutcome(action, FAILED, "the apply was interrupted; apply the plan again", at) for action in pending}
+        error = "not finished; if no apply is running, it was interrupted: apply the plan again"
+        known |= {action: EditOutcome(action, FAILED, error, at) for action in pending}
         _write_log(plan, record.lake, record.context, list(known.values()), len(known))
 
 

@@ -22,7 +22,7 @@ from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import DroppedTableSummary
 
 # End of the name of a dropped table in lists of tables.
-DROPPED_MARK: Final = " (dropped)"
+_DROPPED_MARK: Final = " (dropped)"
 
 
 def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
@@ -47,7 +47,7 @@ def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tup
     columns = ["lake", "table_uuid", "table_name", "gone_since"]
     rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES, columns).to_pylist()
     dropped = (row for row in rows if row["gone_since"] is not None and row["table_name"] is not None)
-    return {(row["lake"], row["table_uuid"]): f"{row['table_name']}{DROPPED_MARK}" for row in dropped}
+    return {(row["lake"], row["table_uuid"]): f"{row['table_name']}{_DROPPED_MARK}" for row in dropped}
 
 
 def short_row(row: dict[str, Any], lake_label: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Arrow, part by part.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -70,7 +70,8 @@ def amounts_by_table(context: RunContext, header: PlanHeader, published: Publish
 
 
 def _files(context: RunContext, header: PlanHeader, published: PublishedTable) -> Iterator[tuple[_Group, Amount]]:
-    owners, names = _owners(context, header, published), _table_names(context, header, published)
+    sweeps = _sweeps(context, header, published)
+    owners, names = _owners(context, published, sweeps), _table_names(context, header, sweeps)
     by = ["lake", "table_uuid"]
     sums = [
         pa.Table.from_batches([batch]).join(owners, "key").group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
@@ -85,14 +86,13 @@ def _files(context: RunContext, header: PlanHeader, published: PublishedTable) -
     yield from ((group, Amount.total(parts)) for group, parts in amounts.items())
 
 
-def _owners(context: RunContext, header: PlanHeader, published: PublishedTable) -> pa.Table:
-    """Return the table uuid of those keys of the plan that `orphan_files` of its sweeps contain."""
+def _owners(context: RunContext, published: PublishedTable, sweeps: Sequence[PublishedTable]) -> pa.Table:
+    """Return the table uuid of those keys of the plan that its sweeps contain."""
     schema = pa.schema([ORPHAN_FILES.schema.field(name) for name in ("key", "table_uuid")])
-    orphans = _sweeps(context, header, published)
-    if not orphans or sum(table.receipt.rows for table in orphans) > MAX_ORPHANS or published.receipt.rows > MAX_ROWS:
+    if not sweeps or sum(table.receipt.rows for table in sweeps) > MAX_ORPHANS or published.receipt.rows > MAX_ROWS:
         return schema.empty_table()
     keys = read_rows(context.state, DELETION_PLAN, published, columns=["key"]).column("key").combine_chunks()
-    found = batches(context.state, ORPHAN_FILES.schema, [path for table in orphans for path in table.paths()], schema.names)
+    found = batches(context.state, ORPHAN_FILES.schema, [path for table in sweeps for path in table.paths()], schema.names)
     rows = pa.Table.from_batches([batch.filter(pc.is_in(batch.column("key"), value_set=keys)) for batch in found], schema)
     # A key that several sweeps contain is counted once.
     unique = rows.group_by("key", use_threads=False).aggregate([("table_uuid", "first")])
@@ -110,9 +110,9 @@ def _sweeps(context: RunContext, header: PlanHeader, published: PublishedTable) 
     return [table for table in found if table is not None]
 
 
-def _table_names(context: RunContext, header: PlanHeader, published: PublishedTable) -> dict[tuple[str, str | None], str]:
+def _table_names(context: RunContext, header: PlanHeader, sweeps: Sequence[PublishedTable]) -> dict[tuple[str, str | None], str]:
     found: dict[tuple[str, str | None], str] = {}
-    for orphans in reversed(_sweeps(context, header, published)):  # a newer name replaces an older one
+    for orphans in reversed(sweeps):  # a newer name replaces an older one
         found |= dropped_names(context, orphans)
     for lake in context.config.lakes:
         refs = context.state.current(lake.name, LAKE_REFS.name, header.run_date)

@@ -17,7 +17,6 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.stages.mark.lake_refs import read_side_rows
-from gc_assets.stages.read.dropped_tables import DROPPED_MARK
 from gc_assets.stages.read.usage import TableUsage, usage_by_table
 from gc_assets.stages.sweep.probe import UNOWNED
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
@@ -91,8 +90,8 @@ def _group_usages(
     """Group by lake and table. The files of unnamed tables have the table None."""
     usages: dict[tuple[str, str | None], list[TableUsage]] = {key: [] for key in named}
     for usage in found:
-        is_dropped = with_dropped and usage.table is not None and usage.table.endswith(DROPPED_MARK)
-        usages.setdefault((usage.lake, usage.table if is_dropped or (usage.lake, usage.table) in usages else None), []).append(usage)
+        is_row = with_dropped and usage.is_dropped
+        usages.setdefault((usage.lake, usage.table if is_row or (usage.lake, usage.table) in usages else None), []).append(usage)
     return usages
 
 

@@ -37,6 +37,7 @@ class TableUsage:
         live: Live files, each counted for one table only.
         garbage: Garbage by reason.
         unsized: Number of live files of unknown size. Their size is not in `live`.
+        is_dropped: The table is dropped. Its name shows that too.
     """
 
     storage: str
@@ -45,6 +46,7 @@ class TableUsage:
     live: Amount
     garbage: Mapping[str, Amount]
     unsized: int = 0
+    is_dropped: bool = False
 
     @property
     def all_garbage(self) -> Amount:
@@ -62,7 +64,7 @@ def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
 
 def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUsage]:
     """Return the usage of each table in these storages: most garbage first, then most live bytes."""
-    names = table_names(context)
+    frozen, dropped = table_names(context), dict[tuple[str, str | None], str]()
     live: dict[tuple[str, str, str | None], Amount] = {}
     for lake in context.config.lakes:
         totals = LiveSet(context, context.table(LIVE_FILES, lake.name)).totals
@@ -76,14 +78,21 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
                 found = find_unsized_files(context, storage, lake.name)
                 live[group], unsized[group] = found.add_to(live[group]), found.unknown
         orphans = context.table(ORPHAN_FILES, storage)
-        names = dropped_names(context, orphans) | names
+        dropped = dropped_names(context, orphans) | dropped
         for (lake, uuid, reason), amount in _sums(context, ORPHAN_FILES, orphans, ["lake", "table_uuid", "reason"]):
             if reason != FOREIGN:  # not garbage of the table
                 garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
     groups = [group for group in live.keys() | garbage.keys() if group[0] in wanted]
+    names = dropped | frozen
     shares = [
         TableUsage(
-            group[0], group[1], names.get(group[1:], group[2]), live.get(group, Amount()), garbage.get(group, {}), unsized.get(group, 0)
+            group[0],
+            group[1],
+            names.get(group[1:], group[2]),
+            live.get(group, Amount()),
+            garbage.get(group, {}),
+            unsized.get(group, 0),
+            is_dropped=group[1:] in dropped and group[1:] not in frozen,
         )
         for group in groups
     ]

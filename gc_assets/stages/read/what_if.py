@@ -246,8 +246,8 @@ class Comparison:
         for lake in scenario.lakes:
             if scenario.retention is not None:
                 changed = self.context.config.lake(lake).with_retention(scenario.retention)
-                kept = self.context.kind(lake).describe_retention(changed, {})
-                kept = kept.replace("lakes.yaml", f"lakes.yaml with --retention {scenario.retention}")
+                source = f"lakes.yaml with --retention {scenario.retention}"
+                kept = self.context.kind(lake).describe_retention(changed, {}, source)
                 yield f"lake {lake} would keep {kept}, except where refs or tables have their own settings"
             frozen = self.context.table(LAKE_REFS, lake).summary(LakeRefsSummary).policy_digest
             if frozen != self.context.config.policy_digest():

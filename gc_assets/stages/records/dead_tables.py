@@ -117,12 +117,17 @@ def read_table_id(text: str) -> str:
         return text.lower()
 
 
+def describe_unlisted(table_id: str) -> str:
+    """Return the beginning of the message on a table or view that no configured catalog lists."""
+    return f"{show(table_id)}, which is"
+
+
 def _is_found(state: State, storage: str, prefix: str, table_id: str) -> bool:
     """Check if the last run found a table with an id that is no uuid, as foreign or dropped."""
     swept = state.latest(storage, ORPHAN_FILES.name)
     if swept is None:
         return False
-    named = f" {show(table_id)}, which is"
+    named = f" {describe_unlisted(table_id)} "
     rows = read_parts(state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES, ["table_uuid", "gone_since"]).to_pylist()
     return any(item.startswith(prefix) and named in item for item in swept.summary(OrphanFilesSummary).foreign_metadata) or any(
         row["table_uuid"] == table_id and row["gone_since"] is not None for row in rows

@@ -119,6 +119,9 @@ def test_rule_for_refs_in_lakes_yaml_replaces_policy(polaris: PolarisServer) -> 
 def test_what_if_replaces_policy(polaris: PolarisServer) -> None:
     changed = configure(polaris).with_retention("3650d")
     assert count_removals(IcebergLake(changed, LocalObjects())) == {}
+    properties = lake(polaris).freeze(AS_OF).sources[0].properties
+    found = KIND.describe_retention(changed, properties, "--retention 3650d")
+    assert (found.startswith("the last 3650d and"), "--retention 3650d" in found, "lakes.yaml" in found) == (True, True, False)
 
 
 def test_edit_is_not_made_if_policy_changed_since_plan(polaris: PolarisServer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,6 +16,7 @@ from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read.file_tables import FileTables
 from gc_assets.stages.read.plan_text import summarize_plans
 from gc_assets.stages.read.run_tables import CURRENT_STATE, RunTable, summarize_tables, unowned_files
+from gc_assets.stages.read.usage import usage_by_table
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -62,6 +65,21 @@ def test_each_table_has_its_policy_snapshots_and_files(house: Lakehouse) -> None
     assert orders.present == Amount.total((orders.live, orders.expired))
     live = sum(item.live.files for item in rows.values() if item.live is not None)
     assert live == sum(not key.endswith("/version-hint.text") for key in house.live()), "pyiceberg writes no such file"
+
+
+def test_live_table_with_the_shown_name_of_a_dropped_one_is_not_dropped(spark: SparkSession, tmp_path: Path) -> None:
+    house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0, "max_live_drop": 1.0}})
+    lake = LakeBuilder(house.root)
+    for name in ("shop.a", "shop.a (dropped)"):
+        lake.table(name, days_ago(40)).append(days_ago(30))
+    house.lakes, house.now = [lake.config("sales")], days_ago(20)
+    house.plan()
+    lake.catalog.drop_table("shop.a")
+    for day in (19, 0):
+        house.now = days_ago(day)
+        house.plan()
+    found = {(item.table, item.is_dropped, item.live.files > 0) for item in usage_by_table(house.run_context(), [STORAGE])}
+    assert {("shop.a (dropped)", True, False), ("shop.a (dropped)", False, True)} <= found
 
 
 def test_metadata_of_a_table_has_its_listed_size(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
