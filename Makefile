@@ -121,14 +121,15 @@ env: $(STAMP) ## the Python environment in .venv, and a Java
 	@$(BIN)/python -m gc_assets.resources.java >/dev/null
 	@$(BIN)/python -m gc_assets.resources.class_archive || true
 
-# uv needs half of pip's CPU time, and two cores. It does not read the settings of pip. If they contain more than an index and
-# directories of packages, pip installs.
+# uv needs half of pip's CPU time, and two cores. It does not read the settings of pip, so it gets the index, a directory of
+# packages and the certificates. pip installs if there are settings besides these and those without effect on the result.
+# `pip config get` reads one file only, so that the settings come from `pip config list`.
 define INSTALL_WITH_UV
-settings=$$($(BIN)/pip config list) && ! grep -Eq '\.(extra-index-url|no-index|no-binary|only-binary|trusted-host|proxy|client-cert|pre|constraint)=' <<<"$$settings" \
+settings=$$($(BIN)/pip config list) && ! grep -Evq '^($$|[^=]*\.(index-url|find-links|cert|config-file|(default-)?timeout|retries|(no-)?cache-dir|root-user-action|disable-pip-version-check)=)' <<<"$$settings" \
 && $(BIN)/pip install -q -c constraints.txt uv \
-&& index=$${PIP_INDEX_URL:-$$($(BIN)/pip config get install.index-url 2>/dev/null || $(BIN)/pip config get global.index-url 2>/dev/null || true)} \
-&& links=$${PIP_FIND_LINKS:-$$($(BIN)/pip config get install.find-links 2>/dev/null || $(BIN)/pip config get global.find-links 2>/dev/null || true)} \
-&& $(BIN)/uv pip install -q --compile-bytecode -p $(VENV) $${index:+--default-index "$$index"} $${links:+--find-links "$$links"} -c constraints.txt -e '.[all]'
+&& setting() { local found= place; for place in :env: install global; do found=$${found:-$$(sed -n "s/^$$place\.$$1='\(.*\)'$$/\1/p" <<<"$$settings")}; done; echo "$$found"; } \
+&& index=$$(setting index-url) && links=$$(setting find-links) && cert=$$(setting cert) \
+&& $${cert:+env SSL_CERT_FILE="$$cert"} $(BIN)/uv pip install -q --compile-bytecode -p $(VENV) $${index:+--default-index "$$index"} $${links:+--find-links "$$links"} -c constraints.txt -e '.[all]'
 endef
 
 $(STAMP): pyproject.toml constraints.txt
