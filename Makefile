@@ -121,17 +121,6 @@ env: $(STAMP) ## the Python environment in .venv, and a Java
 	@$(BIN)/python -m gc_assets.resources.java >/dev/null
 	@$(BIN)/python -m gc_assets.resources.class_archive || true
 
-# uv needs half of pip's CPU time, and two cores. It does not read the settings of pip, so it gets the index, a directory of
-# packages and the certificates. pip installs if there are settings besides these and those without effect on the result.
-# `pip config get` reads one file only, so that the settings come from `pip config list`.
-define INSTALL_WITH_UV
-settings=$$($(BIN)/pip config list) && ! grep -Evq '^($$|[^=]*\.(index-url|find-links|cert|config-file|(default-)?timeout|retries|(no-)?cache-dir|root-user-action|disable-pip-version-check)=)' <<<"$$settings" \
-&& $(BIN)/pip install -q -c constraints.txt uv \
-&& setting() { local found= place; for place in :env: install global; do found=$${found:-$$(sed -n "s/^$$place\.$$1='\(.*\)'$$/\1/p" <<<"$$settings")}; done; echo "$$found"; } \
-&& index=$$(setting index-url) && links=$$(setting find-links) && cert=$$(setting cert) \
-&& $${cert:+env SSL_CERT_FILE="$$cert"} $(BIN)/uv pip install -q --compile-bytecode -p $(VENV) $${index:+--default-index "$$index"} $${links:+--find-links "$$links"} -c constraints.txt -e '.[all]'
-endef
-
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	  || { echo "$(PYTHON) is older than Python 3.11: apt-get install -y python3 python3-venv, or make PYTHON=<path>" >&2; exit 2; }
@@ -139,7 +128,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) has no venv: apt-get install -y python3-venv" >&2; exit 2; }
 	@echo "Installing into $(VENV) (a minute or two, 2 GB) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL_WITH_UV) || $(BIN)/pip install -q -c constraints.txt -e '.[all]'
+	@$(BIN)/pip install -q -c constraints.txt -e '.[all]'
 	@touch $@
 
 constraints: ## resolve pyproject.toml again and rewrite constraints.txt
