@@ -139,6 +139,7 @@ PARTITION, XID = "g1bcq7pksdudh04qgun0", "d0l1bcq7pksdudh04qgg"
         (f"r/data/{PARTITION}/{XID}", None),
         (f"r/data/{PARTITION}/{XID},c2ln", None),
         (f"r/data/{PARTITION}/{XID}.part_00001", None),  # an upload to Google Cloud Storage
+        (f"r/data/{PARTITION}/d0unknown00000000000", None),  # `w` is not in the alphabet of an xid
         (f"r/data/{PARTITION}/x", UNKNOWN_PATH),
         ("r/data/departmentonboarding/x.csv", UNKNOWN_PATH),  # a word with the letters of an xid
         (f"r/data/{XID}", None),

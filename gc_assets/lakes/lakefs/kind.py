@@ -71,8 +71,9 @@ KIND: Final = LakeKind(
         uncollected_metadata=r"(^|/)_lakefs/[0-9a-f]{64}$",
         never_committed="uncommitted",
         named_times=_named_times,
-        # `data/PARTITION/OBJECT`, both xids (lakeFS `pkg/upload/path_provider.go`). Parts of uploads
-        # to Google Cloud Storage have further endings. The storage may be `data/` itself.
-        own_paths=f"(^|(^|/)data/)({_XID}/)?{_XID}([,.][^/]*)?$",
+        # `data/PARTITION/OBJECT`, both xids (lakeFS `pkg/upload/path_provider.go`). In a partition the
+        # length is enough. Parts of uploads to Google Cloud Storage have further endings. The storage
+        # may be `data/` itself.
+        own_paths=f"(^|(^|/)data/)({_XID}/[0-9a-z]{{20}}|{_XID})([,.][^/]*)?$",
     ),
 )
