@@ -28,6 +28,10 @@ endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Modules are compiled when they are first imported, because most of the installed ones never are.
+# Without bytecode files, each of hundreds of processes would compile them.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help env demo test servers compat style lint mutants ui site pictures fuzz programs bench constraints clean
 
 help: ## list the targets
@@ -51,8 +55,6 @@ test servers: export GC_ASSETS_TEST_AZURE := $(or $(filter none,$(AZURE)),requir
 test servers: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
 test servers: export GC_ASSETS_TEST_ICECHUNK := $(or $(filter none,$(ICECHUNK)),required)
 test servers: export GC_ASSETS_TEST_DEPTH := $(DEPTH)
-# Hundreds of processes import this package. Without bytecode files each one would compile it.
-test: export PYTHONDONTWRITEBYTECODE :=
 test: servers ## lint, types and the suite (S3=none: without S3 servers, AZURE=none: without Azurite, BROWSER=none: without Chromium, ICECHUNK=none: without icechunk 2, COVERAGE=yes: with branch coverage, DEPTH=all: the full suite, DEPTH=fifth: a fifth of what it adds)
 	@mkdir -p build
 	@set -m; $(MAKE) -s style >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
@@ -128,7 +130,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) has no venv: apt-get install -y python3-venv" >&2; exit 2; }
 	@echo "Installing into $(VENV) (a minute or two, 2 GB) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install -q -c constraints.txt -e '.[all]'
+	@$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[all]'
 	@touch $@
 
 constraints: ## resolve pyproject.toml again and rewrite constraints.txt
