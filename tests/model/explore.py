@@ -54,13 +54,14 @@ def explore(
     while level and len(origins) < limit:
         after: list[S] = []
         for state in level:
+            origin = hash(state)
             for event, following in successors(state):
                 if isinstance(following, str):
                     return Exploration(len(origins), build_trace(state, event), following)
                 identity = hash(following)
                 if identity in origins:
                     continue
-                origins[identity] = (hash(state), event)
+                origins[identity] = (origin, event)
                 promise = find_broken_promise(following)
                 if promise is not None:
                     return Exploration(len(origins), build_trace(following), promise)

@@ -242,7 +242,7 @@ def successors(world: World, mode: Mode, rules: Rules, bounds: Bounds, axioms: A
 
 def find_broken_promise(world: World, mode: Mode, rules: Rules) -> str | None:
     """Return a promise that does not hold in a world, or None."""
-    if rules.adoption:
+    if rules.adoption and world.trash:
         world = _adopt(world)
     if mode == "deferred":
         kept = NOTHING
