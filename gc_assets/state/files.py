@@ -6,6 +6,7 @@ Paths are relative to the root.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import random
 import time
@@ -63,6 +64,12 @@ def _open_gcs(root: str, settings: StoreSettings | None) -> Backend:
     return BucketFiles(GcsBucket.of(root, own), GCS)
 
 
+@functools.lru_cache(maxsize=16)
+def _open_absolute(root: str) -> LocalFiles:
+    """Open the files under a path. A small run does it a thousand times."""
+    return LocalFiles(str(Path(root)))
+
+
 # Opens the files under an address of each scheme.
 _BACKENDS: Final[Mapping[str, Callable[[str, StoreSettings | None], Backend]]] = {S3: _open_s3, AZURE: _open_azure, GCS: _open_gcs}
 
@@ -79,6 +86,8 @@ class Files:
     settings: StoreSettings | None = None
 
     def _backend(self) -> Backend:
+        if self.root.startswith("/"):
+            return _open_absolute(self.root)
         if "://" not in self.root and not self.root.startswith("file:"):
             return LocalFiles(str(Path(self.root).absolute()))
         if self.root.startswith("file:"):

@@ -170,6 +170,8 @@ def _lock_path(path: Path, *, durable: bool) -> Generator[None]:
 
 def _make_directory(directory: Path, *, durable: bool) -> None:
     """Create the directory and its parents. If `durable`, they survive a power failure."""
+    if directory.is_dir():
+        return
     new = [path for path in (directory, *directory.parents) if not path.exists()] if durable else []
     directory.mkdir(parents=True, exist_ok=True)
     for path in new:

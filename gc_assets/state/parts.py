@@ -191,6 +191,8 @@ def add_missing_columns(rows: pa.Table | pa.RecordBatch, wanted: pa.Schema) -> p
     """Return the rows with the columns of a schema, in schema order. Missing added columns are
     null.
     """
+    if rows.schema.equals(wanted):
+        return rows
     arrays = [
         pa.nulls(rows.num_rows, field.type) if is_added_column(field) and field.name not in rows.schema.names else rows.column(field.name)
         for field in wanted
