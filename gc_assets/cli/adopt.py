@@ -17,8 +17,9 @@ from gc_assets.core.commands import command
 @common_options
 def adopt_command(settings: Settings, storage: str, by: str, comment: str, format_: str) -> None:
     """Record the files in the trash of STORAGE that are in no log of the state, for example after
-    the state was restored from an older backup. Files that differ from the log, because the storage
-    was copied to another disk, are recorded again. `gc-assets doctor` counts them.
+    the state was restored from an older backup. Partly applied plans that the backup lacks end.
+    Files that differ from the log, because the storage was copied to another disk, are recorded
+    again. `gc-assets doctor` counts them.
 
     The files can then be restored. Later plans may purge them, at the earliest quarantine_days from
     now. Moves no file.
@@ -46,7 +47,9 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
         print_message(
             f"{count_of(len(result.skipped), 'object')} in the trash came from another program, such as {first.plan_id}/{first.key}"
         )
-    if not amount.files:
+    for plan_id in result.ended:
+        print_message(f"Plan {plan_id[:12]}, which is not in the state, has ended.")
+    if not amount.files and not result.ended:
         print_message("Nothing to do: the state knows all quarantined files in the trash.")
         return
     for plan_id in result.adopted.plan_ids:

@@ -166,6 +166,8 @@ def _delete_abandoned_marks(context: RunContext, storage_name: str, token: int) 
     names = [name.rpartition("-") for name in context.state.files.directories(VERIFICATION_MARKS)]
     abandoned = [(plan_id, number) for plan_id, _, number in names if number.isdecimal() and int(number) < token]
     ours = {plan.header.plan_id for plan in list_plans(context.config, storage_name, empty=True)} if abandoned else set[str]()
+    if abandoned:
+        ours.update(context.state.files.directories(f"{storage_name}/apply"))  # also of plans that a backup of the state lacks
     for plan_id, number in abandoned:
         if plan_id in ours:
             _delete_mark(context.state, f"{plan_id}-{number}")

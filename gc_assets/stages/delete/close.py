@@ -80,7 +80,8 @@ def close_outdated_plans(spark: SparkSession, context: RunContext, storage_name:
     still_open: list[str] = []
     for plan_id in unfinished:
         if plan_id not in plans:
-            still_open.append(f"{plan_id}, which is not in the state: restore the state from a backup")
+            adopt = command("adopt", context.storage(storage_name).label, by="WHO")
+            still_open.append(f"{plan_id}, which is not in the state: `{adopt}` records the files that it moved, and ends it")
             continue
         header, run = plans[plan_id].header, plans[plan_id].run
         reason = next(_reasons_to_wait(context, header), None)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import DONE, QUARANTINE, RESTORE, RESTORE_PREFIX
 from gc_assets.core.plan import PlanSummary
 from gc_assets.engine.progress import count_progress, log_activity, log_progress, start_run
@@ -32,7 +32,7 @@ from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
 from gc_assets.stores.execution import current_user, release_on_exit, to_deletion_log
 from gc_assets.stores.protocol import Outcome
-from gc_assets.stores.write_ahead import WriteAheadLog, open_log
+from gc_assets.stores.write_ahead import KEYS_PER_SHARE, WriteAheadLog, open_log
 
 NOTHING_NAMED: Final = "restore needs a plan, a prefix or a key (--plan, --prefix, --key); `gc-assets plans` lists what was applied"
 TOTALS_BY: Final = ("phase", "outcome", "source_plan_id")
@@ -147,19 +147,20 @@ def _read_moved(
 ) -> Iterator[MovedFiles]:
     """Yield readers of the files that these plans' write-ahead logs moved or may have moved.
 
-    Raises:
-        StateError: If the plan of a log is not in the state.
+    If the state does not contain the plan of a log, its mode is that of the storage.
     """
     files = context.state.files
     for plan_id in sorted(plan_ids):
         directory = f"{storage_name}/apply/{plan_id}"
         if not any(item.name == "log.json" for item in files.list(directory)):
             continue  # no file was reached
-        if plan_id not in headers:
-            raise StateError(f"{files.root}/{directory} is the log of a plan that is not in the state; restore the state from a backup")
-        header = headers[plan_id]
-        log = open_log(files, directory, plan_id, header.rows)
-        yield MovedFiles(log, header.quarantine, context.clock.now(), token, header.rehearsal, header.rows)
+        header = headers.get(plan_id)
+        log = open_log(files, directory, plan_id, 1)
+        mode, rehearsal = context.storage(storage_name).quarantine, context.clock.is_rehearsal
+        rows = log.shares * KEYS_PER_SHARE
+        if header is not None:
+            mode, rehearsal, rows = header.quarantine, header.rehearsal, header.rows
+        yield MovedFiles(log, mode, context.clock.now(), token, rehearsal, rows)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from gc_assets.engine.tables import Totals
 from gc_assets.stages.delete.expire import refuse_irreversible, undo_expiry
 from gc_assets.stages.delete.restore import NOTHING_NAMED, restore
 from gc_assets.stages.records.ledger import CopySelection, read_quarantine
-from gc_assets.stages.records.plans import MIN_PLAN_ID, StoredPlan, find_plan
+from gc_assets.stages.records.plans import MIN_PLAN_ID, StoredPlan, find_plan, unfinished_plans
 from gc_assets.stages.records.purged_files import PurgedFiles, find_purged
 from gc_assets.state.journal import PublishedTable
 
@@ -137,7 +137,7 @@ def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | 
 
 
 def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | None, tuple[str, str] | None]:
-    """Return the plan, or the storage and the id of a plan that only the ledger contains.
+    """Return the plan, or the storage and the id of a plan that only the ledger or a log contains.
 
     Both are None without `plan_id`. Raises `UsageError` as `find_plan` does.
     """
@@ -149,12 +149,18 @@ def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | N
         found = {
             (storage.name, source)
             for storage in context.config.storages
-            for source in read_quarantine(context.state, storage.name).column("source_plan_id").to_pylist()
-            if len(plan_id) >= MIN_PLAN_ID and (source or "").startswith(plan_id)
+            for source in _find_sources(context, storage.name)
+            if len(plan_id) >= MIN_PLAN_ID and source.startswith(plan_id)
         }
         if len(found) != 1:
             raise
         return None, found.pop()
+
+
+def _find_sources(context: RunContext, storage_name: str) -> list[str]:
+    """Return the plans with files in quarantine, or with a log that has not ended."""
+    ledger = read_quarantine(context.state, storage_name).column("source_plan_id").to_pylist()
+    return [*filter(None, ledger), *unfinished_plans(context.state, storage_name)]
 
 
 def _storage(context: RunContext, given: str | None) -> str:

@@ -21,7 +21,15 @@ from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records.accepted_runs import AcceptedRun, newest_accepted_plan
 from gc_assets.stages.records.adoption import MAX_EXAMINED, find_unknown_files
-from gc_assets.stages.records.plans import list_damage, list_plans, load_plan, previous_plan, refuse_other_key, unfinished_plans
+from gc_assets.stages.records.plans import (
+    list_damage,
+    list_plans,
+    load_plan,
+    previous_plan,
+    refuse_other_key,
+    unfinished_plans,
+    unknown_plans,
+)
 from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.registry import read_registry
 from gc_assets.state.schemas import DELETION_LOG
@@ -105,6 +113,14 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
         yield Finding(storage.name, "interrupted", OK, f"plan {holder.plan_id[:12]} is applied now, by {holder}")
     elif not begun:
         yield Finding(storage.name, "interrupted", OK, "no plan is applied in part")
+    if not begun:
+        return
+    unknown = unknown_plans(context.config, storage.name)
+    if unknown:
+        adopt, names = command("adopt", storage.label, by="WHO"), ", ".join(plan[:12] for plan in unknown[:3])
+        found = f"the state contains logs of {count_of(len(unknown), 'plan')} that it does not know: {names}"
+        yield Finding(storage.name, "interrupted", FAIL, found, f"{adopt} records the files that they moved, and ends them.")
+    begun = [plan for plan in begun if plan not in unknown]
     if not begun:
         return
     names = ", ".join(plan[:12] for plan in begun[:3])

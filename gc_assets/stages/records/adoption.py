@@ -1,14 +1,16 @@
 """Find quarantined files that the state does not know, and record them in the ledger.
 
 A state that was lost, or restored from a backup, lacks the logs of later plans. Their files are
-still in the trash of the storage, with their keys and the ids of their plans. If a storage was
-copied to another disk, the files in the copied trash differ from the ledger in their identities.
+still in the trash of the storage, with their keys and the ids of their plans. If a backup was copied
+over the state, it may contain logs of plans that it does not know. If a storage was copied to another
+disk, the files in the copied trash differ from the ledger in their identities.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,14 +27,15 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.ledger import read_quarantine
-from gc_assets.stages.records.plans import unfinished_plans
-from gc_assets.state.journal import PublishedTable
+from gc_assets.stages.records.plans import record_ended, unfinished_plans, unknown_plans
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
 from gc_assets.stores.execution import release_on_exit, to_deletion_log
-from gc_assets.stores.protocol import Outcome, PlannedAction, Store
+from gc_assets.stores.protocol import Outcome, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.trash import TrashedObject, list_trash
+from gc_assets.stores.write_ahead import find_log
 
 # Entries of the trash that a check examines at most.
 MAX_EXAMINED: Final = 100_000
@@ -70,11 +73,13 @@ class AdoptionResult:
         published: The published log, or None if no file was adopted.
         adopted: The files recorded in the ledger.
         skipped: Objects in the trash that the collector did not put there.
+        ended: Partly applied plans that the state does not contain. They have ended now.
     """
 
     published: PublishedTable | None
     adopted: UnknownFiles
     skipped: Sequence[TrashedObject]
+    ended: Sequence[str] = ()
 
 
 def find_unknown_files(context: RunContext, storage_name: str, limit: int | None = None) -> UnknownFiles:
@@ -94,7 +99,7 @@ def find_unknown_files(context: RunContext, storage_name: str, limit: int | None
     ledger = read_quarantine(context.state, storage_name)
     columns = (ledger.column(name).to_pylist() for name in ("source_plan_id", "key", "etag", "size_bytes", "rehearsal"))
     known = {(plan_id, key): (etag, size, rehearsal) for plan_id, key, etag, size, rehearsal in zip(*columns, strict=True)}
-    in_logs = set(unfinished_plans(context.state, storage_name))
+    in_logs = set(unfinished_plans(context.state, storage_name)) - set(unknown_plans(context.config, storage_name))
     settled = [item for item in found if item.plan_id not in in_logs]
     unknown = tuple(item for item in settled if (item.plan_id, item.key) not in known)
     is_rehearsal = context.clock.is_rehearsal
@@ -120,19 +125,13 @@ def _find_copies(store: Store, etags: Mapping[TrashedObject, str | None]) -> Ite
             yield from filter(differs, others)
 
 
-def _outcomes(
-    files: Sequence[TrashedObject], plan_id: str, etags: Mapping[TrashedObject, str | None], at: datetime, token: int
-) -> Iterator[Outcome]:
-    for item in files:
-        if item.plan_id == plan_id:
-            yield Outcome(PlannedAction(item.key, QUARANTINE, item.size_bytes, etags[item]), DONE, None, at, token)
-
-
 @log_progress(DELETION_LOG)
 def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = "") -> AdoptionResult:
     """Record the unknown files and copies in the trash of a storage as quarantined now.
 
-    They can then be restored, and later plans may purge them after `quarantine_days` from now.
+    They can then be restored, and later plans may purge them after `quarantine_days` from now. Partly
+    applied plans that the state does not contain end. In another mode than `trash`, their logs show
+    which files they quarantined.
 
     Raises:
         UsageError: If there is no name.
@@ -149,29 +148,45 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
         unknown = find_unknown_files(context, storage_name)
         files = (*unknown.files, *unknown.copies)
         etags = {item: store.trashed_etag(item.plan_id, item.key) if _PLAN_ID.fullmatch(item.plan_id) else None for item in files}
-        adopted = UnknownFiles(tuple(item for item in files if etags[item] is not None), unknown.is_complete)
         skipped = [item for item in files if etags[item] is None]
-        if not adopted.files:
-            return AdoptionResult(None, adopted, skipped)
-        now = context.clock.not_before_now().now()
-        rows = pa.Table.from_batches(
-            [
-                to_deletion_log(
-                    _outcomes(adopted.files, plan_id, etags, now, lease.token),
-                    plan_id,
-                    "trash",
-                    run.run_id,
-                    rehearsal=context.clock.is_rehearsal,
-                )
-                for plan_id in adopted.plan_ids
-            ]
+        now, ended = context.clock.not_before_now().now(), unknown_plans(context.config, storage_name)
+        moved = defaultdict[tuple[str, QuarantineMode], list[Outcome]](list)
+        for item, etag in etags.items():
+            if etag is not None:
+                action = PlannedAction(item.key, QUARANTINE, item.size_bytes, etag)
+                moved[item.plan_id, "trash"].append(Outcome(action, DONE, None, now, lease.token))
+        mode = context.storage(storage_name).quarantine
+        for plan_id in ended if mode != "trash" else ():
+            moved[plan_id, mode] += _moved_by_log(state, storage_name, plan_id, now, lease.token)
+        adopted = UnknownFiles(
+            tuple(
+                TrashedObject(plan_id, outcome.planned.key, outcome.planned.size_bytes)
+                for (plan_id, _), outcomes in moved.items()
+                for outcome in outcomes
+            ),
+            unknown.is_complete,
         )
-        record = {"by": by.strip(), "at": now.isoformat(), "comment": comment.strip(), "plans": adopted.plan_ids}
+        if not adopted.files and not ended:
+            return AdoptionResult(None, adopted, skipped)
+        record = {"by": by.strip(), "at": now.isoformat(), "comment": comment.strip(), "plans": adopted.plan_ids, "ended": ended}
         state.files.replace(f"{storage_name}/adoptions/{run.run_id}.json", json.dumps(record, indent=1).encode())
         lease.check()
-        summary = DeletionLogSummary(plan_id=adoption_id, approved_by=by.strip(), by_outcome={f"{QUARANTINE}/{DONE}": adopted.amount})
-        balances = [Balance(name="adopted files", expected=len(adopted.files), found=rows.num_rows)]
-        written = write_rows(rows, DELETION_LOG, run, state.files)
-        return AdoptionResult(
-            publish(state, run, written, context.clock, balances=balances, summary=summary, unsafe=context.unsafe), adopted, skipped
-        )
+        published = None
+        if adopted.files:
+            is_rehearsal = context.clock.is_rehearsal
+            batches = [to_deletion_log(rows, plan_id, mode, run.run_id, rehearsal=is_rehearsal) for (plan_id, mode), rows in moved.items()]
+            written = write_rows(pa.Table.from_batches(batches), DELETION_LOG, run, state.files)
+            summary = DeletionLogSummary(plan_id=adoption_id, approved_by=by.strip(), by_outcome={f"{QUARANTINE}/{DONE}": adopted.amount})
+            balances = [Balance(name="adopted files", expected=len(adopted.files), found=written.rows)]
+            published = publish(state, run, written, context.clock, balances=balances, summary=summary, unsafe=context.unsafe)
+        for plan_id in ended:  # after their files are on record
+            record_ended(state, storage_name, plan_id, {"at": now.isoformat(), "adopted_by": by.strip()})
+        return AdoptionResult(published, adopted, skipped, ended)
+
+
+def _moved_by_log(state: State, storage_name: str, plan_id: str, at: datetime, token: int) -> Iterator[Outcome]:
+    """Yield the moves of a write-ahead log to quarantine. A move without an outcome counts as done."""
+    log = find_log(state.files, f"{storage_name}/apply/{plan_id}", plan_id)
+    for share in range(log.shares if log is not None else 0):
+        for planned, outcome in log.read_quarantined(share) if log is not None else ():
+            yield outcome or Outcome(planned, DONE, None, at, token)

@@ -552,9 +552,14 @@ def record_finished(state: State, header: PlanHeader, finished: Mapping[str, Any
     Args:
         finished: The end of the execution (`at`) and the outcomes.
     """
-    state.files.replace(f"{execution_directory(header)}/{_FINISHED}", json.dumps(finished, indent=1).encode())
+    record_ended(state, header.storage, header.plan_id, finished)
+
+
+def record_ended(state: State, storage_name: str, plan_id: str, finished: Mapping[str, Any]) -> None:
+    """Record as `record_finished`, also for a plan that the state does not contain."""
+    state.files.replace(f"{storage_name}/apply/{plan_id}/{_FINISHED}", json.dumps(finished, indent=1).encode())
     record = _FinishRecord.model_validate(finished)
-    _RecordsFile(state, header.storage).update_plan(header.plan_id, finished_at=record.at, not_done=record.not_done)
+    _RecordsFile(state, storage_name).update_plan(plan_id, finished_at=record.at, not_done=record.not_done)
 
 
 def record_restored(state: State, storage_name: str, plan_id: str, at: datetime, restore_id: str) -> None:
@@ -574,6 +579,18 @@ def unfinished_plans(state: State, storage_name: str) -> list[str]:
     records = _records(state, storage_name, begun)
     ended = {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
     return [plan_id for plan_id in begun if plan_id not in ended]
+
+
+def unknown_plans(config: Config, storage_name: str) -> list[str]:
+    """Return the ids of the interrupted plans that the state does not contain.
+
+    A backup that is copied over a newer state replaces the list of plans, and leaves the logs of
+    later ones.
+    """
+    if not (interrupted := unfinished_plans(State.of(config), storage_name)):
+        return []
+    known = {plan.header.plan_id for plan in list_plans(config, storage_name, empty=True)}
+    return [plan_id for plan_id in interrupted if plan_id not in known]
 
 
 def _record(state: State, header: PlanHeader, event: ApprovalEvent) -> ApprovalEvent:
