@@ -79,7 +79,7 @@ def explain_idle(branch: Branch, rules: Sequence[IdleRule], as_of: datetime) -> 
         as_of: Time from which ages are counted.
     """
     rule = find_rule(rules, branch.name)
-    if rule is None or branch.protected is not None or branch.head_at is None or branch.unchanged_since is None:
+    if rule is None or branch.name == MAIN or branch.protected is not None or branch.head_at is None or branch.unchanged_since is None:
         return None
     if max(branch.head_at, branch.unchanged_since) >= as_of - rule.after:
         return None

@@ -499,7 +499,8 @@ class ReversibleLake(ExpiringLake, Protocol):
 class BranchLake(Lake, Protocol):
     """Lake whose idle branches can be deleted and created again.
 
-    `freeze` sets the property `PROTECTED` of branches that must stay.
+    `freeze` sets the property `PROTECTED` of branches that must stay, whatever the rules are now:
+    later runs of the date use the same freeze with the rules of their time.
     """
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:

@@ -50,6 +50,11 @@ def test_protected_branch_is_kept() -> None:
     assert not is_idle(protected="it is the default branch")
 
 
+def test_main_is_kept_without_a_protection() -> None:
+    anything = IdleRule("retention.delete_idle[0]", ".*", DAY)
+    assert [explain_idle(Branch(name, OLD, OLD), [anything], NOW) is None for name in ("main", "mainly")] == [True, False]
+
+
 def test_first_matching_rule_decides() -> None:
     keep = IdleRule("retention.delete_idle[0]", "tmp/keep", 1000 * DAY)
     branch = Branch("tmp/keep", OLD, OLD)

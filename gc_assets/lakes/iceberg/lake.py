@@ -31,7 +31,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_identity, parse_metadata, parse_view
-from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs, protect_branches
+from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
 from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.iceberg.unread_locations import absolute_locations, read_locations, sibling_locations
 from gc_assets.lakes.iceberg.unused_metadata import UnreadRegistration, plan_pruning
@@ -107,7 +107,7 @@ class IcebergLake:
         return FrozenRefs(
             lake=self.name,
             kind=self.kind,
-            refs=tuple(ref for item in registrations for ref in (protect_branches(item) if self._config.idle_rules else list_refs(item))),
+            refs=tuple(ref for item in registrations for ref in list_refs(item)),
             sources=tuple(build_source(item) for item in registrations),
             claims=(*_build_claims(registrations, protected), *_claim_unread(unreadable)),
             pinned=_merge_pinned(_build_pinned(registrations), [file for view in views for file in view.pinned]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -56,9 +56,14 @@ class Registration:
 
 
 def list_refs(item: Registration) -> Iterator[Ref]:
-    """Yield every branch and tag. A table without refs has `main` without a head."""
+    """Yield every branch and tag, with the reason for which a branch is never deleted as idle.
+
+    A table without refs has `main` without a head.
+    """
     for ref in item.table.refs:
-        yield Ref(ref.name, ref.ref_type, ref.snapshot_id, item.table.table_uuid, item.name, ref.settings)
+        reason = find_protection(item, ref.name, ref.settings) if ref.ref_type == "branch" else None
+        properties = ref.settings if reason is None else {**ref.settings, PROTECTED: reason}
+        yield Ref(ref.name, ref.ref_type, ref.snapshot_id, item.table.table_uuid, item.name, properties)
     if not item.table.refs:
         yield Ref(MAIN, "branch", None, item.table.table_uuid, item.name)
 
@@ -78,13 +83,6 @@ def find_protection(item: Registration, branch: str, settings: Mapping[str, str]
     if not item.collect:
         return f"table {item.name} is not collected: {item.exclusion}"
     return None if item.writable else f"pyiceberg cannot commit to table {item.name}"
-
-
-def protect_branches(item: Registration) -> Iterator[Ref]:
-    """Yield the refs as `list_refs`, with the reason for which a branch is never deleted as idle."""
-    for ref in list_refs(item):
-        reason = find_protection(item, ref.ref_name, ref.properties) if ref.ref_type == "branch" else None
-        yield ref if reason is None else replace(ref, properties={**ref.properties, PROTECTED: reason})
 
 
 def build_source(item: Registration) -> CommitSource:

@@ -17,7 +17,14 @@ from datetime import UTC, datetime, timedelta
 from gc_assets.core.units import Cutoff, count_of, format_duration
 from gc_assets.lakes.iceberg.catalog_policy import CatalogPolicy, read_policy
 from gc_assets.lakes.iceberg.config import IcebergRetention
-from gc_assets.lakes.iceberg.metadata import MAIN, MAX_REF_AGE_MS, MAX_SNAPSHOT_AGE_MS, MIN_SNAPSHOTS_TO_KEEP, TABLE_SETTINGS
+from gc_assets.lakes.iceberg.metadata import (
+    MAIN,
+    MAX_REF_AGE_MS,
+    MAX_SNAPSHOT_AGE_MS,
+    MIN_SNAPSHOTS_TO_KEEP,
+    REF_SETTINGS,
+    TABLE_SETTINGS,
+)
 from gc_assets.lakes.protocol import Ref
 
 # Defaults of Iceberg's TableProperties: 5 days, 1 snapshot, no limit.
@@ -54,7 +61,7 @@ def find_invalid_settings(properties: Mapping[str, str], refs: Iterable[Ref], ov
         if getattr(overrides, override) is None and key in properties and parse_setting(properties[key]) is None:
             yield f"table property {key} is {properties[key]!r:.80}"
     for ref in refs:
-        invalid = (key for key, value in ref.properties.items() if parse_setting(value) is None)
+        invalid = (key for key in REF_SETTINGS if key in ref.properties and parse_setting(ref.properties[key]) is None)
         yield from (f"{key} of {ref.ref_type} {ref.ref_name} is {ref.properties[key]}" for key in invalid)
 
 
@@ -200,7 +207,7 @@ class TableLimits:
         return limits
 
     def _limits_by_settings(self, ref: Ref) -> RefLimits:
-        own = {key: number for key, value in ref.properties.items() if (number := parse_setting(value)) is not None}
+        own = {key: number for key in REF_SETTINGS if (number := parse_setting(ref.properties.get(key, ""))) is not None}
         age = _limit_by_age(own[MAX_SNAPSHOT_AGE_MS], self.as_of, "max-snapshot-age") if MAX_SNAPSHOT_AGE_MS in own else self.age
         ref_age = (
             _limit_by_age(own[MAX_REF_AGE_MS], self.as_of, "max-ref-age")

@@ -52,9 +52,7 @@ class IcechunkLake:
         Raises:
             LakeUnreadable: If a ref cannot be read, or the repository has no refs.
         """
-        refs = self._open().freeze(as_of)
-        if self._config.idle_rules:
-            refs = protect_branches(refs)
+        refs = protect_branches(self._open().freeze(as_of))
         if refs.named_prefixes is None or refs.named_prefixes.error is None:
             return refs
         error = f"{refs.named_prefixes.error}; a commit with locations that name virtual chunk containers would be unreadable"

@@ -28,6 +28,7 @@ _CONFLICT: Final = 409
 # Syntax of patterns that is not evaluated here. A rule with it protects all branches.
 _UNKNOWN_SYNTAX: Final = frozenset("{}[]\\")
 _UNCOMMITTED: Final = "it has uncommitted changes"
+_UNEXAMINED: Final = "no rule of delete_idle matched it when the refs were frozen"
 _Verdict = tuple[ExpiryVerdict, str | None]
 
 
@@ -145,17 +146,21 @@ def protect_branches(
     Args:
         client: Client of the repository.
         refs: The refs.
-        rules: Rules for idle branches. Only branches with a rule are examined.
+        rules: Rules for idle branches. Only branches with a rule are examined, and all others are
+            protected, because a rule may be added before the refs are frozen again.
         staged: Branches with staged objects.
         read_only: True if the repository is read-only.
     """
-    protection, changed = Protection.read(client), set(staged)
+    protection, changed = Protection.read(client) if rules else Protection(), set(staged)
+
+    def find_reason(branch: str) -> str | None:
+        if find_rule(rules, branch) is None:
+            return _UNEXAMINED
+        reason = "the repository is read-only" if read_only else protection.find_reason(branch)
+        return reason or (_UNCOMMITTED if branch in changed else _find_changes(client, branch))
 
     def mark(ref: Ref) -> Ref:
-        if ref.ref_type != "branch" or find_rule(rules, ref.ref_name) is None:
-            return ref
-        reason = "the repository is read-only" if read_only else protection.find_reason(ref.ref_name)
-        reason = reason or (_UNCOMMITTED if ref.ref_name in changed else _find_changes(client, ref.ref_name))
+        reason = find_reason(ref.ref_name) if ref.ref_type == "branch" else None
         return ref if reason is None else replace(ref, properties={**ref.properties, PROTECTED: reason})
 
     return tuple(map(mark, refs))

@@ -138,9 +138,8 @@ class LakeFsLake:
         rules = client.retention_rules() if self._config.retention.source == "server" else None
         min_age = client.link_expiry() + LINK_MARGIN
         refs, sources, staged = self._read_consistent(client, repository, location, rules)
-        if self._config.idle_rules:
-            changed = [item.branch for item in staged]
-            refs = protect_branches(self._branch_client(), refs, self._config.idle_rules, changed, read_only=repository.read_only)
+        changed = [item.branch for item in staged]
+        refs = protect_branches(self._branch_client(), refs, self._config.idle_rules, changed, read_only=repository.read_only)
         roots = Roots.of(location, self._storages, is_renamed=self._is_renamed)
         return FrozenRefs(
             lake=self.name,

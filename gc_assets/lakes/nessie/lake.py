@@ -81,9 +81,7 @@ class NessieLake:
         with self._client() as client:
             server = client.get_config()
             references = sorted(client.list_references(), key=lambda reference: (reference.name != server.default_branch, reference.name))
-        refs = tuple(_ref(reference, server.no_ancestor) for reference in references)
-        if self._config.idle_rules:
-            refs = tuple(_protect(ref, server.default_branch) for ref in refs)
+        refs = tuple(_protect(_ref(reference, server.no_ancestor), server.default_branch) for reference in references)
         heads = list(dict.fromkeys(ref.head_commit_id for ref in refs if ref.head_commit_id is not None))
         source = CommitSource(self._config.uri, properties={_HEADS: json.dumps(heads), _NO_ANCESTOR: server.no_ancestor})
         return FrozenRefs(

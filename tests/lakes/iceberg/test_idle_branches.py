@@ -11,7 +11,8 @@ from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, PROTECTED, ExpiryAction, ExpiryOutcome, as_branch_lake
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, START
+from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, START, plan_expiry
+from tests.lakes.iceberg.expiry_actions import lake as open_lake
 from tests.lakes.iceberg.rest_server import serve_catalog
 
 RULES: Any = {"delete_idle": [{"match": ".*", "after": "30d"}]}
@@ -133,10 +134,20 @@ def test_table_of_no_pattern_keeps_its_branches(tmp_path: Path) -> None:
     assert protections(read)["tmp"] == "table db.t is not collected: no pattern of `tables` matches it"
 
 
-def test_refs_without_a_rule_have_no_protection(tmp_path: Path) -> None:
+def test_protections_do_not_depend_on_rules(tmp_path: Path) -> None:
+    """A rule that is added later on the same date applies to the existing freeze."""
     builder = LakeBuilder(tmp_path)
     write_table(builder)
-    assert protections(IcebergLake(builder.config(), LocalObjects())) == {"main": None, "tmp": None}
+    assert protections(IcebergLake(builder.config(), LocalObjects())) == {"main": "it is the main branch", "tmp": None}
+
+
+def test_snapshots_expire_with_rules_for_idle_branches(tmp_path: Path) -> None:
+    builder = LakeBuilder(tmp_path)
+    table, _ = write_table(builder, max_ref_age_ms=2**62)
+    table.append(START + 4 * DAY)
+    plans = [plan_expiry(open_lake(builder, retention={"max_snapshot_age": "5d", **rules})) for rules in ({}, RULES)]
+    assert {action.action for action in plans[0]} == {"remove_snapshot"}
+    assert plans[0] == plans[1]
 
 
 def test_name_in_use_and_lost_snapshot_are_not_overwritten(tmp_path: Path) -> None:

@@ -100,6 +100,12 @@ def test_main_and_shared_names_are_protected(repository: Repository) -> None:
     assert repository.heads.keys() == {"main", "tmp"}
 
 
+def test_main_is_protected_without_rules(repository: Repository) -> None:
+    """A rule that is added later on the same date applies to the existing freeze."""
+    reasons = {ref.ref_name: ref.properties.get(PROTECTED) for ref in lake_at(repository.path).freeze(START).refs}
+    assert reasons == {"main": "it is the main branch", "tmp": None}
+
+
 def test_name_in_use_is_not_overwritten(repository: Repository) -> None:
     action, main = repository.deletion(), repository.heads["main"]
     assert repository.delete(action).verdict == "done"

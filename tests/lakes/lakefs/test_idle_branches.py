@@ -147,6 +147,14 @@ def test_name_in_use_and_lost_commit_are_not_overwritten(builder: RepositoryBuil
     assert (outcome.error or "").startswith(f"the name is in use: branch {TMP} points at commit first now")
 
 
+@pytest.mark.parametrize("rules", [{}, {"delete_idle": [{"match": "x", "after": "30d"}]}], ids=["no rule", "other rule"])
+def test_branch_that_was_not_examined_is_protected(builder: RepositoryBuilder, rules: Any) -> None:
+    """A rule that is added later on the same date applies to the existing freeze."""
+    with serve(builder.repository, rules) as (lake, _):
+        reason = "no rule of delete_idle matched it when the refs were frozen"
+        assert protections(lake) == {"main": reason, TMP: reason}
+
+
 def test_without_rules_no_further_request_is_sent(builder: RepositoryBuilder) -> None:
     with serve(builder.repository) as (lake, server):
         lake.freeze(START)

@@ -87,6 +87,12 @@ def test_default_branch_is_never_deleted(builder: NessieBuilder) -> None:
     assert (outcome.verdict, "main" in names(builder)) == ("changed", True)
 
 
+def test_default_branch_is_protected_without_rules(builder: NessieBuilder) -> None:
+    """A rule that is added later on the same date applies to the existing freeze."""
+    reasons = {ref.ref_name: ref.properties.get(PROTECTED) for ref in NessieLake(builder.config()).freeze(NOW).refs}
+    assert (reasons["main"], reasons[NAME]) == ("it is the default branch of the server", None)
+
+
 def test_main_is_protected_if_another_branch_is_the_default() -> None:
     assert find_protection("main", "develop") == "it is the main branch"
     assert find_protection("tmp", "develop") is None
