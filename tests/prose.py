@@ -47,7 +47,6 @@ from tests.prose_texts import (
     python_comments,
     string_blocks,
     template_blocks,
-    tokens_of,
     wide_lines,
 )
 
@@ -122,18 +121,18 @@ _LONG_KEY: Final = re.compile(r"[A-Za-z_][\w.-]*[_.-][\w.-]*")
 
 
 def check_python(path: str, source: str) -> Iterator[Violation]:
-    nodes, tokens = list(ast.walk(ast.parse(source))), tokens_of(source)
+    nodes, comments = list(ast.walk(ast.parse(source))), list(python_comments(source))
     modules = [(1, "module", part.removesuffix(".py")) for part in path.split("/")[1:]]
     for line, role, name in dict.fromkeys([*modules, *definitions(nodes)]):
         if broken := broken_name(role, name):
             yield Violation(path, line, broken[0], f"{role} {name} ({broken[1]})")
-    for block in (*string_blocks(nodes), *comment_blocks(python_comments(tokens))):
+    for block in (*string_blocks(nodes), *comment_blocks(comments)):
         if block.kind != "name":
             yield from check_block(path, block)
         elif (_KEY if path.startswith(PRODUCT) else _LONG_KEY).fullmatch(block.text) and (advice := forbidden_part(block.text)):
             yield Violation(path, block.numbers[0], "identifier", f"string {block.text} ({advice})")
     if path.startswith(PRODUCT):
-        for number, line in wide_lines(source, tokens):
+        for number, line in wide_lines(source, nodes, comments):
             yield Violation(path, number, "columns", f"{len(line)}: {line.strip()[:60]}…")
 
 

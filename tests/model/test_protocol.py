@@ -53,7 +53,7 @@ FAILURES: Final = Bounds(commits=2, runs=3, applies=4, failures=2)
 SEVERAL_FILES: Final = Bounds(commits=2, runs=2, applies=2, crashes=1)
 
 
-def within(bounds: Bounds, **maxima: int) -> Bounds:
+def limit_bounds(bounds: Bounds, **maxima: int) -> Bounds:
     """Return smaller bounds. If no promise breaks within `bounds`, none breaks within these."""
     assert all(maximum < getattr(bounds, event) for event, maximum in maxima.items())
     return bounds._replace(**maxima)
@@ -61,17 +61,17 @@ def within(bounds: Bounds, **maxima: int) -> Bounds:
 
 LOST: Final = "no file that a retained commit needs is lost"
 MOVED_EARLY: Final = "a file that is being written is not moved"
-# What breaks without a rule, within bounds that the tests with all rules explore too: at most the events of the shortest trace.
+# Each rule, small bounds, and the promise that breaks without the rule. The tests with all rules explore these bounds too.
 WITHOUT: Final = {
-    "accepted_runs": (within(ACCIDENTS, commits=1, runs=3, applies=2), LOST),
-    "lakes_present": (within(ACCIDENTS, runs=2, applies=2), LOST),
-    "no_purge_while_unreadable": (within(ACCIDENTS, runs=2, applies=2), LOST),
-    "fresh_mark": (within(ACCIDENTS, accidents=0, runs=2, applies=2), LOST),
-    "matching_copy": (within(NAMES, runs=2, applies=2), "the next run that reads everything restores needed files"),
-    "grace": (within(NAMES, commits=2, runs=2, applies=2), MOVED_EARLY),
-    "same_object": (within(NAMES, commits=3, runs=2, applies=2), MOVED_EARLY),
+    "accepted_runs": (limit_bounds(ACCIDENTS, commits=1, runs=3, applies=2), LOST),
+    "lakes_present": (limit_bounds(ACCIDENTS, runs=2, applies=2), LOST),
+    "no_purge_while_unreadable": (limit_bounds(ACCIDENTS, runs=2, applies=2), LOST),
+    "fresh_mark": (limit_bounds(ACCIDENTS, accidents=0, runs=2, applies=2), LOST),
+    "matching_copy": (limit_bounds(NAMES, runs=2, applies=2), "the next run that reads everything restores needed files"),
+    "grace": (limit_bounds(NAMES, commits=2, runs=2, applies=2), MOVED_EARLY),
+    "same_object": (limit_bounds(NAMES, commits=3, runs=2, applies=2), MOVED_EARLY),
     "ledger_by_token": (CLOCKS, "the ledger and the trash have the same files"),
-    "token_before_each_act": (within(PROCESSES, restores=0, crashes=0), LOST),
+    "token_before_each_act": (limit_bounds(PROCESSES, restores=0, crashes=0), LOST),
     "current_links": (LINKS, LOST),
     "unknown_addresses": (ALIASES, LOST),
     "new_claims": (CLAIMS, "no file of others is moved"),
@@ -80,12 +80,12 @@ WITHOUT: Final = {
 }
 WITHOUT_AXIOM: Final = {
     "complete_listing": (NAMES, "a run plans all old files that nothing needs"),
-    "visible_write": (within(NAMES, commits=2, runs=2, applies=2), LOST),
+    "visible_write": (limit_bounds(NAMES, commits=2, runs=2, applies=2), LOST),
     "exclusive_create": (RACE, LOST),
-    "store_clock": (within(NAMES, commits=2, runs=2, applies=2), MOVED_EARLY),
-    "distinct_identity": (within(NAMES, commits=3, runs=2, applies=2), MOVED_EARLY),
-    "conditional_change": (within(PROCESSES, runs=1, applies=2, restores=0, crashes=0), MOVED_EARLY),
-    "no_overwrite": (within(PROCESSES, runs=1, applies=1, crashes=0), LOST),
+    "store_clock": (limit_bounds(NAMES, commits=2, runs=2, applies=2), MOVED_EARLY),
+    "distinct_identity": (limit_bounds(NAMES, commits=3, runs=2, applies=2), MOVED_EARLY),
+    "conditional_change": (limit_bounds(PROCESSES, runs=1, applies=2, restores=0, crashes=0), MOVED_EARLY),
+    "no_overwrite": (limit_bounds(PROCESSES, runs=1, applies=1, crashes=0), LOST),
 }
 
 
