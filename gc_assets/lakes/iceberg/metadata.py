@@ -109,8 +109,7 @@ class TableMetadata:
 
     @property
     def gc_enabled(self) -> bool:
-        """False if `gc.enabled` is set to anything but `true`."""
-        return self.properties.get(GC_ENABLED, "true").strip().lower() == "true"
+        return is_gc_enabled(self.properties)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +291,11 @@ def _parse_evolution(document: _JsonObject) -> Evolution:
 
 def _parse_metadata_log(document: _JsonObject) -> tuple[str, ...]:
     return tuple(item.require("metadata-file", str) for item in document.items("metadata-log"))
+
+
+def is_gc_enabled(properties: Mapping[str, str]) -> bool:
+    """Return False if `gc.enabled` is anything but `true`, of any case, as Iceberg reads it."""
+    return properties.get(GC_ENABLED, "true").lower() == "true"
 
 
 def _as_text(value: object) -> str:

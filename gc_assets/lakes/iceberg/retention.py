@@ -21,7 +21,7 @@ from gc_assets.core.forest import NO_PARENT, Forest, Reach, build_forest, refs_r
 from gc_assets.core.units import count_of
 from gc_assets.lakes.iceberg.catalog_policy import read_policy
 from gc_assets.lakes.iceberg.config import IcebergRetention
-from gc_assets.lakes.iceberg.metadata import GC_ENABLED
+from gc_assets.lakes.iceberg.metadata import GC_ENABLED, is_gc_enabled
 from gc_assets.lakes.iceberg.settings import (
     NEVER,
     RefLimits,
@@ -318,8 +318,8 @@ def _not_collected_reason(properties: Mapping[str, str]) -> str:
     of_catalog = read_policy(properties)
     if of_catalog is not None and of_catalog.protect is not None:
         return of_catalog.protect
-    matched = properties.get(GC_ENABLED, "true").strip().lower() == "true"
-    return "no pattern of `tables` matches it" if matched else f"its {GC_ENABLED} is {properties[GC_ENABLED]}"
+    is_enabled = is_gc_enabled(properties)
+    return "no pattern of `tables` matches it" if is_enabled else f"its {GC_ENABLED} is {properties[GC_ENABLED]}"
 
 
 def describe_retention(properties: Mapping[str, str], policy: IcebergRetention, source: str = "lakes.yaml") -> str:

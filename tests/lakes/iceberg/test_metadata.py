@@ -86,8 +86,11 @@ def test_summary_contains_sequence_number_and_schema_id() -> None:
     assert parse(snapshots=[snapshot]).snapshots[0].summary == {"operation": "append", "sequence-number": "4", "schema-id": "0"}
 
 
-@pytest.mark.parametrize("value, enabled", [("true", True), ("TRUE", True), ("false", False), ("no", False)])
+@pytest.mark.parametrize(
+    "value, enabled", [("true", True), ("TRUE", True), ("false", False), ("no", False), (" true", False), ("true\n", False), ("", False)]
+)
 def test_gc_is_enabled_only_by_true(value: str, enabled: bool) -> None:
+    """Iceberg reads it with Java's `Boolean.parseBoolean`."""
     assert parse(properties={"gc.enabled": value}).gc_enabled is enabled
 
 
