@@ -6,7 +6,8 @@ Each story forgets the lake, except those that show why its repository is not ce
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.lakes.lakefs.config import LakeFsRetention
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig, LakeFsRetention
 from gc_assets.stages.read.dropped_tables import read_dropped_tables, short_row
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.accepted_runs import forget_lake
@@ -34,10 +35,13 @@ GONE = {"dropped_tables"}
 
 
 class Repositories:
-    """Repositories of a server, each with a lake, read by a first run."""
+    """Repositories of a server, and the lakes of some of them."""
 
-    def __init__(self, spark: SparkSession, folder: Path, names: Sequence[str] = ("ml", "raw")) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, names: Sequence[str] = ("ml", "raw"), *, lakes: Sequence[str] | None = None
+    ) -> None:
         self.house = Lakehouse(spark, folder, settings={"gates": GATES})
+        self.lakes = names if lakes is None else lakes
         self.builders = {name: RepositoryBuilder(self.house.warehouse, days_ago(40), name) for name in names}
         for builder in self.builders.values():
             builder.commit("main", a=b"a", b=b"b")
@@ -46,9 +50,10 @@ class Repositories:
         self.server = FakeServer(*(builder.repository for builder in self.builders.values()))
 
     def configure(self, url: str, **settings: Any) -> None:
-        self.house.lakes = [
-            config_of(url, name, name=name, location=f"file://{item.namespace}/", **settings) for name, item in self.builders.items()
-        ]
+        self.house.lakes = [self.config_of(url, name, **settings) for name in self.lakes]
+
+    def config_of(self, url: str, name: str, **settings: Any) -> LakeFsLakeConfig:
+        return config_of(url, name, name=name, location=f"file://{self.builders[name].namespace}/", **settings)
 
     def run(self, day: float) -> PlanHeader:
         self.house.now = NOW + timedelta(days=day)
@@ -77,6 +82,9 @@ class Repositories:
     def unreadable(self, name: str = "ml") -> list[str]:
         return [item["why"] for item in self.house.summary("live_files", name)["unreadable"]]
 
+    def dropped_names(self) -> set[str]:
+        return {row["table_name"] for row in self.list_dropped()}
+
     def list_planned(self, name: str) -> set[str]:
         return {key for key in self.house.keys("deletion_plan") if key.startswith(f"{name}/")}
 
@@ -86,15 +94,28 @@ class Repositories:
 
 @pytest.fixture
 def found(spark: SparkSession, tmp_path: Path) -> Iterator[Repositories]:
-    repositories = Repositories(spark, tmp_path)
+    """A repository that a run has read, and another one of its server, of no lake."""
+    with read_by_a_run(Repositories(spark, tmp_path, lakes=["ml"])) as repositories:
+        yield repositories
+
+
+@pytest.fixture
+def both(spark: SparkSession, tmp_path: Path) -> Iterator[Repositories]:
+    """Two lakes of a server that a run has read."""
+    with read_by_a_run(Repositories(spark, tmp_path)) as repositories:
+        yield repositories
+
+
+@contextmanager
+def read_by_a_run(repositories: Repositories) -> Generator[Repositories]:
     with repositories.server.running() as url:
         repositories.configure(url)
         repositories.run(0)
         yield repositories
 
 
-def test_files_of_a_forgotten_repository_are_collected_after_seven_days(found: Repositories) -> None:
-    house = found.house
+def test_files_of_a_forgotten_repository_are_collected_after_seven_days(both: Repositories) -> None:
+    found, house = both, both.house
     data = found.data()
     found.delete()
     found.forget(1)
@@ -146,45 +167,60 @@ def hide(*denied: str, status: int = 401, body: Any = None) -> Any:
     return fault
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(hide("/repositories/ml"), id="no_right_to_read_it"),
-        pytest.param(hide("/repositories"), id="no_right_to_list"),
-        pytest.param(hide("/repositories/ml", status=404, body="<html>404 page not found</html>"), id="answer_of_a_proxy"),
-        pytest.param(hide("/repositories", status=404, body={"message": "not found"}), id="list_not_found"),
-        pytest.param(hide("/repositories/ml", status=410, body={"message": "in deletion"}), id="deletion_in_progress"),
-        pytest.param(
-            hide(
-                "/repositories",
-                status=200,
-                body={"pagination": {"has_more": False, "next_offset": "", "results": 0, "max_per_page": 1000}, "results": []},
-            ),
-            id="empty_list",
-        ),
-    ],
-)
-def test_uncertain_deletion_is_unreadable_although_its_lake_is_forgotten(found: Repositories, fault: Any) -> None:
-    if "ml" not in str(fault("GET", "/repositories/ml", {})):
-        found.delete()
-    found.server.fault = fault
-    found.forget(1)
-    for day in (2, 10):
-        header = found.run(day)
-        assert (header.rows, found.list_dropped()) == (0, [])
-        assert len(found.unreadable()) == 1
+EMPTY_LIST = {"pagination": {"has_more": False, "next_offset": "", "results": 0, "max_per_page": 1000}, "results": []}
+# Responses that do not prove that the repository NAME was deleted.
+UNCERTAIN = {
+    "hidden": lambda name: hide(f"/repositories/{name}"),
+    "unlisted": lambda name: hide("/repositories"),
+    "proxy": lambda name: hide(f"/repositories/{name}", status=404, body="<html>404 page not found</html>"),
+    "lost": lambda name: hide("/repositories", status=404, body={"message": "not found"}),
+    "ending": lambda name: hide(f"/repositories/{name}", status=410, body={"message": "in deletion"}),
+    "empty": lambda name: hide("/repositories", status=200, body=EMPTY_LIST),
+}
+# Another installation at the endpoint, or an unknown one.
+INSTALLATIONS = {"other": "other", "unknown": None}
 
 
-def test_repository_that_was_made_again_is_not_deleted_while_it_is_unreadable(found: Repositories) -> None:
-    """No run has read the new one, which may need any file of the former one."""
-    found.delete()
-    found.make_again()
-    found.server.fault = hide("/repositories/ml/branches", status=403)
-    found.run(1)
-    assert "list of branches: HTTP 403" in found.unreadable()[0]
-    found.forget(1.5)
-    for day in (2, 10):
-        assert (found.run(day).rows, found.list_dropped(), len(found.unreadable())) == (0, [], 1)
+def test_uncertain_deletion_is_unreadable_although_its_lake_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    """Once the servers respond, the lakes are deleted. The user forgot lake `since` before the last run that read it. No run has read
+    the new repository `again`, which may need any file of the former one.
+    """
+    forgotten = [*UNCERTAIN, *INSTALLATIONS]
+    names = [*forgotten, "since", "again"]
+    found = Repositories(spark, tmp_path, [*names, "raw"], lakes=names)
+    servers = {name: FakeServer(found.builders[name].repository, found.builders["raw"].repository) for name in names}
+    with ExitStack() as stack:
+        found.house.lakes = [found.config_of(stack.enter_context(server.running()), name) for name, server in servers.items()]
+        found.run(0)
+        found.forget(0.5, "since")
+        for name in INSTALLATIONS:
+            servers[name].installation = "first"
+        found.run(1)
+        for name in names[:-1]:
+            del servers[name].repositories[name]
+        for name, fault in UNCERTAIN.items():
+            servers[name].fault = fault(name)
+        for name, installation in INSTALLATIONS.items():
+            servers[name].installation = installation
+        found.builders["again"].repository.created = 99
+        servers["again"].fault = hide("/repositories/again/branches", status=403)
+        for name in forgotten:
+            found.forget(1.5, name)
+        for day in (2, 10):
+            assert (found.run(day).rows, found.list_dropped()) == (0, [])
+            assert {name: len(found.unreadable(name)) for name in names} == dict.fromkeys(names, 1)
+            assert "has no repository since any more" in found.unreadable("since")[0]
+            assert "list of branches: HTTP 403" in found.unreadable("again")[0]
+            found.forget(day + 0.5, "again")
+
+        for name in (*UNCERTAIN, "again"):
+            servers[name].fault = hide()
+        servers["since"].repositories["since"] = found.builders["since"].repository
+        for name in INSTALLATIONS:
+            servers[name].installation = "first"
+        found.run(11)
+        state = "its waiting time ends at 2026-12-08 03:00 UTC, if this run is accepted"
+        assert {row["table_name"]: row["waits_for"] for row in found.list_dropped()} == dict.fromkeys([*forgotten, "again"], state)
 
 
 def test_files_wait_if_the_repository_is_made_again_after_the_freeze(found: Repositories) -> None:
@@ -266,15 +302,7 @@ def test_repository_waits_if_a_file_was_written_after_the_last_run(stories: Foun
 def test_repository_that_returns_is_live_again(stories: Found) -> None:
     found, data, _ = stories
     assert data["back"] <= found.house.live()
-    assert "back" not in {row["table_name"] for row in found.list_dropped()}
-
-
-def test_lake_that_was_forgotten_before_a_run_read_it_is_not_deleted(found: Repositories) -> None:
-    found.forget(0.5)
-    found.run(1)
-    found.delete()
-    found.run(2)
-    assert "has no repository ml any more" in found.unreadable()[0]
+    assert "back" not in found.dropped_names()
 
 
 def test_repository_that_returns_after_the_plan_keeps_its_files(found: Repositories) -> None:
@@ -288,21 +316,6 @@ def test_repository_that_returns_after_the_plan_keeps_its_files(found: Repositor
     found.server.repositories["ml"] = repository
     assert outcomes(found.house.apply(header)) == {"changed"}
     assert found.list_planned("ml") == found.data()
-
-
-@pytest.mark.parametrize("installation", ["other", None])
-def test_other_installation_at_the_endpoint_drops_nothing(found: Repositories, installation: str | None) -> None:
-    found.server.installation = "first"
-    found.run(0.5)
-    found.run(1)
-    found.delete()
-    found.server.installation = installation
-    found.forget(1.5)
-    for day in (2, 10):
-        assert (found.run(day).rows, found.list_dropped(), len(found.unreadable())) == (0, [], 1)
-    found.server.installation = "first"
-    found.run(11)
-    assert found.waits_for() == "its waiting time ends at 2026-12-08 03:00 UTC, if this run is accepted"
 
 
 def test_accepted_repository_does_not_wait(found: Repositories) -> None:
@@ -341,8 +354,8 @@ def test_deleted_repository_with_lifecycle_rules_is_read(found: Repositories, tm
 
 @pytest.fixture
 def unknown(spark: SparkSession, tmp_path: Path) -> Iterator[Repositories]:
-    """A repository that is deleted before the first run, and one in the same place."""
-    repositories = Repositories(spark, tmp_path)
+    """A repository that is deleted before the first run, and another one of its server, of no lake."""
+    repositories = Repositories(spark, tmp_path, lakes=["ml"])
     repositories.builders["raw"].repository.storage_namespace = f"file://{repositories.house.warehouse}/raw"
     repositories.delete()
     with repositories.server.running() as url:
@@ -469,32 +482,44 @@ def test_unknown_repository_waits_if_its_location_was_removed(unknown: Repositor
     assert (unknown.run(4).rows, len(unknown.unreadable())) == (0, 1)
 
 
-def test_record_before_the_first_run_does_not_drop_an_unknown_repository(unknown: Repositories) -> None:
-    unknown.forget(-1)
-    for day in (0, 1):
-        assert (unknown.run(day).rows, unknown.list_dropped(), len(unknown.unreadable())) == (0, [], 1)
+# Namespaces of another repository of the server that are or may be the location of the lake NAME, under the same or another address.
+NAMESPACES = {
+    "same": "file://{warehouse}/same",
+    "nested": "file://{warehouse}/nested/inner",
+    "outer": "file://{warehouse}",
+    "local": "local://raw",
+    "s3": "s3://bucket/raw",
+    "azure": "https://account.blob.core.windows.net/lake/raw",
+}
 
 
-@pytest.mark.parametrize("namespace", ["", "/inner", "/.."], ids=["same", "nested", "outer"])
-def test_namespace_of_a_known_repository_is_not_that_of_an_unknown_one(unknown: Repositories, namespace: str) -> None:
-    at = f"file://{unknown.house.warehouse}/ml{namespace}".replace("/ml/..", "")
-    unknown.builders["raw"].repository.storage_namespace = at
-    unknown.run(0)
-    unknown.forget(0.1)
-    for day in (1, 9):
-        assert (unknown.run(day).rows, unknown.list_dropped(), len(unknown.unreadable())) == (0, [], 1)
+def test_namespace_of_a_known_repository_is_not_that_of_an_unknown_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A record that is older than the first run, as of lake `early`, does not drop an unknown repository either."""
+    names = [*NAMESPACES, "early"]
+    found = Repositories(spark, tmp_path, names)
+    others = {name: RepositoryBuilder(tmp_path / "others" / name, days_ago(40), "raw").repository for name in names}
+    other_place = f"file://{found.house.warehouse}/other"
+    for name, other in others.items():
+        other.storage_namespace = NAMESPACES.get(name, other_place).format(warehouse=found.house.warehouse)
+    with ExitStack() as stack:
+        found.house.lakes = [found.config_of(stack.enter_context(FakeServer(other).running()), name) for name, other in others.items()]
+        found.forget(-1, "early")
+        found.run(0)
+        for name in NAMESPACES:
+            found.forget(0.1, name)
+        for day in (1, 9):
+            assert (found.run(day).rows, found.list_dropped()) == (0, [])
+            assert {name: len(found.unreadable(name)) for name in names} == dict.fromkeys(names, 1)
 
-
-@pytest.mark.parametrize("namespace", ["local://raw", "s3://bucket/raw", "https://account.blob.core.windows.net/lake/raw"])
-def test_namespace_that_may_be_the_location_under_another_address_drops_nothing(unknown: Repositories, namespace: str) -> None:
-    unknown.builders["raw"].repository.storage_namespace = namespace
-    unknown.run(0)
-    unknown.forget(0.1)
-    assert (unknown.run(1).rows, unknown.list_dropped(), len(unknown.unreadable())) == (0, [], 1)
+        for other in others.values():
+            other.storage_namespace = other_place
+        found.run(10)
+        assert found.dropped_names() == set(NAMESPACES)
 
 
 def test_location_that_another_lake_claims_is_not_that_of_an_unknown_repository(unknown: Repositories) -> None:
     house, (url, _, name) = unknown.house, unknown.house.lakes[0].catalog_location()[1].rpartition("/")
+    house.lakes.append(unknown.config_of(url, "raw"))
     house.lakes[0] = config_of(url, name, name=name, location=f"file://{unknown.builders['raw'].namespace}/")
     unknown.builders["raw"].repository.storage_namespace = f"file://{house.warehouse}/another"
     forget_and_accept(unknown, at="raw")
