@@ -429,6 +429,30 @@ def test_table_that_its_catalog_can_restore_waits_alone(spark: SparkSession, tmp
         assert shop.waits_for("b") == "its catalog does not show whether it can be restored: the list tabulars has an item without an id"
 
 
+def test_table_waits_if_the_link_to_its_metadata_is_broken(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("warehouse")
+    lake = LakeBuilder(tmp_path)
+    house = Lakehouse(spark, tmp_path, settings={"gates": GATES})
+    lake.table("db.a", days_ago(40)).append(days_ago(30))
+    lake.table("db.gone", days_ago(40), location=f"file://{tmp_path}/link/db/gone").append(days_ago(30))
+    house.lakes = [lake.config()]
+    house.plan()
+    lake.catalog.drop_table("db.gone")
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("link")
+    for day in (1, 9):
+        house.now = NOW + timedelta(days=day)
+        header = house.plan()
+    assert header.failed_gates == ()
+    assert not house.planned_actions()
+    (reason,) = [item.waits_for for item in house.find_table("orphan_files").summary(OrphanFilesSummary).dropped]
+    assert "its metadata file:" in (reason or "")
+    assert "repair the link" in (reason or "")
+    (tmp_path / "link").unlink()
+    house.plan()
+    assert {key.split("/")[1] for key in house.planned_actions()} == {"gone"}
+
+
 def test_dropped_table_waits_for_unreadable_tables(shop: Shop) -> None:
     shop.drop("a")
     shop.run(1)
@@ -514,6 +538,24 @@ def test_table_outside_of_the_patterns_keeps_its_files(shop: Shop) -> None:
     shop.house.lakes = [shop.lake.config(tables=["db.b"])]
     assert shop.run(9).rows == 0
     assert shop.waits_for("a") == "no pattern of `tables` matches it"
+
+
+def test_link_to_another_catalog_keeps_the_files_of_the_tables_that_it_lacks(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "ab")
+    house, link = shop.house, tmp_path / "current"
+    for name in ("blue", "green"):
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / "catalog.db", tmp_path / name / "catalog.db")
+    with sqlite3.connect(tmp_path / "green" / "catalog.db") as database:
+        database.execute("delete from iceberg_tables where table_name = 'a'")
+    link.symlink_to("blue")
+    house.lakes = [shop.lake.config(catalog={"type": "sql", "uri": f"sqlite:///{link}/catalog.db"})]
+    shop.run(0.1)
+    link.unlink()
+    link.symlink_to("green")
+    shop.run(1)
+    assert shop.run(9).rows == 0
+    assert shop.read_dropped() == {}
 
 
 def test_screens_name_the_dropped_table(shop: Shop) -> None:

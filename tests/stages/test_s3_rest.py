@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from tests.dates import next_noon
 from tests.depth import full_suite_only
+from tests.lakes.nessie.builder import NessieBuilder
 from tests.lakes.nessie.server import running
 from tests.s3.servers import REGION, S3Server, shared_server
 from tests.stages.bucket_house import BucketHouse
@@ -94,3 +95,7 @@ def test_rest_catalog_tables_pass_the_whole_protocol(spark: SparkSession, tmp_pa
             assert retained <= house.commits("retained")
             for snapshot in table.snapshots():
                 assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pydict() == {"id": [7]}
+        NessieBuilder(nessie.uri, tmp_path / "unused").tag("release")
+        house.now += timedelta(days=1)
+        assert house.plan().rows == 0
+        assert "a Nessie server with several refs (main, release)" in " ".join(house.summary("lake_refs", "sales")["notes"])

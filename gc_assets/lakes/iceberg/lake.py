@@ -115,7 +115,7 @@ class IcebergLake:
                 *self._list_config_notes(),
                 *wrong_names,
                 *(() if unreadable and not registrations else _build_notes(self.name, registrations)),
-                *_list_policy_notes(self.name, registrations),
+                *_list_catalog_notes(self.name, registrations),
                 *(view.note for view in views if view.note is not None),
             ),
             min_age_seconds=max(map(_orphan_age, registrations), default=0),
@@ -125,7 +125,7 @@ class IcebergLake:
         )
 
     def _build_reader(self, catalog: CatalogClient) -> Callable[[TablePointer | UnreadableTable], Registration | UnreadableTable]:
-        """Return a function that reads a table, with its policy if the retention needs it."""
+        """Return a function that reads a table, with its protection and policy by the catalog."""
         add_policy = self._build_policy_reader(catalog)
 
         def read(pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
@@ -140,7 +140,11 @@ class IcebergLake:
         return lambda name, address: add_policy(self.read_registration(name, address))
 
     def _build_policy_reader(self, catalog: CatalogClient, *, rereads: bool = False) -> Callable[[Registration], Registration]:
-        retention = self._config.retention
+        from gc_assets.lakes.iceberg.nessie_refs import find_unread_refs  # as in `freeze`
+
+        retention, unread_refs = self._config.retention, find_unread_refs(catalog)
+        if unread_refs is not None:
+            return lambda item: replace(item, unread_refs=unread_refs)
         if retention.source == "table":
             return lambda item: item
         from gc_assets.lakes.iceberg.policy_reader import PolicyReader
@@ -206,7 +210,8 @@ class IcebergLake:
         Raises:
             LakeUnreadable: If the table cannot be read, or its metadata differs from the frozen one.
         """
-        table, raw = self._read_metadata(source.table_name or "?", source.address)
+        vanished = "was deleted after this run had found it, for example by a writer that deletes its old metadata; run again"
+        table, raw = self._read_metadata(source.table_name or "?", source.address, vanished)
         if source.digest not in {None, hashlib.sha256(raw).hexdigest()}:
             raise LakeUnreadable(
                 f"lake {self.name}: the metadata {source.address} of table {source.table_name} on {socket.gethostname()} differs from "
@@ -365,14 +370,15 @@ class IcebergLake:
         kind = catalog["type"].lower()
         return kind == "rest" or (kind not in READ_ONLY_CATALOGS and format_version <= MAX_WRITABLE_FORMAT)
 
-    def _read_metadata(self, name: str, address: str) -> tuple[TableMetadata, bytes]:
+    def _read_metadata(
+        self, name: str, address: str, missing: str = "does not exist; restore it, or drop the table from the catalog"
+    ) -> tuple[TableMetadata, bytes]:
         try:
             raw = self._objects.read(address)
             table = parse_metadata(address, raw)
             _require_addresses(table, self._resolver)
         except FileNotFoundError:
-            problem = f"its metadata {address} does not exist; restore it, or drop the table from the catalog"
-            raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {problem}") from None
+            raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: its metadata {address} {missing}") from None
         except (OSError, FormatError, StoreError) as error:
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {error}") from error
         except Exception as error:  # other programs write the metadata
@@ -457,12 +463,12 @@ def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, .
     return tuple(pinned.values())
 
 
-def _list_policy_notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
-    """Yield a note for each reason of the catalog's policies to protect tables or young files."""
+def _list_catalog_notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
+    """Yield a note for each reason of the catalog to protect tables or young files."""
     names: dict[str, list[str]] = defaultdict(list)
     for item in registrations:
-        if item.policy is not None and item.policy.protect is not None:
-            names[item.policy.protect].append(item.name)
+        if item.protection is not None:
+            names[item.protection].append(item.name)
     for reason, tables in names.items():
         which = f"table {tables[0]}" if len(tables) == 1 else f"{len(tables):,} tables, for example {tables[0]}"
         yield f"lake {lake}: all files of {which} are kept: {reason}"

@@ -31,6 +31,7 @@ class Registration:
             because every plan would fail otherwise.
         digest: SHA-256 of the metadata file.
         policy: Policy of the catalog, if `retention.source` is `catalog`.
+        unread_refs: Why other refs of the catalog may need files of the table, or None.
     """
 
     name: str
@@ -40,6 +41,12 @@ class Registration:
     writable: bool = True
     digest: str | None = None
     policy: CatalogPolicy | None = None
+    unread_refs: str | None = None
+
+    @property
+    def protection(self) -> str | None:
+        """Why the catalog protects the table, or None."""
+        return self.unread_refs or (None if self.policy is None else self.policy.protect)
 
     @property
     def exclusion(self) -> str | None:
@@ -48,7 +55,7 @@ class Registration:
             return f"gc.enabled is {self.table.properties[GC_ENABLED]}"
         if not self.matched:
             return "no pattern of `tables` matches it"
-        return None if self.policy is None else self.policy.protect
+        return self.protection
 
     @property
     def collect(self) -> bool:

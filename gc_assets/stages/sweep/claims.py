@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,7 +74,21 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
         for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         if row["storage"] == storage_name
     ]
-    return [_to_claim(lake, row) for lake, row in rows]
+    return list(_leave_to_other_lakes(context, [_to_claim(lake, row) for lake, row in rows]))
+
+
+def _leave_to_other_lakes(context: RunContext, claims: Sequence[Claim]) -> Iterator[Claim]:
+    """Yield the claims without shields of tables that another lake of the same catalog collects.
+
+    Lakes can share the tables of a catalog by patterns. Each lake shields what is outside its own.
+    """
+    catalogs = {lake.name: lake.catalog_location() for lake in context.config.lakes}
+
+    def identify(claim: Claim) -> tuple[str, str | None, tuple[str, str] | None]:
+        return claim.prefix, claim.table, catalogs.get(claim.owner.lake)
+
+    collected = {identify(claim) for claim in claims if claim.collect and claim.table is not None}
+    yield from (claim for claim in claims if claim.collect or claim.is_unread or identify(claim) not in collected)
 
 
 def _to_claim(lake: str, row: Mapping[str, Any]) -> Claim:

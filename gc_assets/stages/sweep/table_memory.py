@@ -6,6 +6,7 @@ so a refused run, such as one with an incomplete table list, changes nothing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
@@ -150,7 +151,7 @@ def _add_never_read(
             is_moved = any(item.table_uuid == uuid and item.catalog != catalog for item in of_lake)
             found = [item for item in found if item not in of_lake or (item.table_uuid, item.catalog) == (uuid, catalog)]
             if is_dropped and not any(item.table_uuid == uuid for item in found):
-                resolved = context.resolver().resolve_one(opened.claimed_location(repository.namespace))
+                resolved = context.resolver().locate_one(opened.claimed_location(repository.namespace))
                 if resolved is not None and resolved[0] == storage_name:
                     prefixes = (f"{resolved[1].rstrip('/')}/",)
                     last_seen = context.clock.now() if is_moved else repository.read_at
@@ -219,7 +220,13 @@ def catalog_identity(context: RunContext, lake_name: str) -> str:
     refs = context.find(LAKE_REFS, lake_name)
     repository = refs.summary(LakeRefsSummary).repository if refs is not None else None
     server_id = f" {repository.server_id}" if repository is not None and repository.server_id is not None else ""
-    return "".join(context.config.lake(lake_name).catalog_location()) + server_id
+    kind, address = context.config.lake(lake_name).catalog_location()
+    return f"{kind}{_resolve_links(address)}{server_id}"
+
+
+def _resolve_links(address: str) -> str:
+    """Return a local path with symbolic links resolved: a link can lead to another catalog."""
+    return os.path.realpath(address) if address.startswith("/") else address
 
 
 def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Claim], known: Mapping[str, KnownTable]) -> LakeTables:

@@ -1,0 +1,38 @@
+"""Find the refs of a Nessie server that a lake on its Iceberg REST catalog does not read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+
+from gc_assets.core.errors import GcError
+from gc_assets.lakes.iceberg.catalog import CatalogClient
+from gc_assets.lakes.iceberg.raw_pointers import get_json
+
+_IS_NESSIE: Final = "nessie.is-nessie-catalog"
+_API: Final = "nessie.core-base-uri"
+_REMEDY: Final = "configure the server as a lake of kind nessie instead"
+
+
+def find_unread_refs(catalog: CatalogClient) -> str | None:
+    """Return why no table of the catalog is collected, or None.
+
+    Nessie serves one ref per REST catalog. Its other branches and tags need files that no metadata
+    of this ref names.
+    """
+    try:
+        return catalog.request("refs", _find)
+    except (GcError, TimeoutError) as error:
+        return f"the refs of the catalog cannot be listed: {error}; if it is a Nessie server, {_REMEDY}"
+
+
+def _find(client: Catalog) -> str | None:
+    if not isinstance(client, RestCatalog) or client.properties.get(_IS_NESSIE) != "true":
+        return None
+    found = get_json(client, f"{client.properties[_API].rstrip('/')}/v2/trees", {})["references"]
+    if len(found) == 1:
+        return None
+    names = ", ".join(str(item["name"]) for item in found[:3])
+    return f"the catalog is a Nessie server with several refs ({names}{', ...' if len(found) > 3 else ''}); {_REMEDY}"
