@@ -43,7 +43,7 @@ from tests.stages.mark.lake_histories import (
 )
 
 # All histories are in one lake, so that one run marks all of them.
-HISTORIES = 200
+HISTORIES = example_count(100, 200)
 
 
 @pytest.mark.spark
