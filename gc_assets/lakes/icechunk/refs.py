@@ -85,7 +85,8 @@ def list_ref_files(lake: str, objects: Objects, repository: str) -> tuple[Conten
 def _list_objects(lake: str, objects: Objects, repository: str) -> dict[str, int]:
     prefix = f"{repository}/refs/"
     try:
-        return {address: size for address, size, _ in objects.list(prefix)}
+        # Consoles and copy programs write empty objects as markers of directories.
+        return {address: size for address, size, _ in objects.list(prefix) if size or not address.endswith("/")}
     except OSError as error:
         raise LakeUnreadable(f"lake {lake}: {prefix} cannot be listed: {error}") from error
 

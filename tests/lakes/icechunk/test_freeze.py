@@ -166,6 +166,22 @@ def test_branch_missing_in_first_listing_is_read(built: RepositoryBuilder):
     assert {ref.ref_name for ref in lake.freeze(AS_OF).refs} == {"main", "v1", "renamed"}
 
 
+@dataclass(frozen=True)
+class MarkedDirectories(LocalObjects):
+    """A bucket with empty objects for directories, as the S3 console creates them."""
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        yield from ((address, 0, START) for address in (prefix, f"{prefix}branch.main/", f"{prefix}new/"))
+        yield from LocalObjects.list(self, prefix)
+
+
+def test_markers_of_directories_are_no_refs(built: RepositoryBuilder):
+    lake = lake_at(built.path)
+    expected = lake.freeze(AS_OF)
+    lake._objects = MarkedDirectories()
+    assert lake.freeze(AS_OF).refs == expected.refs
+
+
 def test_freeze_refuses_continuously_created_branches(built: RepositoryBuilder):
     lake = lake_at(built.path)
     lake._objects = ChangingStore([partial(built.repo.create_branch, f"b{number}", built.head("main")) for number in range(20)])
