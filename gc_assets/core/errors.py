@@ -66,6 +66,10 @@ class UnresolvedAddresses(FormatError):
         self.addresses = tuple(addresses)
 
 
+class UnresolvedContainer(FormatError):
+    """Metadata object whose own address cannot be resolved, so its location is in no storage."""
+
+
 class UndecodedTable(FormatError):
     """Table metadata that cannot be decoded, with the locations that it names nevertheless."""
 

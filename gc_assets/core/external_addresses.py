@@ -14,6 +14,7 @@ from typing import Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.errors import FormatError
 from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.core.paths import AZURE, FILE, GCS, S3, Location, parse_address, scheme_of
 from gc_assets.core.urls import is_aws, parse_url, provider_schemes
@@ -36,6 +37,7 @@ _CLOUD_HOSTS: Final = (
     ".dfs.core.windows.net",
 )
 _URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
+_PARENT: Final = r"(?:^|/)\.\.(?:/|$)"
 _NO_FILE: Final = "a file that does not exist on this machine"
 NO_DIRECTORY: Final = "a directory that does not exist on this machine"
 # Local files of a table whose other files are missing. They may be in a mount point without its mount,
@@ -90,6 +92,13 @@ class ExternalAddresses:
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
         """Return the reason why each address is unknown. A missing value means provably outside."""
+        reasons = self._find_reasons(addresses)
+        has_parent = pc.match_substring_regex(addresses, _PARENT)  # its group may have no `..`
+        if not has_parent.true_count:
+            return reasons
+        return pc.if_else(has_parent, pc.coalesce(reasons, pa.scalar("an address with a `..` component")), reasons)
+
+    def _find_reasons(self, addresses: pa.Array) -> pa.Array:
         is_local = pc.match_substring_regex(addresses, _LOCAL)
         groups = pc.if_else(
             pc.match_substring_regex(addresses, _WEB),
@@ -120,6 +129,10 @@ class ExternalAddresses:
 
     def _find_reason(self, group: str) -> str | None:
         scheme, url = scheme_of(group), parse_url(group)
+        try:
+            is_of_store = parse_address(group) is not None
+        except FormatError:
+            return "an address that systems resolve differently"
         if scheme == FILE:
             return self.describe_directory(group if url is None else url.path)
         if url is None:
@@ -130,7 +143,7 @@ class ExternalAddresses:
             return self._describe_bucket(url.authority) if self.has_buckets else None
         if scheme in {"http", "https"}:
             return self._describe_host(url.authority, url.aws_bucket)
-        if scheme == AZURE and self.has_containers and parse_address(group) is None:
+        if scheme == AZURE and self.has_containers and not is_of_store:
             return "an address on Azure without a storage account, or on another host than that of an account"
         if scheme in _CLOUD_SCHEMES:
             return self._describe_server(f"the scheme {scheme}")

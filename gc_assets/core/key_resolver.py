@@ -2,6 +2,10 @@
 
 Addresses are accepted as written by each system, and parsed by `paths.py`. All addresses of an
 object resolve to the same key, and different objects never share a key.
+
+Other programs write the addresses in a lake, so some cannot be resolved. `resolve` and `resolve_one`
+raise an error for such an address. Use them only where the caller makes the object that names it
+unreadable. All others use `locate` and `locate_one`.
 """
 
 from __future__ import annotations
@@ -178,6 +182,30 @@ class KeyResolver:
         else:
             answers.append(self._resolve_rest(values, rows))
         return _merge(answers)
+
+    def locate_one(self, address: str) -> tuple[str, str] | None:
+        """Return (storage, key), or None for an address that is external or cannot be resolved."""
+        try:
+            return self.resolve_one(address)
+        except (FormatError, StoreError):
+            return None
+
+    def locate(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+        """Return the same columns as `resolve`, without a value if an address cannot be resolved."""
+        try:
+            return self.resolve(addresses)
+        except (FormatError, StoreError):
+            values = _one_array(addresses)
+            unresolvable = [address for address in values.drop_null().unique().to_pylist() if self.find_problem(address) is not None]
+            return self.resolve(pc.if_else(pc.is_in(values, pa.array(unresolvable, values.type)), pa.scalar(None, values.type), values))
+
+    def find_problem(self, address: str) -> str | None:
+        """Return why an address cannot be resolved, or None."""
+        try:
+            self.resolve_one(address)
+        except (FormatError, StoreError) as error:
+            return str(error)
+        return None
 
     def _usual_prefixes(self) -> Iterator[tuple[str, str]]:
         for name, location in self._roots:

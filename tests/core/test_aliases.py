@@ -238,6 +238,14 @@ def test_unknown_address_has_a_reason() -> None:
     assert classifier.find_reasons(pa.array([], pa.string())).to_pylist() == []
 
 
+@pytest.mark.parametrize(
+    "address", ["db/x", "/exists/../x", "file://nas/exists/x", "s3://lake/a/../x", "s3://user@lake/x", "s3://lake:9000/x", ""]
+)
+def test_address_that_cannot_be_resolved_is_unknown(address: str) -> None:
+    classifier = ExternalAddresses.of([DISK, AWS], lambda _: None, lambda _: True)
+    assert classifier.find_reasons(pa.array([address, "s3://other/x"])).is_valid().to_pylist() == [True, False]
+
+
 UNIQUE = (
     "00000-0-7B1B337A-438a-41ec-ac91-8dc526adb402.parquet",
     "part-7b1b337a438a41ecac918dc526adb402.parquet",

@@ -227,6 +227,21 @@ def test_unresolvable_link_is_rejected(tmp_path: Path) -> None:
         resolver.resolve_one(f"{tmp_path}/loop/x")
 
 
+def test_unresolvable_address_has_no_location_but_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    resolver = KeyResolver([("warehouse", str(tmp_path))])
+    outside = KeyResolver([("warehouse", f"{tmp_path}/real")])
+    addresses = ["relative/x", f"file://{tmp_path}/a/../x", "file://nas/x", "s3://b:9000/x", "s3://bucket", ""]
+    for address in addresses:
+        assert resolver.locate_one(address) is None
+        assert repr(address) in (resolver.find_problem(address) or "")
+    assert "symbolic links" in (outside.find_problem(f"{tmp_path}/loop/x") or "")
+    assert outside.locate_one(f"{tmp_path}/loop/x") is None
+    assert resolver.find_problem(f"{tmp_path}/x") is None
+    columns = resolver.locate(pa.chunked_array([[*addresses, None], [f"{tmp_path}/x", f"file://{tmp_path}/y"]]))
+    assert [column.to_pylist() for column in columns] == [[None] * 7 + ["warehouse"] * 2, [None] * 7 + ["x", "y"]]
+
+
 # ---- locations
 
 

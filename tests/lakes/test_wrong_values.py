@@ -139,7 +139,7 @@ def use_log(raw: bytes) -> None:
     for entry in page.items:
         operations = entry.operations or ()
         operation_table(["\n".join(operation_lines(operations))])
-        build_content_roots("shop", entry.meta.hash, [(item.key, item.content) for item in operations if item.content is not None])
+        build_content_roots([item.content for item in operations if item.content is not None])
 
 
 def use_entries(raw: bytes) -> None:

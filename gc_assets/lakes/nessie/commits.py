@@ -121,17 +121,17 @@ class _LogWalk:
         """
         operations = entry.operations or ()
         summary = {OPERATIONS: "\n".join(operation_lines(operations)), **state_summary}
-        puts = [(operation.key, operation.content) for operation in operations if operation.content is not None]
+        puts = [operation.content for operation in operations if operation.content is not None]
         if entry.meta.hash in self._log_ends:
             entries = list(client.list_entries(entry.meta.hash))
-            puts += [(item.key, item.content) for item in entries]
+            puts += [item.content for item in entries]
             summary |= {OPERATIONS: "\n".join(state_lines(entries)), LOG_ENDS: "true"}
         parents = (entry.parent, *(parent for parent in entry.meta.parents if parent != entry.parent))
         return Commit(
             commit_id=entry.meta.hash,
             parents=tuple(parent for parent in parents if parent != self._no_ancestor),
             committed_at=entry.meta.committed_at,
-            content_roots=build_content_roots(self._lake, entry.meta.hash, puts),
+            content_roots=build_content_roots(puts),
             message=entry.meta.message,
             summary={name: text for name, text in summary.items() if text},
         )

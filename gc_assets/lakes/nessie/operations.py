@@ -50,7 +50,8 @@ def key_name(elements: Iterable[str]) -> str:
 def put_line(name: str, content: Content) -> str:
     """Return the line of a put, or of an entry of a state."""
     snapshot = None if content.snapshot_id is None or content.snapshot_id < 0 else str(content.snapshot_id)
-    line = {"key": name, "id": content.id, "type": content.type, "location": content.metadata_location, "snapshot": snapshot}
+    location = content.metadata_location or ("" if content.type in LISTED else None)  # as in `build_content_roots`
+    line = {"key": name, "id": content.id, "type": content.type, "location": location, "snapshot": snapshot}
     return json.dumps(line)
 
 

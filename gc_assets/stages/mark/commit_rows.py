@@ -83,9 +83,13 @@ def tips(graph: pa.Table) -> list[str]:
 
 
 def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
-    """Build rows of `commit_graph` with canonical keys, but without generation numbers."""
+    """Build rows of `commit_graph` with canonical keys, but without generation numbers.
+
+    A content root whose address cannot be resolved has no key. If the commit is retained, the walk
+    reads the container there, and makes its table or content unreadable.
+    """
     addresses = [root.address for commit in commits for root in commit.content_roots]
-    storages, keys = (column.to_pylist() for column in resolver.resolve(pa.array(addresses, pa.string())))
+    storages, keys = (column.to_pylist() for column in resolver.locate(pa.array(addresses, pa.string())))
     locations = iter(zip(storages, keys, strict=True))
     rows: list[dict[str, Any]] = []
     for commit in commits:

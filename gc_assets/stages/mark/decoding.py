@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from gc_assets.core.errors import DecodingAborted, FormatError, GcError, StoreError, UndecodedTable, UnresolvedAddresses
+from gc_assets.core.claims import find_table_location
+from gc_assets.core.errors import DecodingAborted, FormatError, StoreError, UndecodedTable, UnresolvedAddresses, UnresolvedContainer
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
@@ -45,6 +46,11 @@ CONCURRENT_READS: Final = 16
 BATCH_ENTRIES: Final = 65_536
 # Bytes of small containers decoded together. Larger containers are decoded separately.
 CHUNK_BYTES: Final = 4 * 2**20
+
+
+class _UnresolvedAddressError(OSError):
+    """The address of a container cannot be resolved, so nothing was read."""
+
 
 # Object bytes and ETag, or the error.
 _ReadResult = tuple[bytes, str] | OSError
@@ -124,6 +130,8 @@ class Decode:
         yield writer.close()
 
     def _read(self, task: dict[str, Any]) -> _ReadResult:
+        if (problem := self.resolver.find_problem(task["address"])) is not None:
+            return _UnresolvedAddressError(problem)  # readers may resolve it to different objects
         try:
             return self.objects.read_identified(task["address"])
         except OSError as error:
@@ -146,6 +154,10 @@ class Decode:
         ]
         entries = iter(decode_batch(self.lake, contents))
         for task, result in reads:
+            if isinstance(result, _UnresolvedAddressError):
+                reason = f"{task['kind']} {task['address']} cannot be found: {result}"
+                yield task, result, UnresolvedContainer(f"{reason}; commit its table again with another address, or drop it")
+                continue
             if isinstance(result, OSError):
                 yield task, result, FormatError(f"{task['kind']} {task['address']} cannot be read: {result}")
                 continue
@@ -236,6 +248,10 @@ class _DecodedWriter:
             addresses = pa.array(error.addresses, pa.string())
             columns = [pa.repeat(pa.scalar(task["address"]), len(addresses)), addresses]
             self._segment.add(UNRESOLVED_SIDE, pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
+        if isinstance(error, UnresolvedContainer):
+            # The location counts as known, and is in no storage.
+            row = {"container": task["address"], "address": find_table_location(task["address"]), "storage": None, "key": None}
+            self._segment.add(UNREAD_LOCATIONS_SIDE, pa.RecordBatch.from_pylist([row], schema=UNREAD_LOCATIONS))
         if isinstance(error, UndecodedTable):
             located = list(_locate_each(error.locations, self._resolver))
             rows = [{"container": task["address"], "address": address, "storage": storage, "key": key} for address, storage, key in located]
@@ -267,11 +283,7 @@ def _locations_of(rows: pa.RecordBatch) -> list[str]:
 def _locate_each(addresses: Sequence[str], resolver: KeyResolver) -> Iterator[tuple[str, str, str]]:
     """Yield each address in a storage, with the storage and its key."""
     for address in addresses:
-        try:
-            found = resolver.resolve_one(address)
-        except GcError:
-            continue
-        if found is not None:
+        if (found := resolver.locate_one(address)) is not None:
             yield address, *found
 
 

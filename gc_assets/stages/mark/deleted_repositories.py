@@ -110,7 +110,7 @@ def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | N
     first run is about another lake.
     """
     locations = context.config.lake(lake_name).own_locations()
-    if len(locations) != 1 or context.resolver().resolve_one(locations[0]) is None:
+    if len(locations) != 1 or context.resolver().locate_one(locations[0]) is None:
         return None
     missed_at = context.clock.now()
     for run in context.state.history(lake_name, LAKE_REFS.name):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from gc_assets.lakes.protocol import (
 )
 from gc_assets.stages.mark.deleted_repositories import freeze_lake, is_forgotten_since, summarize_repository, with_known_repository
 from gc_assets.stages.mark.previous_refs import add_hidden_tables, build_freeze, refuse_hidden
-from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_rows
+from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_or_keep, resolve_rows
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS
@@ -74,7 +75,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
     If storages or symbolic links changed since the freeze, its rows are published again with their
     current keys. On the run date, this also updates the prefixes of names in containers, and a
-    broken link leads to a new freeze.
+    broken link leads to a new freeze. On another date, its addresses keep their keys.
 
     The clock is read before the first ref. If a freeze is not made on its run date, it is
     `historical` and its plan can be shown but not applied.
@@ -90,9 +91,9 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
             return frozen
         try:
             return _resolve_again(context, lake_name, frozen, prefixes)
-        except StoreError:
+        except (FormatError, StoreError):
             if context.run_date != context.clock.today():
-                raise
+                return _resolve_again(context, lake_name, frozen, prefixes, resolve_or_keep)
             # A new freeze finds the tables that need the broken link.
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("reading refs")
@@ -200,14 +201,20 @@ def _read_prefixes(context: RunContext, lake_name: str, frozen: PublishedTable) 
     return frozen_prefixes(frozen)
 
 
-def _resolve_again(context: RunContext, lake_name: str, frozen: PublishedTable, prefixes: NamedPrefixes | None) -> PublishedTable:
+def _resolve_again(
+    context: RunContext,
+    lake_name: str,
+    frozen: PublishedTable,
+    prefixes: NamedPrefixes | None,
+    resolve: Callable[[pa.Table, KeyResolver], pa.Table] = resolve_rows,
+) -> PublishedTable:
     """Publish a freeze again, with the current keys of its addresses and these prefixes."""
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("resolving the addresses of the frozen refs again")
     rows = read_rows(state, LAKE_REFS, frozen)
     sides = {side: read_parts(state.files, frozen.paths(side), schema) for side, schema in _SIDE_TABLES.items()}
-    sides |= {side: resolve_rows(sides[side], resolver) for side in _RESOLVED_SIDES}
+    sides |= {side: resolve(sides[side], resolver) for side in _RESOLVED_SIDES}
     written = write_rows(rows, LAKE_REFS, run, state.files, {**sides, LINKS_SIDE: build_links(resolver)})
     before = frozen.summary(LakeRefsSummary)
     update: dict[str, Any] = {"resolved_as": resolver.settings_digest}

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.claims import find_table_location, find_table_prefix
-from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
@@ -96,10 +95,7 @@ class LastKnown:
     def _resolve_location(self, address: str) -> str | tuple[str, str]:
         """Return the storage and key of the table location of a metadata file, else its address."""
         location = find_table_location(address)
-        try:
-            return self.resolver.resolve_one(location) or location
-        except (FormatError, StoreError):
-            return location
+        return self.resolver.locate_one(location) or location
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
         """Return the content roots needed by these tables (columns `UNREADABLE_ROOTS`).
@@ -166,6 +162,7 @@ def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
     shields += [
         {"address": row["address"], "storage": row["storage"], "key": row["key"], "table_name": row["container"], "collect": False}
         for row in others
+        if row["storage"] is not None
     ]
     return pa.Table.from_pylist(shields, CLAIMS)
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark.content_roots import HELD, RootTables
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, RootTables
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LIVE_CONTENTS
 from gc_assets.state.side_tables import CLAIMS, EDGES
@@ -110,8 +110,15 @@ def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Itera
             f"lake {lake_name}: {lost.num_rows:,} metadata objects of older history are missing (for example {example}); reading that "
             "history fails, reading the heads does not"
         )
-    for address in pc.unique(unlisted.column("address")).to_pylist():
-        yield f"lake {lake_name}: all files under {address} are kept, because the files of a content in it cannot be listed"
+    for row in unlisted.group_by(["address", "storage"], use_threads=False).aggregate([("commit_id", "min")]).to_pylist():
+        content = "the files of a content in it cannot be listed"
+        if row["storage"] is not None:
+            yield f"lake {lake_name}: all files under {row['address']} are kept, because {content}"
+        else:
+            yield (
+                f"lake {lake_name}: commit {row['commit_id_min']} names {row['address']}, which is in no storage or cannot be resolved, so "
+                f"no file is kept for it; {content}"
+            )
 
 
 def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) -> Iterator[str]:
@@ -128,4 +135,22 @@ def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) 
         yield (
             f"lake {lake_name}: {missing.num_rows:,} metadata objects of snapshots that the policy expires are missing (for example "
             f"{row['kind']} {row['address']} of snapshot {row['commit_id']}); files that only these snapshots name count as unreferenced"
+        )
+
+
+def describe_unread_expired(lake_name: str, found: pa.Table, failed: pa.Table) -> Iterator[str]:
+    """Yield a note on metadata that exists or cannot be found, and that only expired history names.
+
+    Args:
+        found: Containers of the walk (columns `ROOTS`).
+        failed: Containers that could not be decoded (columns address, error, absent).
+    """
+    errors = {row["address"]: row["error"] for row in failed.filter(pc.invert(failed.column("absent"))).to_pylist()}
+    is_unread = pc.is_in(found.column("address"), pa.array(list(errors), pa.string()))
+    unread = found.filter(pc.and_(is_unread, pc.equal(found.column("rank"), RELEASED)))
+    if unread.num_rows:
+        row = unread.slice(0, 1).to_pylist()[0]
+        yield (
+            f"lake {lake_name}: {unread.num_rows:,} metadata objects of expired history cannot be read (for example of commit "
+            f"{row['commit_id']}: {errors[row['address']]}); files that only this history names count as unreferenced"
         )

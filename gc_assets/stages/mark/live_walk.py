@@ -30,6 +30,7 @@ from gc_assets.stages.mark.live_contents import (
     describe_losses,
     describe_missing_expired,
     describe_unlisted_snapshot,
+    describe_unread_expired,
     find_purged,
     mark_optional,
 )
@@ -168,6 +169,7 @@ class LiveWalk:
                     *describe_losses(self.lake_name, containers.lost, unlisted),
                     *describe_accepted_lengths(self.lake_name, found, containers.lengths),
                     *describe_missing_expired(self.lake_name, found, self._read_failures()),
+                    *describe_unread_expired(self.lake_name, found, self._read_failures()),
                 ],
                 "unreadable": rooted.unreadable,
             }
@@ -197,8 +199,11 @@ class LiveWalk:
             shields.append(shield_directories(required, named))
             owners = self._find_contents(required, found, named, contents)
             for row in required.to_pylist():
+                reason = errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded")
+                if self.roots.contents is not None:
+                    reason += f" (needed by commit {row['commit_id']})"
                 for key in [row["table_uuid"]] if row["table_uuid"] else owners.get(row["address"], [WHOLE_LAKE]):
-                    unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
+                    unreadable.setdefault(key, reason)
         skipped = [*containers.lost.column("address").chunks, contents.addresses_of(unreadable)]
         self._add_unlisted_snapshot(unreadable, pa.chunked_array(skipped, pa.string()))
         if WHOLE_LAKE in unreadable:
@@ -218,7 +223,9 @@ class LiveWalk:
         """Find the contents that need undecoded containers, by address (content ids).
 
         A container is left out, so that the whole lake is unreadable, if the location of one of its
-        contents is unknown. With claims of the lake itself, any of their files may belong to it.
+        contents is unknown. If the address of the metadata cannot be resolved, the location counts as
+        in no storage, because such a commit may never leave the log. With claims of the lake itself,
+        any of their files may belong to it.
 
         Args:
             required: The undecoded containers (columns `ROOTS`).

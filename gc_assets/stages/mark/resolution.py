@@ -15,7 +15,7 @@ import xxhash
 from pyspark.sql import SparkSession
 
 from gc_assets.core.arrow_rows import replace_columns
-from gc_assets.core.errors import StoreError
+from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.tables import WrittenParts, merge_written, report_parts
 from gc_assets.engine.tasks import run_tasks
@@ -63,7 +63,7 @@ def resolve_or_keep(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
     """
     try:
         return resolve_rows(rows, resolver)
-    except StoreError:
+    except (FormatError, StoreError):
         addresses = rows.column("address")
         resolvable = pa.array(find_resolvable(addresses.drop_null().unique().to_pylist(), resolver), addresses.type)
         is_resolvable = pc.is_in(addresses, resolvable)
@@ -71,31 +71,36 @@ def resolve_or_keep(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
 
 
 def find_resolvable(addresses: Iterable[str], resolver: KeyResolver) -> list[str]:
-    """Return the addresses whose links can be read."""
-    return [address for address in addresses if _is_resolvable(address, resolver)]
-
-
-def _is_resolvable(address: str, resolver: KeyResolver) -> bool:
-    try:
-        resolver.resolve_one(address)
-    except StoreError:
-        return False
-    return True
+    """Return the addresses that can be resolved."""
+    return [address for address in addresses if resolver.find_problem(address) is None]
 
 
 def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolver) -> Iterator[pa.RecordBatch]:
-    """Replace storage and key of the content roots in rows of `commit_graph`."""
+    """Replace storage and key of the content roots in rows of `commit_graph`.
+
+    An address that cannot be resolved keeps those of the run that read its commit.
+    """
     for batch in batches:
         index = batch.schema.get_field_index("content_roots")
         lists = batch.column(index)
         roots = pc.list_flatten(lists)
-        storage, key = resolver.resolve(pc.struct_field(roots, "address"))
-        columns = {"storage": storage, "key": key}
+        columns = _resolve_again(roots, resolver)
         values = [columns[field.name] if field.name in columns else pc.struct_field(roots, field.name) for field in CONTENT_ROOT]
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
         offsets = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
         resolved = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(values, fields=list(CONTENT_ROOT)))
         yield batch.set_column(index, batch.schema.field(index), resolved.cast(batch.schema.field(index).type))
+
+
+def _resolve_again(roots: pa.StructArray, resolver: KeyResolver) -> dict[str, pa.Array]:
+    rows = {name: pc.struct_field(roots, name) for name in ("address", "storage", "key")}
+    try:
+        storage, key = resolver.resolve(rows["address"])
+    except (FormatError, StoreError):
+        is_resolvable = pc.is_in(rows["address"], pa.array(find_resolvable(rows["address"].unique().to_pylist(), resolver), pa.string()))
+        current = zip(("storage", "key"), resolver.locate(rows["address"]), strict=True)
+        return {name: pc.if_else(is_resolvable, values, rows[name]) for name, values in current}
+    return {"storage": storage, "key": key}
 
 
 def resolve_segments(spark: SparkSession, segments: Segments, resolver: KeyResolver, files: Files, run: TableRun) -> WrittenParts:

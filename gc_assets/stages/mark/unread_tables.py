@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Self
 
-from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
@@ -168,8 +167,5 @@ def _storages(claims: Iterable[Mapping[str, Any]], other: str | None = None) -> 
 
 
 def _find_storage(resolver: KeyResolver, item: UnreadTable) -> str | None:
-    try:
-        location = resolver.resolve_one(item.address) if item.address is not None else None
-    except (FormatError, StoreError):
-        return None
+    location = resolver.locate_one(item.address) if item.address is not None else None
     return None if location is None else location[0]

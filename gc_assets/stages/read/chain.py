@@ -63,7 +63,7 @@ def _container(context: RunContext, lake: str, address: str, side: str | None) -
     if live.is_view:
         row = live.container(address)
         return row if row is not None and row["storage"] is not None else None
-    resolved = context.resolver().resolve_one(address)
+    resolved = context.resolver().locate_one(address)
     if resolved is None:
         return None
     side_names = (None,) if side is None else (side, None)  # a container of expired history may also be live

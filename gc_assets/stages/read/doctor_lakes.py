@@ -48,7 +48,7 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
     for note in refs.wrong_names:
         yield Finding(name, "names", FAIL, note, "Correct the name in lakes.yaml. Without it, runs read no table of this lake.")
     resolver = context.resolver()
-    outside = [claim.address for claim in refs.claims if not claim.is_unread and resolver.resolve_one(claim.address) is None]
+    outside = [claim.address for claim in refs.claims if not claim.is_unread and resolver.locate_one(claim.address) is None]
     if outside:
         examples = ", ".join(sorted(outside)[:3]) + (f" and {len(outside) - 3:,} more" if len(outside) > 3 else "")
         found = f"{count_of(len(outside), 'claimed prefix', 'are')} in no storage: {examples}"
@@ -84,9 +84,9 @@ def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
     named = {source.address for source in refs.sources} | {root.address for root in refs.pinned if root.must_exist}
     for address in sorted(named):
         if (
-            resolver.resolve_one(address) is None
+            resolver.locate_one(address) is None
             and (actual := _without_links(address)) is not None
-            and (resolved := resolver.resolve_one(actual))
+            and (resolved := resolver.locate_one(actual))
         ):
             found = f"the lake names {address}, in no storage, which is a symbolic link to {resolved[1]} in storage {resolved[0]}"
             yield Finding(refs.lake, "links", FAIL, f"{found}: under that key it would look unreferenced", _REPLACE)
@@ -150,7 +150,7 @@ def check_claims(context: RunContext, storage_name: str, frozen: Mapping[str, Fr
 def _claims(context: RunContext, storage_name: str, refs: FrozenRefs) -> Iterator[Claim]:
     resolver = context.resolver()
     for claim in refs.claims:
-        resolved = resolver.resolve_one(claim.address)
+        resolved = resolver.locate_one(claim.address)
         if resolved is not None and resolved[0] == storage_name:
             table = f"unread {refs.lake}/{claim.table_name}" if claim.is_unread else claim.table_uuid
             yield Claim(resolved[1], Owner(refs.lake, claim.table_uuid), claim.collect, table, claim.is_unread)
@@ -176,7 +176,7 @@ def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[F
 
 def _resolve_path(context: RunContext, path: str) -> tuple[str, str] | None:
     """Return the storage and the key of a file or directory. The key of a storage's root is empty."""
-    resolved = context.resolver().resolve_one(f"{path}/")
+    resolved = context.resolver().locate_one(f"{path}/")
     return None if resolved is None else (resolved[0], resolved[1].rstrip("/"))
 
 

@@ -123,7 +123,7 @@ class DroppedTables:
         """Return the lakes and directories of the newest known metadata of the dropped tables."""
         resolver, found = context.resolver(), set[tuple[str, str]]()
         for table in (item.table for item in self.tables):
-            resolved = resolver.resolve_one(table.metadata_location) if table.metadata_location is not None else None
+            resolved = resolver.locate_one(table.metadata_location) if table.metadata_location is not None else None
             if resolved is not None and resolved[0] == storage_name:
                 found.add((table.lake, directory_of(resolved[1])))
         return found
@@ -366,8 +366,17 @@ def _add_state(
     reason = None if lake.collects(item.table.table_name) else "no pattern of `tables` matches it"
     if is_never_read(item.table):
         reason = _find_doubt(item, lake)
+    elif reason is None:
+        reason = _find_unresolved(context, item)
     names = [other.name for other in unreadable if _may_use_files(other, item)]
     return find_reason_to_wait(item, now, lake.dropped_after, catalog_identity(context, lake.name), names, reason, is_new=is_new)
+
+
+def _find_unresolved(context: RunContext, item: DroppedTable) -> str | None:
+    """Return why the location of a dropped table is unknown now, unless a user accepted it."""
+    location = item.table.metadata_location
+    problem = None if location is None or item.accepted_at is not None else context.resolver().find_problem(location)
+    return None if problem is None else f"its metadata {location} cannot be found: {problem}"
 
 
 def _find_doubt(item: DroppedTable, lake: LakeConfig) -> str | None:

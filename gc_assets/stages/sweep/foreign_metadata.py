@@ -173,10 +173,11 @@ class MetadataClassifier:
         """Return True for the first metadata of an empty table in the location of a known table.
 
         It can also belong to a table of another catalog, which may write later files to other places.
+        A location that cannot be resolved, such as a relative one, is never that of a known table.
         """
         if found.location_if_empty is None or directory not in self.own_directories:
             return False
-        return self.resolver.resolve_one(f"{found.location_if_empty.rstrip('/')}/metadata/x") == (self.storage_name, f"{directory}/x")
+        return self.resolver.locate_one(f"{found.location_if_empty.rstrip('/')}/metadata/x") == (self.storage_name, f"{directory}/x")
 
     def _read(self, key: str) -> bytes:
         return self.objects.read(self.resolver.address(self.storage_name, key))

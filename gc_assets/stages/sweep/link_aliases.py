@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.errors import StoreError
 from gc_assets.core.phases import RESTORE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, read_table
@@ -29,7 +30,7 @@ from gc_assets.state.summaries import LiveFilesSummary
 from gc_assets.stores.protocol import Store
 from gc_assets.stores.store import find_link_sources
 
-_IDENTITIES_DDL: Final = "address string, etag string"
+_IDENTITIES_DDL: Final = "address string, etag string, problem string"
 
 
 def planned_by_alias(
@@ -37,24 +38,30 @@ def planned_by_alias(
 ) -> list[str]:
     """Find plan rows that would remove an object needed by a lake under another address.
 
-    At most `MAX_NAMED` messages are returned.
+    At most `MAX_NAMED` messages are returned. A live file behind a link of another storage that the
+    store cannot examine may be any planned file. One in no storage has an unknown address
+    (`stages/mark/unknown_addresses.py`), which another gate compares.
 
     Args:
         rows: Returns the rows of the plan (columns action, key, etag). Called only if needed.
-
-    Raises:
-        StoreError: If the store cannot determine the identity of a live file.
     """
     store = context.store(storage_name)
     if not store.has_aliases:
         return []
-    frames = [*_outside(spark, context, live), *_behind_links(spark, context, storage_name, live)]
-    if not frames:
+    outside, behind_links = list(_outside(spark, context, live)), list(_behind_links(spark, context, storage_name, live))
+    if not outside and not behind_links:
         return []
-    addresses = reduce(DataFrame.unionByName, frames).distinct()
+    identify = _Identify(store)
     taken = rows().filter(F.col("action") != RESTORE).select("key", "etag")
-    found = addresses.mapInArrow(_Identify(store), _IDENTITIES_DDL).join(taken, "etag").select("key", "address").limit(MAX_NAMED)
-    return sorted(f"{row['key']}, which is {row['address']}" for row in collect(found))
+    messages = set[str]()
+    for frames in (outside, behind_links):
+        if frames:
+            identified = reduce(DataFrame.unionByName, frames).distinct().mapInArrow(identify, _IDENTITIES_DDL)
+            same = identified.join(taken, "etag").select("key", "address").limit(MAX_NAMED)
+            messages |= {f"{row['key']}, which is {row['address']}" for row in collect(same)}
+            if frames is behind_links:
+                messages |= {row["problem"] for row in collect(identified.filter("problem is not null").limit(MAX_NAMED))}
+    return sorted(messages)[:MAX_NAMED]
 
 
 def _outside(spark: SparkSession, context: RunContext, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
@@ -77,11 +84,18 @@ def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, l
 
 @dataclass(frozen=True)
 class _Identify:
-    """Add the identity of the object at each address. Runs in executors."""
+    """Add the identity of the object at each address, or the problem with it. Runs in executors."""
 
     store: Store
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            etags = [self.store.identity(address) for address in batch.column("address").to_pylist()]
-            yield batch.append_column("etag", pa.array(etags, pa.string()))
+            found = list(map(self._identify, batch.column("address").to_pylist()))
+            etags, problems = (pa.array([row[column] for row in found], pa.string()) for column in range(2))
+            yield batch.append_column("etag", etags).append_column("problem", problems)
+
+    def _identify(self, address: str) -> tuple[str | None, str | None]:
+        try:
+            return self.store.identity(address), None
+        except StoreError as error:
+            return None, str(error)

@@ -155,13 +155,16 @@ class _StoredKeys:
 
 @dataclass(frozen=True)
 class _Addresses:
-    """Hashes the keys of decoded containers, of which only the addresses are stored."""
+    """Hashes the keys of decoded containers, of which only the addresses are stored.
+
+    A container whose address cannot be resolved now is no candidate.
+    """
 
     storage: str
     resolver: KeyResolver
 
     def __call__(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        storages, keys = self.resolver.resolve(batch.column("container"))
+        storages, keys = self.resolver.locate(batch.column("container"))
         return xxhash64(keys.filter(pc.equal(storages, self.storage)))
 
 

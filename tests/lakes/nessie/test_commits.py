@@ -190,10 +190,12 @@ def test_keys_with_special_characters_stay_distinct(builder: NessieBuilder) -> N
     assert set(found.contents["content_key"].to_pylist()) == {"`a.b`", "a.b", "a/b", "ä.`日本.語`", "```q```", "a b%2F\\c"}
 
 
-def test_error_names_table_without_metadata_location(builder: NessieBuilder) -> None:
-    builder.commit([put(["lost"], {**iceberg_table(""), "metadataLocation": ""})])
-    with pytest.raises(LakeUnreadable, match="puts ICEBERG_TABLE lost without a metadata location"):
-        build_graph(*freeze_lake(builder))
+def test_table_without_a_metadata_location_is_a_content(builder: NessieBuilder) -> None:
+    """The walk makes it unreadable, because its address cannot be resolved."""
+    builder.commit([put(["lost"], iceberg_table(""))])
+    found = run_retention(builder.config(retention={"default": "1"}), NOW)
+    assert found.contents is not None
+    assert found.contents["metadata_location"].to_pylist() == [""]
 
 
 class ChangedLogClient(NessieClient):

@@ -13,7 +13,7 @@ from gc_assets.core.errors import FormatError
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.nessie.locations import build_content_roots
 from gc_assets.lakes.nessie.metadata_rows import KeepListed, table_rows, view_rows
-from gc_assets.lakes.nessie.models import Content, Key
+from gc_assets.lakes.nessie.models import Content
 from gc_assets.lakes.protocol import Container
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.builder import LONG_AGO
@@ -80,7 +80,9 @@ def content(**fields: Any) -> Content:
     "fields, protected",
     [
         ({"type": "UDF", "metadataLocation": "s3://b/f/metadata/1.json"}, ["s3://b/f/"]),
-        ({"type": "UDF", "sqlText": "select 1", "dialect": "spark"}, []),
+        ({"type": "UDF", "sqlText": "/* see lib/../udf.sql */ select 1", "dialect": "spark"}, []),
+        ({"type": "UDF", "metadataLocation": "s3://b/f/metadata/1.json", "signatureId": "/s/"}, ["s3://b/f/"]),
+        ({"type": "ACME_VIEW", "sqlText": "/* text */ select 1", "at": "s3://b/v/"}, ["s3://b/v/"]),
         (
             {"type": "DELTA_LAKE_TABLE", "metadataLocationHistory": ["s3://b/d/_delta_log/0.json"], "lastCheckpoint": "/e/_delta_log/9.cp"},
             ["s3://b/d/", "/e/"],
@@ -90,18 +92,23 @@ def content(**fields: Any) -> Content:
     ],
 )
 def test_location_of_unsupported_content_is_protected(fields: dict[str, Any], protected: list[str]) -> None:
-    roots = build_content_roots("shop", "c0", [(Key(elements=("k",)), content(**fields))])
+    roots = build_content_roots([content(**fields)])
     assert [(root.kind, root.address, root.must_exist) for root in roots] == [(Kind.UNLISTED_LOCATION, place, False) for place in protected]
 
 
 def test_metadata_of_tables_and_views_is_a_distinct_root() -> None:
     table = content(type="ICEBERG_TABLE", id="1", metadataLocation="s3://b/t/metadata/1.json", snapshotId=7, later={"field": 1})
     view = content(type="ICEBERG_VIEW", id="2", metadataLocation="s3://b/v/metadata/1.json", versionId=1)
-    roots = build_content_roots("shop", "c0", [(Key(elements=(name,)), item) for name, item in (("t", table), ("u", table), ("v", view))])
+    roots = build_content_roots([table, table, view])
     assert [(root.kind, root.address) for root in roots] == [
         (Kind.METADATA_JSON, "s3://b/t/metadata/1.json"),
         (Kind.VIEW_METADATA, "s3://b/v/metadata/1.json"),
     ]
+
+
+def test_table_without_a_metadata_location_has_an_address_that_cannot_be_resolved() -> None:
+    roots = build_content_roots([content(type="ICEBERG_TABLE", id="1", metadataLocation=""), content(type="ICEBERG_VIEW", id="2")])
+    assert [root.address for root in roots] == ["", ""]
 
 
 def test_gzipped_metadata_of_view_is_read() -> None:
@@ -123,5 +130,5 @@ def test_truncated_gzip_is_refused_by_name() -> None:
 
 def test_field_of_another_content_type_may_have_any_type() -> None:
     odd = content(type="UDF", id=5, metadataLocation=["s3://b/f/metadata/1.json"], snapshotId="main")
-    roots = build_content_roots("shop", "c0", [(Key(elements=("k",)), odd)])
+    roots = build_content_roots([odd])
     assert [root.address for root in roots] == ["s3://b/f/"]

@@ -125,6 +125,16 @@ def test_files_of_a_container_are_the_hashes_of_its_entries_in_order(
     assert {row["files"] for row in containers if row["kind"] == "manifest_list"} == {0}
 
 
+def test_container_whose_own_address_cannot_be_resolved_is_not_read(manifests: list[Path], tmp_path: Path) -> None:
+    """Other systems may resolve `..` to another object."""
+    invalid = Path(f"{manifests[1].parent}/../metadata/{manifests[1].name}")
+    _, containers, unreadable, _ = decode([manifests[0], invalid, manifests[2]], tmp_path)
+    assert containers.num_rows == 2
+    (row,) = unreadable.to_pylist()
+    assert (row["address"], row["absent"]) == (f"file://{invalid}", False)
+    assert "component" in row["error"]
+
+
 def test_container_with_a_relative_address_is_unreadable(manifests: list[Path], tmp_path: Path) -> None:
     invalid = manifests[1]
     with invalid.open("rb") as file:

@@ -41,6 +41,25 @@ def test_part_of_a_batch_gets_current_keys() -> None:
     assert resolved.to_pylist() == build_commit_rows(commits[1:3], NEW).to_pylist()
 
 
+@pytest.mark.parametrize("address", ["db/t/1", "s3://bucket/lake/../1", "s3://bucket:9000/1"])
+def test_address_that_cannot_be_resolved_has_no_key(address: str) -> None:
+    roots = tuple(ContentRoot(item, "metadata_json", is_container=True) for item in (address, "s3://bucket/lake/1"))
+    rows = build_commit_rows([Commit("c", (), NOW, roots)], OLD)
+    for found, storage in ((rows, "old"), (next(resolve_content_roots(iter([rows]), NEW)), "new")):
+        assert [root["storage"] for root in found.column("content_roots")[0].as_py()] == [None, storage]
+
+
+def test_content_root_behind_a_broken_link_keeps_its_key(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "link").symlink_to("lake")
+    storages = [("lake", f"file://{tmp_path}/lake/")]
+    roots = tuple(ContentRoot(f"file://{tmp_path}/{name}/1", "metadata_json", is_container=True) for name in ("link", "lake"))
+    rows = build_commit_rows([Commit("c", (), NOW, roots)], KeyResolver(storages))
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("link")
+    assert next(resolve_content_roots(iter([rows]), KeyResolver(storages))).equals(rows)
+
+
 def test_address_outside_all_storages_has_no_key() -> None:
     rows = pa.Table.from_pylist([{"address": "s3://other/t/", "storage": "old", "key": "t/"}], CLAIMS)
     assert resolve_rows(rows, NEW).select(["storage", "key"]).to_pylist() == [{"storage": None, "key": None}]

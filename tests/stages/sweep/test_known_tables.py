@@ -77,6 +77,20 @@ def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTa
     assert [batch.num_rows for batch in classifier(iter([rows]))] == [int(foreign)]
 
 
+@pytest.mark.parametrize("location", ["ns/t", "file:///lake/../t", "file://nas/t", "file:///{loop}/t"])
+def test_empty_table_whose_location_cannot_be_resolved_is_foreign(tmp_path: Path, location: str) -> None:
+    """For example one that pyiceberg created with a relative `warehouse`, in the directory of a known table."""
+    (tmp_path / "loop").symlink_to("loop")
+    document = {"table-uuid": "B", "format-version": 2, "location": location.format(loop=tmp_path / "loop"), "snapshots": []}
+    (tmp_path / "w/t/metadata").mkdir(parents=True)
+    (tmp_path / "w/t/metadata/0.metadata.json").write_text(json.dumps(document))
+    resolver = KeyResolver([("w", f"file://{tmp_path}/w/")])
+    classifier = MetadataClassifier("w", resolver, LocalObjects(), {}, metadata_patterns(), own_directories={"t/metadata": True})
+    rows = pa.RecordBatch.from_pydict({"key": ["t/metadata/0.metadata.json"], "last_modified": [START], "is_old": [True]})
+    (reason,) = [row["reason"] for batch in classifier(iter([rows])) for row in batch.to_pylist()]
+    assert "is in no configured catalog" in reason
+
+
 @pytest.mark.parametrize("has_setting", [True, False])
 def test_failed_creation_names_the_setting_only_if_the_lake_has_it(tmp_path: Path, has_setting: bool) -> None:
     document = {"table-uuid": "B", "format-version": 2, "location": f"file://{tmp_path}/t", "snapshots": []}

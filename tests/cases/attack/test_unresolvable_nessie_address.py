@@ -1,0 +1,101 @@
+"""One commit with an address that cannot be resolved makes its content unreadable, and never ends the runs of all lakes.
+
+Such a commit may never leave the log. Writers make one with a relative `warehouse`, with `..` in a location, or with a path through a
+link that leads to itself. The text of a SQL function is no address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import PlanHeader
+from tests.dates import next_noon
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table
+from tests.lakes.nessie.server import Server
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+FUNCTION = {"type": "UDF", "dialect": "SPARK", "sqlText": "/* see lib/../udf.sql */ SELECT 1"}
+
+
+@dataclass
+class Runs:
+    """Runs with the commits on a branch, and after the contents were dropped and expired.
+
+    `notes` are those of the last one.
+    """
+
+    addresses: dict[str, str]
+    garbage: set[str]
+    first: PlanHeader
+    planned: set[str]
+    last: PlanHeader
+    planned_last: set[str]
+    notes: list[str]
+
+
+@pytest.fixture(scope="module")
+def runs(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    nessie_server.reset()
+    root = tmp_path_factory.mktemp("addresses")
+    gates = {"max_delete_share": 1, "max_live_drop": 1, "max_unreadable": 9}
+    house = Lakehouse(spark, root, now=next_noon(days=30), settings={"gates": gates})
+    builder = NessieBuilder(nessie_server.uri, house.warehouse)
+    main = builder.on()
+    main.new("db.good")
+    for _ in range(2):
+        main.overwrite("db.good")
+    (root / "loop").symlink_to(root / "loop")
+    other = LakeBuilder(root, warehouse=house.warehouse / "sql")
+    table = other.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    garbage = {house.key(path) for path in table.leftovers(days_ago(20))}
+    name = "db/odd/metadata/00000-a.metadata.json"
+    addresses = {
+        "relative": f"warehouse/{name}",
+        "parent": f"file://{house.warehouse}/x/../{name}",
+        "host": f"file://nas{house.warehouse}/{name}",
+        "loop": f"file://{root}/loop/{name}",
+        "long": f"file://{root}/{'n' * 300}/{name}",
+        "empty": "",
+    }
+    builder.branch("experiment")
+    for number, (key, address) in enumerate(addresses.items()):
+        builder.put([key], iceberg_table(address, number), "experiment")
+    builder.put(["function"], FUNCTION, "experiment")
+    house.lakes = [builder.config(retention={"default": "1"}), other.config("sales")]
+    first, planned = house.plan(), set(house.planned_actions())
+    builder.commit([delete([key]) for key in addresses], "experiment")
+    house.now = next_noon(days=31)
+    last = house.plan()
+    return Runs(addresses, garbage, first, planned, last, set(house.planned_actions()), house.summary("live_files", "shop")["notes"])
+
+
+def test_only_the_contents_are_unreadable(runs: Runs) -> None:
+    assert {item.table_name for item in runs.first.unreadable} == set(runs.addresses)
+
+
+def test_reason_names_the_address_the_commit_and_the_next_step(runs: Runs) -> None:
+    for item in runs.first.unreadable:
+        assert runs.addresses[item.table_name or ""] in item.why
+        assert "needed by commit" in item.why
+        assert "commit its table again with another address, or drop it" in item.why
+
+
+def test_garbage_of_other_tables_and_lakes_is_planned(runs: Runs) -> None:
+    assert runs.garbage <= runs.planned
+    assert any(key.startswith("db/good") for key in runs.planned)
+
+
+def test_no_content_is_unreadable_after_its_commits_expired(runs: Runs) -> None:
+    assert list(runs.last.unreadable) == []
+    assert runs.planned <= runs.planned_last
+    assert any("6 metadata objects of expired history cannot be read" in note for note in runs.notes)
+
+
+def test_text_of_a_function_protects_nothing(runs: Runs) -> None:
+    assert not any("udf" in note for note in runs.notes)
