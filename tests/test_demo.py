@@ -106,17 +106,25 @@ def demo_run(spark: SparkSession, home: Path, tmp_path_factory: pytest.TempPathF
     return DemoRun(config, config.parent / "lake", "\n".join(output), before)
 
 
-def test_second_call_does_not_change_the_lakes(tmp_path: Path) -> None:
-    config = ensure_demo(tmp_path)
-    before = contents(tmp_path)
-    assert ensure_demo(tmp_path) == config
-    assert contents(tmp_path) == before
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a demo whose first build was interrupted."""
+    directory = tmp_path_factory.mktemp("interrupted")
+    (directory / "lake" / "weather").mkdir(parents=True)
+    (directory / "lakes.yaml.unfinished").touch()
+    assert ensure_demo(directory).exists()
+    return directory
 
 
-def test_interrupted_build_starts_again(tmp_path: Path) -> None:
-    (tmp_path / "lake" / "weather").mkdir(parents=True)
-    (tmp_path / "lakes.yaml.unfinished").touch()
-    assert ensure_demo(tmp_path).exists()
+def test_second_call_does_not_change_the_lakes(demo: Path) -> None:
+    before = contents(demo)
+    assert ensure_demo(demo) == demo / "lakes.yaml"
+    assert contents(demo) == before
+
+
+def test_interrupted_build_starts_again(demo: Path) -> None:
+    assert not (demo / "lakes.yaml.unfinished").exists()
+    assert load_platform({}, str(demo / "lakes.yaml")).config.lakes
 
 
 def test_directory_with_another_lake_is_refused(tmp_path: Path) -> None:
@@ -127,10 +135,9 @@ def test_directory_with_another_lake_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["precious"]
 
 
-def test_garbage_is_older_than_the_grace_period(tmp_path: Path) -> None:
-    config = ensure_demo(tmp_path)
-    platform = load_platform({}, str(config))
-    files = [path for path in (tmp_path / "lake").rglob("*") if path.is_file()]
+def test_garbage_is_older_than_the_grace_period(demo: Path) -> None:
+    platform = load_platform({}, str(demo / "lakes.yaml"))
+    files = [path for path in (demo / "lake").rglob("*") if path.is_file()]
     young = [path for path in files if path.stat().st_mtime > (platform.clock.now() - timedelta(hours=72)).timestamp()]
     assert 0 < len(young) < len(files) / 2
     assert sum(path.stat().st_size for path in files) < 500_000
@@ -351,14 +358,11 @@ def test_demo_on_another_s3_server(
     assert before.items() <= in_bucket(config).items()
 
 
-def test_stopped_server_restarts_with_its_objects(demo_on_s3: Path) -> None:
+def test_stopped_server_restarts_with_its_objects_and_private_keys(demo_on_s3: Path) -> None:
     before = in_bucket(demo_on_s3)
     stop_server(demo_on_s3.parent)
     assert ensure_demo_in_bucket(demo_on_s3.parent, STORES["s3"]) == demo_on_s3
     assert in_bucket(demo_on_s3) == before
-
-
-def test_server_keys_are_private(demo_on_s3: Path) -> None:
     secret = ensure_running(demo_on_s3.parent / "server").secret_key
     holding = {path for path in demo_on_s3.parent.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()}
     assert {path.name for path in holding} == {"s3.env", "server.json"}
@@ -432,10 +436,13 @@ def test_missing_server_is_reported(shell: None, monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "demo").exists()
 
 
-def test_disk_demo_is_not_an_s3_demo(shell: None, tmp_path: Path) -> None:
-    ensure_demo(tmp_path)
+def test_disk_demo_is_not_an_s3_demo(demo: Path, shell: None) -> None:
     with pytest.raises(UsageError, match=r"a demo on a local disk\. Choose another --dir"):
-        ensure_demo_in_bucket(tmp_path, STORES["s3"])
-    (tmp_path / "azure.env").touch()
+        ensure_demo_in_bucket(demo, STORES["s3"])
+
+
+def test_azure_demo_is_not_an_s3_demo(shell: None, tmp_path: Path) -> None:
+    for name in ("lakes.yaml", "azure.env"):
+        (tmp_path / name).touch()
     with pytest.raises(UsageError, match=r"a demo on Azure\. Choose another --dir"):
         ensure_demo_in_bucket(tmp_path, STORES["s3"])
