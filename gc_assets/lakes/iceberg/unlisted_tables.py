@@ -23,9 +23,10 @@ _MAX_PARTS: Final = 6
 def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict: bool = True) -> dict[str, str]:
     """Return why tables (uuid to name) may still be in a catalog, by uuid.
 
-    A table whose uuid is unknown has its name instead. Unless `is_strict`, the properties of a
-    namespace need not be readable, and the name of a table may belong to an object of another
-    format. After a request that timed out, no other one is sent, and that is the reason of the rest.
+    A table whose uuid is unknown has its name instead. Listed tables with the same name are others.
+    Unless `is_strict`, the properties of a namespace need not be readable, and the name of a table
+    may belong to an object of another format. After a request that timed out, no other one is sent,
+    and that is the reason of the rest.
     """
     from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # pyiceberg takes half a second
 
@@ -62,6 +63,8 @@ def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: boo
     for number, identifier in enumerate(list_identifiers(name)):
         try:
             found = catalog.load(identifier)
+            if found is not None and found.table_uuid not in {None, uuid} and found.table_uuid in _find_namesakes(catalog, name):
+                continue
         except CatalogTimedOut:
             raise
         except LakeUnreadable as error:
@@ -75,6 +78,14 @@ def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: boo
         if found is not None:
             return f"its catalog has another table {name} with uuid {found.table_uuid}, but does not list it"
     return None
+
+
+def _find_namesakes(catalog: CatalogClient, name: str) -> set[str | None]:
+    """Return the uuids of the listed tables with a name that several tables can have."""
+    if name.count(".") < 2:
+        return set()
+    loaded = (catalog.load(identifier) for identifier in catalog.find_identifiers(name))
+    return {table.table_uuid for table in loaded if table is not None}
 
 
 def list_identifiers(name: str) -> Iterator[Identifier]:

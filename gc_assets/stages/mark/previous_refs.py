@@ -85,9 +85,11 @@ def _find_missed(
 
     The keys are uuids. If the uuid of an unreadable table is unknown, its name is the key. A table
     whose name belongs to another table or a view, or to a table that cannot be read, is left out.
+    With two dots, several tables can have the name: `a`.`b.c` and `a.b`.`c`.
     """
     listed = {source.table_uuid for source in refs.sources}
-    names = {item.table_name for item in (*refs.sources, *refs.unreadable)} | {view.name for view in refs.views}
+    names = {item.table_name for item in refs.unreadable} | {view.name for view in refs.views}
+    names |= {source.table_name for source in refs.sources if str(source.table_name).count(".") < 2}
     rows = read_rows(context.state, LAKE_REFS, newest, columns=["table_uuid", "table_name"]).to_pylist()
     unread = {item.table_name: item.address for item in newest.summary(LakeRefsSummary).unread}
     if all(row["table_uuid"] in listed for row in rows) and unread.keys() <= names:

@@ -29,6 +29,7 @@ class Story:
     """Plans of a lake: of the first run, two while the table is hidden, and one after it was dropped.
 
     Attributes:
+        name: Name of the hidden table.
         adopted: Data files of another table that only the hidden one needs.
         overwritten: Data files that no table needs.
         live: Live files of each run.
@@ -36,6 +37,7 @@ class Story:
         unreadable: The reasons of unreadable tables in each run by name.
     """
 
+    name: str
     adopted: set[str]
     overwritten: set[str]
     live: list[set[str]] = field(default_factory=list)
@@ -43,17 +45,22 @@ class Story:
     unreadable: list[dict[str, str]] = field(default_factory=list)
 
 
-@pytest.fixture(scope="module")
-def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
+@pytest.fixture(scope="module", params=[("db", "hidden"), ("db", "x.other")], ids=["own name", "name of a listed table"])
+def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    identifier: tuple[str, str] = request.param
+    name = ".".join(identifier)
     house = Lakehouse(spark, tmp_path_factory.mktemp("hidden"), settings={"quarantine_days": 7})
     lake = LakeBuilder(house.root)
-    hidden, owner, other = (lake.table(f"db.{name}", days_ago(40)) for name in ("hidden", "owner", "other"))
+    hidden, owner, other = (lake.table(name, days_ago(40)) for name in ("db.old", "db.owner", "db.other"))
+    lake.table("db.x.other", days_ago(40)).append(days_ago(30))
     owner.append(days_ago(30))
     other.append(days_ago(30))
     adopted = set(map(house.key, owner.data_files()))
     with lake.at(days_ago(29)):
         hidden.table.add_files([task.file.file_path for task in owner.table.scan().plan_files()])
-    story = Story(adopted, set(map(house.key, other.data_files())))
+    lake.catalog.rename_table("db.old", identifier)
+    address = lake.catalog.load_table(identifier).metadata_location
+    story = Story(name, adopted, set(map(house.key, other.data_files())))
     for table in (owner, other):
         table.overwrite(days_ago(20))
         table.append(days_ago(12))
@@ -71,11 +78,14 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     listed = CatalogClient.list_pointers
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            CatalogClient, "list_pointers", lambda client: (item for item in listed(client) if getattr(item, "name", "") != "db.hidden")
+            CatalogClient,
+            "list_pointers",
+            lambda client: (item for item in listed(client) if getattr(item, "metadata_location", "") != address),
         )
+        patch.setattr(CatalogClient, "find_identifiers", lambda *_: [("db", "x", "other")])
         plan(1)
         plan(9)
-    lake.catalog.drop_table("db.hidden")
+    lake.catalog.drop_table(identifier)
     plan(10)
     return story
 
@@ -87,9 +97,9 @@ def test_files_that_a_hidden_table_needs_stay_live(story: Story) -> None:
 
 
 def test_hidden_table_is_unreadable_with_the_reason(story: Story) -> None:
-    reason = "its catalog still has db.hidden, but does not list it. {}"
+    reason = f"its catalog still has {story.name}, but does not list it. {{}}"
     reason = reason.format("Grant the user of gc-assets the right to list it, or set it aside, or run again")
-    assert story.unreadable == [{}, {"db.hidden": reason}, {"db.hidden": reason}, {}]
+    assert story.unreadable == [{}, {story.name: reason}, {story.name: reason}, {}]
 
 
 def test_table_that_its_catalog_confirms_as_missing_was_dropped(story: Story) -> None:

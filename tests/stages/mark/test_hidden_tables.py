@@ -20,7 +20,7 @@ from gc_assets.stages.mark.lake_refs import lake_refs, read_frozen_refs
 from gc_assets.stages.mark.last_known import LastKnown
 from gc_assets.state.files import Files
 from gc_assets.state.summaries import UnreadTable
-from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.iceberg.builder import SCHEMA, LakeBuilder
 from tests.lakes.iceberg.expiry_actions import START
 
 
@@ -33,13 +33,13 @@ class HidingLake:
             self.builder.table(name, START)
         storage = StorageConfig.model_validate({"name": "w", "location": f"file://{root}/warehouse/", "rehearsals": "allowed"})
         self.config = Config(state=str(root / "state"), storages=(storage,), lakes=(self.builder.config("sales"),))
-        self._listed = CatalogClient.list_pointers
+        self.listed = CatalogClient.list_pointers
 
     def freeze(self, clock: Clock, secret: UnreadableTable | None) -> FrozenRefs:
         """Freeze the lake with a list that has another entry for `db.secret`, or none."""
 
         def list_pointers(client: CatalogClient) -> Iterator[Any]:
-            yield from (item for item in self._listed(client) if getattr(item, "name", "") != "db.secret")
+            yield from (item for item in self.listed(client) if getattr(item, "name", "") != "db.secret")
             yield from [] if secret is None else [secret]
 
         self.patch.setattr(CatalogClient, "list_pointers", list_pointers)
@@ -88,6 +88,35 @@ def test_hidden_table_keeps_its_claims_as_shields(lake: HidingLake) -> None:
         refs = lake.freeze(Clock(now + timedelta(days=day)), None)
         assert [item.table_name for item in refs.unreadable] == ["db.secret"]
         assert shields_of(refs) == claims
+
+
+def test_hidden_table_keeps_its_claims_if_a_listed_one_has_its_name(lake: HidingLake) -> None:
+    catalog, now = lake.builder.catalog, Clock().now()
+    catalog.create_namespace("db.x")
+    catalog.create_table(("db.x", "t"), SCHEMA)
+    hidden = catalog.create_table(("db", "x.t"), SCHEMA)
+
+    def freeze(day: int) -> FrozenRefs:
+        context = RunContext.of(lake.config, Clock(now + timedelta(days=day)), (now + timedelta(days=day)).date())
+        return read_frozen_refs(context, "sales", lake_refs(context, "sales"))
+
+    first = freeze(0)
+    claims = {claim.address for claim in first.claims if claim.table_uuid == str(hidden.metadata.table_uuid)}
+    address, listed = hidden.metadata_location, lake.listed
+    lake.patch.setattr(
+        CatalogClient,
+        "list_pointers",
+        lambda client: (item for item in listed(client) if getattr(item, "metadata_location", "") != address),
+    )
+    lake.patch.setattr(CatalogClient, "find_identifiers", lambda *_: [("db", "x", "t")])
+    for day in (1, 2):
+        refs = freeze(day)
+        assert [item.table_name for item in refs.unreadable] == ["db.x.t"]
+        assert {claim.address for claim in refs.claims if claim.is_unread} == claims
+    catalog.drop_table(("db", "x.t"))
+    refs = freeze(3)
+    assert not refs.unreadable
+    assert not [claim for claim in refs.claims if claim.is_unread]
 
 
 def last_known(addresses: Mapping[str, str], *uuids: str) -> LastKnown:
