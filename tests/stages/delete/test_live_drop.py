@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -123,13 +124,28 @@ def message_of(header: PlanHeader) -> str:
     return next(gate.message for gate in header.gates if gate.name == "live_drop")
 
 
-def test_first_expiry_passes_live_drop_and_shows_both_numbers(spark: SparkSession, tmp_path: Path) -> None:
-    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+@dataclass
+class Expiry:
+    """The first expiry of a lake, for two tests that run in order."""
+
+    house: Lakehouse
+    before: PlanHeader
+    header: PlanHeader
+
+
+@pytest.fixture(scope="module")
+def expiry(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Expiry:
+    root = tmp_path_factory.mktemp("expiry")
+    house, lake = Lakehouse(spark, root), LakeBuilder(root)
     rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
     house.lakes, house.now = [lake.config("sales", **keep_days(365))], days_ago(1)
     before = house.plan()
     house.lakes, house.now = [lake.config("sales", **keep_days(5))], days_ago(0)
-    header = house.plan()
+    return Expiry(house, before, house.plan())
+
+
+def test_first_expiry_passes_live_drop_and_shows_both_numbers(expiry: Expiry) -> None:
+    before, header = expiry.before, expiry.header
     lost = before.live_files - header.live_files
     assert lost > 0.2 * before.live_files, "without the expiry, the gate would fail"
     assert header.failed_gates == []
@@ -137,22 +153,16 @@ def test_first_expiry_passes_live_drop_and_shows_both_numbers(spark: SparkSessio
     assert f"the retention policy expired {lost / before.live_files:.1%} ({lost} files). A drop of 0.0% is not explained" in message_of(
         header
     )
-    applied = house.approve_and_apply(header)
+    applied = expiry.house.approve_and_apply(header)
     assert outcomes(applied) == {"done"}
 
 
-def test_run_on_the_date_of_an_applied_expiry_is_compared_with_its_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_run_on_the_date_of_an_applied_expiry_is_compared_with_its_plan(expiry: Expiry) -> None:
     """The apply removes the snapshots from the metadata, so a later run cannot find why they expired."""
-    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
-    rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
-    house.lakes, house.now = [lake.config("sales", **keep_days(365))], days_ago(1)
-    house.plan()
-    house.lakes, house.now = [lake.config("sales", **keep_days(5))], days_ago(0)
-    expiry = house.plan()
-    assert outcomes(house.approve_and_apply(expiry)) == {"done"}
+    house = expiry.house
     second = house.plan()
     assert second.failed_gates == []
-    assert f"after {expiry.live_files:,} in the last accepted run: down 0.0%" in message_of(second)
+    assert f"after {expiry.header.live_files:,} in the last accepted run: down 0.0%" in message_of(second)
     assert house.plan().plan_id == second.plan_id, "the plan of a run is no baseline of its repetition"
 
 
