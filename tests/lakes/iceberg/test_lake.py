@@ -83,7 +83,7 @@ def test_freeze_returns_refs_with_their_settings(builder: LakeBuilder) -> None:
     table.branch(START + 3 * DAY, "dev", first, min_snapshots_to_keep=3, max_snapshot_age_ms=5)
     refs = {ref.ref_name: (ref.ref_type, ref.head_commit_id, ref.properties) for ref in read_refs(builder).refs}
     assert refs == {
-        "main": ("branch", second, {}),
+        "main": ("branch", second, {"protected": "it is the main branch"}),
         "v1": ("tag", first, {"max-ref-age-ms": "86400000"}),
         "dev": ("branch", first, {"min-snapshots-to-keep": "3", "max-snapshot-age-ms": "5"}),
     }
