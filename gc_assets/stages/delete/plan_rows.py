@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import reduce
 from typing import Final, Self
 
 import pyarrow as pa
@@ -48,6 +49,7 @@ from gc_assets.stages.records.ledger import (
 )
 from gc_assets.stages.sweep.dropped_tables import claims_with_dropped
 from gc_assets.stages.sweep.foreign_files import FOREIGN
+from gc_assets.stages.sweep.link_targets import find_link_targets
 from gc_assets.stages.sweep.needed_keys import find_needed
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable, TableRun
@@ -250,7 +252,11 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     The result has the columns `OWNED` and listed_etag.
     """
     context, storage_name, live = inputs.context, inputs.storage, inputs.live
-    found = find_needed(spark, context, storage_name, live, copies)
+    found = reduce(
+        DataFrame.unionByName,
+        find_link_targets(spark, context, storage_name, live),
+        find_needed(spark, context, storage_name, live, copies),
+    )
     needs = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
     # Of several copies of a needed name, the one with the recorded size is restored, otherwise the
     # newest. Unneeded copies are purged oldest first.

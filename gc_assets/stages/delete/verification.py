@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Self
 
 import pyarrow as pa
@@ -49,6 +49,7 @@ from gc_assets.stages.records.plans import (
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.dropped_tables import DROPPED
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
+from gc_assets.stages.sweep.link_targets import find_link_targets
 from gc_assets.stages.sweep.live_filter import live_count
 from gc_assets.stages.sweep.needed_keys import find_needed
 from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
@@ -146,7 +147,8 @@ class VerificationMark:
         one.
         """
         rows = self.rows.frame if self.rows.in_memory is None else self.rows.in_memory
-        found = find_needed(self.spark, self.context, self.storage, self.live, rows)
+        by_name = find_needed(self.spark, self.context, self.storage, self.live, rows)
+        found = reduce(DataFrame.unionByName, find_link_targets(self.spark, self.context, self.storage, self.live), by_name)
         grouped = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
         live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
         keys = grouped.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")

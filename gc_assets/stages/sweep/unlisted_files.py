@@ -63,22 +63,12 @@ class UnlistedFiles:
         Returns:
             None if there are too many of them.
         """
-        if inventory.rows > MAX_LISTED or not keys.runs_in_process:
+        unlisted = find_unlisted_rows(context, keys, inventory)
+        if unlisted is None:
             return None
-        listed, found = _hash_inventory(context, inventory), list[NDArray[np.int64]]()
-        for batch in keys.distinct():
-            hashes = batch.column("key_hash").to_numpy()
-            found.append(hashes[~is_in_sorted(hashes, listed)])
-        unlisted = sort_distinct(np.concatenate([np.empty(0, np.int64), *found]))
-        if len(unlisted) > MAX_KEYS:
-            return None
-        rows = [LIVE_FILES.schema.empty_table()]
-        for item in keys.sets if len(unlisted) else ():
-            some = item.rows_of_hashes(keys.spark, unlisted)
-            mine = pc.and_(pc.equal(some.column("storage"), keys.storage), pc.equal(some.column(ROUTE), ""))
-            rows.append(some.filter(mine).select(LIVE_FILES.schema.names))
-        required = pa.concat_tables(rows).filter(pc.field("must_exist"))
-        return cls(unlisted, _without_found(required, look_up) if required.num_rows <= MAX_LOOKED_UP else required)
+        hashes, rows = unlisted
+        required = rows.filter(pc.field("must_exist"))
+        return cls(hashes, _without_found(required, look_up) if required.num_rows <= MAX_LOOKED_UP else required)
 
     def frames(self, spark: SparkSession) -> tuple[DataFrame, DataFrame]:
         """Return the files, and an inventory that contains none of them, as frames of one session."""
@@ -88,6 +78,29 @@ class UnlistedFiles:
     def contains(self, keys: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
         """Return which live keys are not in the inventory."""
         return is_in_sorted(xxhash64(keys), self.hashes)
+
+
+def find_unlisted_rows(context: RunContext, keys: LiveKeys, inventory: PublishedTable) -> tuple[NDArray[np.int64], pa.Table] | None:
+    """Return the live files that a listing lacks: sorted hashes of their keys, and the rows (columns
+    of `live_files`), once for each lake that needs them.
+
+    Returns None if there are too many of them for this process.
+    """
+    if inventory.rows > MAX_LISTED or not keys.runs_in_process:
+        return None
+    listed, found = _hash_inventory(context, inventory), list[NDArray[np.int64]]()
+    for batch in keys.distinct():
+        hashes = batch.column("key_hash").to_numpy()
+        found.append(hashes[~is_in_sorted(hashes, listed)])
+    unlisted = sort_distinct(np.concatenate([np.empty(0, np.int64), *found]))
+    if len(unlisted) > MAX_KEYS:
+        return None
+    rows = [LIVE_FILES.schema.empty_table()]
+    for item in keys.sets if len(unlisted) else ():
+        some = item.rows_of_hashes(keys.spark, unlisted)
+        mine = pc.and_(pc.equal(some.column("storage"), keys.storage), pc.equal(some.column(ROUTE), ""))
+        rows.append(some.filter(mine).select(LIVE_FILES.schema.names))
+    return unlisted, pa.concat_tables(rows)
 
 
 def _without_found(rows: pa.Table, look_up: LookUp) -> pa.Table:

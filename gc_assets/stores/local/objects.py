@@ -81,6 +81,19 @@ def identity(address: str) -> str | None:
     return etag_of(status) if stat.S_ISREG(status.st_mode) else None
 
 
+def real_path(address: str) -> str | None:
+    """Return the path of an address with all links resolved as far as they exist.
+
+    Returns None for an address of another scheme, and if the path is not UTF-8.
+    """
+    if scheme_of(address) != FILE or "\0" in address:
+        return None
+    try:
+        return os.path.realpath(_path_bytes(address)).decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
 def find_object(address: str) -> StoredObject | None:
     """Return the regular file at an address, as `Store.find_object` specifies."""
     try:

@@ -1,0 +1,82 @@
+"""Find the keys of live files that are reached through symbolic links as they are now.
+
+The mark resolves the links outside all storages. An address inside a storage has the key that it
+spells, although one of its directories may be a link that was made after the listing, and files in
+no storage may be links themselves. A file that was quarantined is no longer at the end of the link,
+so paths are compared, not objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import frame_from_arrow, read_table, spark_schema
+from gc_assets.stages.sweep.listings import Listing
+from gc_assets.stages.sweep.live_filter import live_keys
+from gc_assets.stages.sweep.live_keys import LiveKeys
+from gc_assets.stages.sweep.needed_keys import NEEDED
+from gc_assets.stages.sweep.sweep_checks import has_links
+from gc_assets.stages.sweep.unlisted_files import find_unlisted_rows
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import EXTERNAL_SIDE
+from gc_assets.state.summaries import LiveFilesSummary
+from gc_assets.stores.local.objects import real_path
+from gc_assets.stores.store import find_link_sources
+
+
+def find_link_targets(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
+    """Yield the keys of the storage to which live files lead through links (columns `NEEDED`).
+
+    A listing never contains a file behind a link, so only live files that it lacks are resolved. The
+    listing of this run shows if any link exists.
+    """
+    storage, store, resolver = context.storage(storage_name), context.store(storage_name), context.resolver()
+    if not store.has_aliases:
+        return
+    resolve, size = _ResolveLinks(resolver.address(storage_name, "")), F.coalesce("size_bytes", "container_size_bytes").alias("size_bytes")
+    for source in (storage, *find_link_sources(storage, context.config.storages)):
+        listing = Listing.of(context, source.name)
+        if context.verification_id is None and not listing.is_earlier and not has_links(listing.inventory):
+            continue
+        rows = _read_unlisted(spark, context, source.name, live, listing.inventory)
+        if rows is not None:
+            address = F.concat(F.lit(resolver.address(source.name, "")), "key").alias("address")
+            yield rows.select(address, "lake", size).mapInArrow(resolve, spark_schema(NEEDED))
+    for table in live:
+        if table.summary(LiveFilesSummary).external_files:
+            rows = read_table(spark, context.state, LIVE_FILES, table, EXTERNAL_SIDE)
+            yield rows.select(F.col("key").alias("address"), "lake", size).mapInArrow(resolve, spark_schema(NEEDED))
+
+
+def _read_unlisted(
+    spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], inventory: PublishedTable
+) -> DataFrame | None:
+    """Return the live files that a listing lacks (columns of `live_files`), or None without any."""
+    found = find_unlisted_rows(context, LiveKeys.of(spark, context, storage_name, live), inventory)
+    if found is not None:
+        return frame_from_arrow(spark, found[1]) if found[1].num_rows else None
+    listed = read_table(spark, context.state, STORAGE_INVENTORY, inventory, columns=["key"])
+    return live_keys(spark, context, storage_name, live).join(listed, "key", "left_anti")
+
+
+@dataclass(frozen=True)
+class _ResolveLinks:
+    """Yield the keys of the addresses that links lead to the storage. Runs in executors."""
+
+    location: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        root = real_path(self.location)
+        for batch in batches:
+            found = [real_path(address) for address in batch.column("address").to_pylist()]
+            keys = [None if root is None or path is None or not path.startswith(f"{root}/") else path[len(root) + 1 :] for path in found]
+            columns = [pa.array(keys, pa.string()), batch.column("lake"), pa.repeat(pa.scalar(True), batch.num_rows)]
+            rows = pa.RecordBatch.from_arrays([*columns, batch.column("size_bytes")], schema=NEEDED)
+            yield rows.filter(rows.column("key").is_valid())
