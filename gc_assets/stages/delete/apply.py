@@ -31,6 +31,7 @@ from gc_assets.stages.records.plans import (
     execution_directory,
     has_begun,
     list_plans,
+    refuse_future,
     refuse_gates,
     refuse_historical,
     refuse_other_clock,
@@ -131,6 +132,8 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
         )
     if tuple(phases) == (RESTORE,):
         return
+    if not begun:
+        refuse_future(header, context.clock)
     refuse_unapproved(plan)
     refuse_gates(header, plan.verdict.overrides)
     refuse_other_key(header, context.config)

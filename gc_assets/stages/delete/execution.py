@@ -48,6 +48,7 @@ from gc_assets.stages.delete.verification import PlanRows, VerificationMark, ver
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.records.ledger import quarantine_ledger
 from gc_assets.stages.records.plans import StoredPlan, record_finished
+from gc_assets.stages.records.quarantine_clock import quarantine_clock
 from gc_assets.stages.records.verified_tables import HistoryName
 from gc_assets.stages.sweep.table_memory import record_verified
 from gc_assets.state.journal import PublishedTable, State
@@ -141,8 +142,7 @@ class PlanExecution:
             rows: Its rows, with the columns `EXECUTION_ROWS` (`revalidate`).
         """
         header = self.plan.header
-        # An executor's clock must not make a quarantined file look older than it is.
-        clock = self.context.clock.not_before_now()
+        clock = quarantine_clock(self.context, header.storage)
         task = RowExecutor(
             self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted
         )

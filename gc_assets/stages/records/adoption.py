@@ -28,6 +28,7 @@ from gc_assets.engine.tables import publish, write_rows
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import record_ended, unfinished_plans, unknown_plans
+from gc_assets.stages.records.quarantine_clock import quarantine_clock
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
@@ -149,7 +150,7 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
         files = (*unknown.files, *unknown.copies)
         etags = {item: store.trashed_etag(item.plan_id, item.key) if _PLAN_ID.fullmatch(item.plan_id) else None for item in files}
         skipped = [item for item in files if etags[item] is None]
-        now, ended = context.clock.not_before_now().now(), unknown_plans(context.config, storage_name)
+        now, ended = quarantine_clock(context, storage_name).now(), unknown_plans(context.config, storage_name)
         moved = defaultdict[tuple[str, QuarantineMode], list[Outcome]](list)
         for item, etag in etags.items():
             if etag is not None:

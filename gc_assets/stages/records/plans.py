@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.approvals import ApprovalEvent, Verdict
-from gc_assets.core.clock import Clock
+from gc_assets.core.clock import MAX_SKEW, Clock
 from gc_assets.core.commands import command
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
@@ -352,6 +352,7 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
     header = plan.header
     refuse_historical(header)
     refuse_other_clock(header, clock)
+    refuse_future(header, clock)
     refuse_other_key(header, config)
     # Later runs, and plans of other storages, use the overrides of a plan without work too. They
     # also wait for missing files that the gate allows.
@@ -454,6 +455,18 @@ def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
     if header.rehearsal != clock.is_rehearsal:
         made = "a rehearsal (GC_ASSETS_UNSAFE_NOW)" if header.rehearsal else "the real clock"
         raise GateRefused(f"plan {header.plan_id} was made under {made}, and the clock is another one now; make a new plan")
+
+
+def refuse_future(header: PlanHeader, clock: Clock) -> None:
+    """Raise `GateRefused` for a plan that was made later than now.
+
+    Either its ages were counted by a clock that was ahead, or the clock is behind now.
+    """
+    if header.created_at - clock.now() > MAX_SKEW:
+        raise GateRefused(
+            f"plan {header.plan_id} was made at {header.created_at:%Y-%m-%d %H:%M}Z, and it is {clock.now():%Y-%m-%d %H:%M}Z now. "
+            "Check the clock of this host. If it is right, make a new plan with `gc-assets run`."
+        )
 
 
 def refuse_other_key(header: PlanHeader, config: Config) -> None:

@@ -1,4 +1,8 @@
-"""Executors with a clock that is days behind do not shorten the time in quarantine."""
+"""Hosts with a clock that is days behind do not shorten the time in quarantine.
+
+Case A2/F4: the clock of the host that applied a plan was 30 days behind. The next run planned to
+purge the files on the same day.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core import clock as core_clock
 from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused
 from gc_assets.stages.delete import execution
+from gc_assets.stages.records.ledger import read_quarantine
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.stages.lakehouse import Lakehouse, days_ago
+from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
 
 
 class Behind(datetime):
@@ -50,3 +56,30 @@ def test_executors_use_a_clock_that_cannot_go_back(spark: SparkSession, tmp_path
     monkeypatch.setattr(execution, "RowExecutor", record_clock)
     house.approve_and_apply(house.plan())
     assert [clock.not_before for clock in clocks] == [house.clock.now()]
+
+
+class RealClock(Lakehouse):
+    @property
+    def clock(self) -> Clock:
+        return Clock()
+
+
+@pytest.mark.spark
+def test_host_with_a_clock_behind_its_newest_plan_quarantines_now(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, lake = RealClock(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}), LakeBuilder(tmp_path)
+    table = lake.table("db.t", days_ago(60))
+    table.append(days_ago(50))
+    house.lakes = [lake.config("sales")]
+    table.leftovers(days_ago(40), 1)
+    right = house.plan()
+    house.approve(right)
+    monkeypatch.setattr(core_clock, "datetime", Behind)
+    for attempt in (house.approve, house.apply):
+        with pytest.raises(GateRefused, match="Check the clock of this host"):
+            attempt(right)
+    house.approve_and_apply(house.plan())
+    quarantined = read_quarantine(house.run_context().state, STORAGE).column("quarantined_at").to_pylist()
+    assert quarantined
+    assert min(quarantined) >= right.created_at

@@ -1,0 +1,37 @@
+"""Date the begin of the time in quarantine.
+
+A host whose clock is days behind, for example after its battery failed, would make files look
+quarantined for days. The next run could then purge them immediately.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gc_assets.core.clock import MAX_SKEW, Clock
+from gc_assets.core.units import format_duration
+from gc_assets.engine.progress import log_activity
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.plans import list_plans
+
+
+def quarantine_clock(context: RunContext, storage_name: str) -> Clock:
+    """Return a clock that never returns an earlier time than now.
+
+    Now is the latest of the times of this host, of the store and of the newest plan of the storage.
+    If that plan was made in the future, files stay in quarantine for longer. In a rehearsal, it is the
+    fixed time.
+    """
+    clock = context.clock.not_before_now()
+    if clock.is_rehearsal:
+        return clock
+    plans = (plan.header for plan in list_plans(context.config, storage_name, empty=True))
+    created = [header.created_at for header in plans if not header.rehearsal]
+    latest = max(clock.now(), context.store(storage_name).now(), *created)
+    behind = latest - clock.now()
+    if behind > MAX_SKEW:
+        log_activity(
+            f"the clock of this host is {format_duration(behind)} behind the store or the newest plan: "
+            f"the time in quarantine begins at {latest:%Y-%m-%d %H:%M}Z"
+        )
+    return replace(clock, not_before=latest)
