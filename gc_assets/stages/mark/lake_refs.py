@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -133,6 +134,9 @@ def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: d
         refs = add_hidden_tables(context, lake, _freeze_by_name(context, lake, context.as_of), frozen_at)
         return refs, _build_side_tables(refs, resolver)
     except ClockSkewed:
+        if context.kind(lake.name).fails_alone:
+            return refs, _build_side_tables(refs, resolver, KeyResolver.resolve)
+        refs = replace(refs, notes=(*refs.notes, *_describe_unresolved(refs, resolver)))
         raise  # the clock of this machine may be wrong, and the ages of all lakes depend on it
     except (LakeUnreadable, StoreError, FormatError) as error:
         if not context.kind(lake.name).fails_alone:
@@ -270,19 +274,36 @@ def read_side_rows(context: RunContext, published: PublishedTable, side: str, sc
     return read_parts(context.state.files, published.paths(side), schema).to_pylist(maps_as_pydicts="strict")
 
 
-def _build_side_tables(refs: FrozenRefs, resolver: KeyResolver) -> dict[str, pa.Table]:
+def _describe_unresolved(refs: FrozenRefs, resolver: KeyResolver) -> Iterator[str]:
+    """Yield a note for each claim whose address cannot be resolved.
+
+    Live files with such addresses make their table unreadable, or have an unknown address.
+    """
+    for claim in refs.claims:
+        if (problem := resolver.find_problem(claim.address)) is not None:
+            subject = f"table {claim.table_name}" if claim.table_name is not None else f"lake {refs.lake}"
+            yield f"{subject}: the location {claim.address} is not claimed, because it cannot be found: {problem}"
+
+
+def _build_side_tables(
+    refs: FrozenRefs,
+    resolver: KeyResolver,
+    resolve: Callable[[KeyResolver, pa.Array], tuple[pa.Array, pa.Array]] = KeyResolver.locate,
+) -> dict[str, pa.Table]:
     sources = [{**asdict(item), "properties": list(item.properties.items())} for item in refs.sources]
     resolved = {CLAIMS_SIDE: refs.claims, UNCOMMITTED_SIDE: refs.uncommitted, PINNED_SIDE: refs.pinned}
-    sides = {side: _resolve([asdict(item) for item in items], _SIDE_TABLES[side], resolver) for side, items in resolved.items()}
+    sides = {
+        side: _resolve([asdict(item) for item in items], _SIDE_TABLES[side], partial(resolve, resolver)) for side, items in resolved.items()
+    }
     views = pa.Table.from_pylist([asdict(item) for item in refs.views], VIEWS)
     return {SOURCES_SIDE: pa.Table.from_pylist(sources, SOURCES), **sides, VIEWS_SIDE: views, LINKS_SIDE: build_links(resolver)}
 
 
-def _resolve(rows: list[dict[str, Any]], schema: pa.Schema, resolver: KeyResolver) -> pa.Table:
+def _resolve(rows: list[dict[str, Any]], schema: pa.Schema, resolve: Callable[[pa.Array], tuple[pa.Array, pa.Array]]) -> pa.Table:
     """Add storage and canonical key of the address to the rows."""
     unresolved = pa.schema([field for field in schema if field.name not in {"storage", "key"}])
     table = pa.Table.from_pylist(rows, unresolved)
-    storage, key = resolver.resolve(table.column("address").combine_chunks())
+    storage, key = resolve(table.column("address").combine_chunks())
     return table.append_column("storage", storage).append_column("key", key).select(schema.names).cast(schema)
 
 
