@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -38,6 +38,7 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.lakes.protocol import Lake, as_incremental
 from gc_assets.stages.mark.commit_rows import ReadCommits, add_generations
+from gc_assets.stages.mark.lake_refs import freeze_without
 from gc_assets.stages.mark.resolution import resolve_content_roots
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
@@ -61,17 +62,37 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
 
     Commits shared by two sources (e.g. a table registered twice) become one row with the union of
     their content roots. If a single-repository lake is unreadable, the table is empty and the
-    summary contains the reason.
+    summary contains the reason. If a table is unreadable, the freeze is published again without its
+    refs, and lists it as unreadable.
 
     Raises:
-        LakeUnreadable: If a source could not be read.
+        LakeUnreadable: If the source of a whole lake could not be read.
     """
+    refs, lake = context.table(LAKE_REFS, lake_name), context.lake(lake_name)
+    while True:
+        try:
+            return _publish_graph(spark, context, lake, refs)
+        except _UnreadableSources as error:
+            refs = freeze_without(context, lake_name, refs, error.reasons)
+
+
+class _UnreadableSources(Exception):
+    """Sources whose tables cannot be read.
+
+    Attributes:
+        reasons: Reasons by row number of the source.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
+
+
+def _publish_graph(spark: SparkSession, context: RunContext, lake: Lake, refs: PublishedTable) -> PublishedTable:
     state = context.state
-    refs = context.table(LAKE_REFS, lake_name)
-    run = start_run(context, context.group(lake_name), COMMIT_GRAPH)
+    run = start_run(context, context.group(lake.name), COMMIT_GRAPH)
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
     has_digests = sources.column("digest").null_count < sources.num_rows
-    lake = context.lake(lake_name)
     previous = _PreviousGraph.find(context, lake, has_digests=has_digests)
     known = _find_known_commits(state, sources, previous, context.resolver())
     read = ReadCommits(
@@ -91,12 +112,15 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
         if written is None:
             written = _write_with_spark(spark, read, known, run, state)
     except (LakeUnreadable, StoreError) as error:
-        if not context.kind(lake_name).fails_alone:
+        if not context.kind(lake.name).fails_alone:
+            log_activity("reading each history alone, because one could not be read")
+            if reasons := read.find_unreadable():
+                raise _UnreadableSources(reasons) from error
             raise
         written, unread = write_rows(COMMIT_GRAPH.schema.empty_table(), COMMIT_GRAPH, run, state.files), str(error)
     if has_digests:
         written = replace(written, side={READ_FROM_SIDE: tuple(write_parts(sources, run, state.files, READ_FROM_SIDE))})
-    summary = CommitGraphSummary(commits=written.rows, known=known.rows, read_as=graph_fingerprint(context, lake_name), unread=unread)
+    summary = CommitGraphSummary(commits=written.rows, known=known.rows, read_as=graph_fingerprint(context, lake.name), unread=unread)
     return publish(state, run, written, context.clock, inputs=[refs], summary=summary, unsafe=context.unsafe)
 
 

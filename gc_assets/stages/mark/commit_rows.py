@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.errors import GcError, LakeUnreadable
+from gc_assets.core.errors import GcError, LakeUnreadable, StoreError
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, as_incremental
@@ -24,6 +25,8 @@ from gc_assets.state.side_tables import SOURCES
 BATCH_COMMITS: Final = 5_000
 # Generations are computed for table groups of about this many commits. Each group scans all rows.
 SHARE_COMMITS: Final = 100_000
+# Concurrent reads of tables if one of them is unreadable. Stores take tens of milliseconds to respond.
+CONCURRENT_READS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,27 @@ class ReadCommits:
                 source = CommitSource(**row)
                 commits = self.lake.commits(source) if incremental is None else incremental.new_commits(source, known, previous)
                 yield from self._build_rows(source, commits)
+
+    def find_unreadable(self) -> dict[int, str]:
+        """Return why tables cannot be read, by the number of their source.
+
+        Sources of a whole lake are left out.
+        """
+        sources = read_parts(self.files, list(self.sources), SOURCES).take(pa.array(self.wanted, pa.int64()))
+        rows = [CommitSource(**row) for row in sources.to_pylist(maps_as_pydicts="strict")]
+        with ThreadPoolExecutor(CONCURRENT_READS) as pool:
+            reasons = pool.map(self._find_error, rows)
+            return {number: reason for number, reason in zip(self.wanted, reasons, strict=True) if reason is not None}
+
+    def _find_error(self, source: CommitSource) -> str | None:
+        if source.table_name is None:
+            return None
+        try:
+            for _ in self._build_rows(source, self.lake.commits(source)):
+                pass
+        except (LakeUnreadable, StoreError) as error:
+            return str(error)
+        return None
 
     def _build_rows(self, source: CommitSource, commits: Iterator[Commit]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a source. Any error names the source."""

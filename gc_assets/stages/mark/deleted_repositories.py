@@ -16,7 +16,6 @@ from gc_assets.core.errors import ClockSkewed, LakeUnreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, Lake, RepositoryIdentity, RepositoryLake, as_repository
 from gc_assets.stages.records.accepted_runs import ForgottenLake, find_forgotten
-from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import LakeRefsSummary, RepositorySummary
 
@@ -129,13 +128,6 @@ def is_never_read(table: RememberedTable) -> bool:
     if table.noun != REPOSITORY or table.table_name is None or not (table.metadata_location or "").endswith("/"):
         return False  # a location of the configuration ends in `/`
     return RepositoryIdentity(table.table_name, table.metadata_location or "", 0).uuid == table.table_uuid
-
-
-def is_forgotten_since(context: RunContext, frozen: PublishedTable) -> bool:
-    """Check if a user forgot a lake after a freeze that could not read it."""
-    summary, lake_name = frozen.summary(LakeRefsSummary), frozen.receipt.owner
-    is_unread = any(item.table_name is None for item in summary.unread)
-    return is_unread and _find_later(context, lake_name, summary.frozen_at) is not None
 
 
 def _find_later(context: RunContext, lake_name: str, since: datetime) -> ForgottenLake | None:

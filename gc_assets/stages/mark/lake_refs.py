@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import ClockSkewed, FormatError, GcError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.printable import to_message
@@ -29,13 +30,14 @@ from gc_assets.lakes.protocol import (
     Ref,
     UnreadableTable,
     UpgradableLake,
+    View,
 )
-from gc_assets.stages.mark.deleted_repositories import freeze_lake, is_forgotten_since, summarize_repository, with_known_repository
+from gc_assets.stages.mark.deleted_repositories import freeze_lake, summarize_repository, with_known_repository
 from gc_assets.stages.mark.previous_refs import add_hidden_tables, build_freeze, refuse_hidden
 from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_or_keep, resolve_rows
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS
+from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import (
     CLAIMS,
     CLAIMS_SIDE,
@@ -50,7 +52,7 @@ from gc_assets.state.side_tables import (
     VIEWS,
     VIEWS_SIDE,
 )
-from gc_assets.state.summaries import ExpiryOutcomes, LakeRefsSummary, UnreadTable
+from gc_assets.state.summaries import ExpiryOutcomes, LakeRefsSummary, LiveFilesSummary, UnreadTable
 
 _SIDE_TABLES: Final = {
     SOURCES_SIDE: SOURCES,
@@ -70,7 +72,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
     - the run is a rehearsal and the freeze is not, or the reverse;
     - the run is a verification mark;
-    - the lake could not be read, and a user forgot it since, because its repository was deleted;
+    - the run date is today and a table could not be read in the last run of that date;
     - the run date is today and a plan has edited the history of the lake since the freeze, which
       therefore names commits that no longer exist, or the format of the lake was upgraded since.
 
@@ -115,7 +117,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         pinned=len(refs.pinned),
         notes=tuple(map(to_message, refs.notes)),
         min_age_seconds=refs.min_age_seconds,
-        unread=tuple(UnreadTable(table_name=item.table_name, why=item.reason, address=item.address) for item in refs.unreadable),
+        unread=_list_unread(refs),
         named_prefixes=None if refs.named_prefixes is None else dict(refs.named_prefixes.prefixes),
         named_prefixes_error=None if refs.named_prefixes is None else refs.named_prefixes.error,
         repository=summarize_repository(refs, frozen_at),
@@ -163,7 +165,7 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
         return False
     if context.run_date != context.clock.today():
         return True
-    if is_forgotten_since(context, frozen):
+    if not _was_read_in_full(context, lake_name, frozen):
         return False
     if not _has_current_sources(context, lake_name, frozen):
         return False
@@ -171,6 +173,12 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
     return not any(
         {"done", "undone"} & log.summary(ExpiryOutcomes).by_outcome.keys() and log.run_id > frozen.receipt.run_id for log in logs
     )
+
+
+def _was_read_in_full(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
+    """Check if the run date has no table that was unreadable at the freeze or after it."""
+    live = context.find(LIVE_FILES, lake_name)
+    return not frozen.summary(LakeRefsSummary).unread and (live is None or not live.summary(LiveFilesSummary).unreadable)
 
 
 def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
@@ -194,13 +202,10 @@ def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
 
 
 def _read_prefixes(context: RunContext, lake_name: str, frozen: PublishedTable) -> NamedPrefixes | None:
-    """Return the current prefixes of names in containers on the run date, else the frozen ones.
-
-    A lake that was unreadable as a whole keeps its freeze.
-    """
+    """Return the current prefixes of names in containers on the run date, else the frozen ones."""
     lake = context.lake(lake_name)
     is_today = context.run_date == context.clock.today()
-    if is_today and isinstance(lake, PrefixedLake) and not frozen.summary(LakeRefsSummary).unread:
+    if is_today and isinstance(lake, PrefixedLake):
         return lake.read_prefixes()
     return frozen_prefixes(frozen)
 
@@ -227,6 +232,55 @@ def _resolve_again(
         update |= {"named_prefixes": dict(prefixes.prefixes), "named_prefixes_error": prefixes.error, "notes": notes}
     summary = before.model_copy(update=update)
     return publish(state, run, written, context.clock, inputs=[frozen], summary=summary, unsafe=frozen.receipt.unsafe)
+
+
+def freeze_without(context: RunContext, lake_name: str, frozen: PublishedTable, reasons: Mapping[int, str]) -> PublishedTable:
+    """Publish a freeze again, with the tables of some sources as unreadable (row number to reason).
+
+    Their claims become shields. Their pinned files stay live, but the metadata may be absent.
+    """
+    state, resolver = context.state, context.resolver()
+    run = start_run(context, context.group(lake_name), LAKE_REFS)
+    log_activity(f"freezing {len(reasons):,} unreadable tables without their refs")
+    before = frozen.summary(LakeRefsSummary)
+    views = [View(**row) for row in read_side_rows(context, frozen, VIEWS_SIDE, VIEWS)]
+    refs = replace(_without_sources(read_frozen_refs(context, lake_name, frozen), reasons), views=tuple(views))
+    rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
+    written = write_rows(rows, LAKE_REFS, run, state.files, _build_side_tables(refs, resolver))
+    summary = before.model_copy(
+        update={
+            "refs_digest": refs_digest(refs),
+            "claims": len(refs.claims),
+            "unread": _list_unread(refs),
+            "resolved_as": resolver.settings_digest,
+        }
+    )
+    return publish(state, run, written, context.clock, inputs=[frozen], summary=summary, unsafe=frozen.receipt.unsafe)
+
+
+def _without_sources(refs: FrozenRefs, reasons: Mapping[int, str]) -> FrozenRefs:
+    lost = {(source.table_uuid, source.table_name): source for number, source in enumerate(refs.sources) if number in reasons}
+    sources = tuple(source for number, source in enumerate(refs.sources) if number not in reasons)
+    readable, required = {source.table_uuid for source in sources}, {source.address for source in sources}
+    absent = {source.address for source in lost.values()} - required
+    locations = {(source.table_name, find_table_location(source.address)) for source in lost.values()}
+    locations |= {(name, claim.address) for claim in refs.claims for uuid, name in lost if claim.table_uuid == uuid}
+    unreadable = [
+        UnreadableTable(source.table_name, reasons[number], source.address)
+        for number, source in enumerate(refs.sources)
+        if number in reasons
+    ]
+    return replace(
+        refs,
+        refs=tuple(ref for ref in refs.refs if (ref.table_uuid, ref.table_name) not in lost),
+        sources=sources,
+        claims=(
+            *(claim for claim in refs.claims if claim.table_uuid is None or claim.table_uuid in readable),
+            *(Claim(address, None, name, collect=False) for name, address in sorted(locations, key=str)),
+        ),
+        pinned=tuple(replace(root, must_exist=False) if root.address in absent else root for root in refs.pinned),
+        unreadable=(*refs.unreadable, *unreadable),
+    )
 
 
 def refs_digest(refs: FrozenRefs) -> str:
@@ -309,6 +363,10 @@ def _resolve(rows: list[dict[str, Any]], schema: pa.Schema, resolve: Callable[[p
 
 def _without_location(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in {"storage", "key", "location_of"}}
+
+
+def _list_unread(refs: FrozenRefs) -> tuple[UnreadTable, ...]:
+    return tuple(UnreadTable(table_name=item.table_name, why=item.reason, address=item.address) for item in refs.unreadable)
 
 
 def _ref_row(ref: Ref) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -16,17 +17,17 @@ from hypothesis import strategies as st
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import LakeUnreadable
 from gc_assets.demo.iceberg_builder import LakeBuilder, TableBuilder
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.lake import IcebergLake
+from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.mark import commit_rows
 from gc_assets.stages.mark.commit_graph import commit_graph
-from gc_assets.stages.mark.lake_refs import lake_refs
+from gc_assets.stages.mark.lake_refs import lake_refs, read_frozen_refs
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import COMMIT_GRAPH
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
 from tests.depth import example_count
 from tests.stages.lakehouse import NOW, Lakehouse
 
@@ -53,6 +54,11 @@ class House:
         context = RunContext.of(self.config(state), clock, clock.today())
         lake_refs(context, LAKE)
         return commit_graph(None, context, LAKE), context  # type: ignore[arg-type]
+
+    def refs(self) -> FrozenRefs:
+        """Return the current freeze of the day."""
+        context = RunContext.of(self.config(), Clock(self.now), Clock(self.now).today())
+        return read_frozen_refs(context, LAKE, context.table(LAKE_REFS, LAKE))
 
     def rows(self, state: str | None = None) -> list[dict[str, Any]]:
         published, context = self.graph(state)
@@ -186,9 +192,10 @@ def test_missing_part_of_the_previous_graph_causes_tables_to_be_read(house: Hous
     assert run_next_day(house)[0] == ["db.one"]
 
 
-def test_metadata_file_that_differs_from_the_freeze_stops_the_run(house: House) -> None:
+def test_metadata_file_that_differs_from_the_freeze_makes_its_table_unreadable(house: House) -> None:
     """Later runs would reuse its commits after the frozen file is restored."""
     table = house.table("swapped")
+    house.table("other")
     path = TableBuilder.path(table.table.metadata_location)
     frozen = path.read_bytes()
     commits = IcebergLake.commits
@@ -197,14 +204,36 @@ def test_metadata_file_that_differs_from_the_freeze_stops_the_run(house: House) 
         path.write_bytes(frozen.replace(b'"operation":"append"', b'"operation":"delete"'))
         yield from commits(lake, source)
 
-    with (
-        patch.object(IcebergLake, "commits", replace_file),
-        pytest.raises(LakeUnreadable, match=r"of table db\.swapped on .* differs from the file that was frozen"),
-    ):
-        house.graph()
+    with patch.object(IcebergLake, "commits", replace_file):
+        assert {row["table_name"] for row in house.rows()} == {"db.other"}
+    refs = house.refs()
+    [item] = refs.unreadable
+    assert re.search(r"of table db\.swapped on .* differs from the file that was frozen", item.reason)
+    assert {ref.table_name for ref in refs.refs} == {source.table_name for source in refs.sources} == {"db.other"}
+    assert {claim.table_name for claim in refs.claims if claim.is_unread} == {"db.swapped"}
     path.write_bytes(frozen)
-    house.now += timedelta(days=1)
-    assert {row["message"] for row in house.rows()} == {"append"}
+    assert {(row["table_name"], row["message"]) for row in house.rows()} == {("db.other", "append"), ("db.swapped", "append")}
+
+
+def test_registration_that_vanishes_after_the_freeze_leaves_the_other_of_its_table(house: House) -> None:
+    table = house.table("one")
+    path = TableBuilder.path(table.table.metadata_location)
+    copy = path.with_name(f"copy-{path.name}")
+    copy.write_bytes(path.read_bytes())
+    house.builder.catalog.register_table("db.copy", f"file://{copy}")
+    commits = IcebergLake.commits
+
+    def remove_copy(lake: IcebergLake, source: Any) -> Any:
+        copy.unlink(missing_ok=True)
+        yield from commits(lake, source)
+
+    with patch.object(IcebergLake, "commits", remove_copy):
+        rows = house.rows()
+    refs = house.refs()
+    assert rows
+    assert {ref.table_name for ref in refs.refs} == {"db.one"}
+    assert [claim.table_uuid for claim in refs.claims if claim.collect] == [str(table.table.metadata.table_uuid)]
+    assert {claim.table_name for claim in refs.claims if claim.is_unread} == {"db.copy"}
 
 
 @pytest.mark.parametrize("share", [1, 3, 4, 100])

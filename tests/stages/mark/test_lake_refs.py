@@ -1,0 +1,58 @@
+"""A freeze is kept for later runs of its date, unless a table could not be read."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from gc_assets.config.models import Config, StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.protocol import FrozenRefs
+from gc_assets.stages.mark.lake_refs import lake_refs, read_frozen_refs
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import NOW, days_ago
+
+
+class Freezes:
+    """A lake with table `db.t`, frozen every minute."""
+
+    def __init__(self, root: Path) -> None:
+        self.builder = LakeBuilder(root)
+        self.table = self.builder.table("db.t", days_ago(40))
+        storage = StorageConfig.model_validate({"name": "w", "location": f"file://{root}/warehouse/", "rehearsals": "allowed"})
+        self._config = Config(state=str(root / "state"), storages=(storage,), lakes=(self.builder.config("sales"),))
+        self._now = NOW
+
+    def freeze(self) -> FrozenRefs:
+        self._now += timedelta(minutes=1)
+        clock = Clock(self._now)
+        context = RunContext.of(self._config, clock, clock.today())
+        return read_frozen_refs(context, "sales", lake_refs(context, "sales"))
+
+
+def test_freeze_is_kept_for_the_date(tmp_path: Path) -> None:
+    lake = Freezes(tmp_path)
+    first = lake.freeze()
+    lake.table.append(days_ago(1))
+    assert lake.freeze() == first
+
+
+def test_table_that_was_repaired_is_read_by_the_next_run_of_the_date(tmp_path: Path) -> None:
+    lake = Freezes(tmp_path)
+    path = lake.table.path(lake.table.metadata_location)
+    backup = path.rename(path.with_suffix(".backup"))
+    assert [item.table_name for item in lake.freeze().unreadable] == ["db.t"]
+    backup.rename(path)
+    refs = lake.freeze()
+    assert not refs.unreadable
+    assert {ref.table_name for ref in refs.refs} == {"db.t"}
+
+
+def test_table_that_was_dropped_after_it_was_unreadable_is_left_out_by_the_next_run_of_the_date(tmp_path: Path) -> None:
+    lake = Freezes(tmp_path)
+    lake.builder.table("db.other", days_ago(40))
+    lake.table.path(lake.table.metadata_location).unlink()
+    assert [item.table_name for item in lake.freeze().unreadable] == ["db.t"]
+    lake.builder.catalog.drop_table("db.t")
+    assert not lake.freeze().unreadable
