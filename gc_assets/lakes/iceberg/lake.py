@@ -29,6 +29,7 @@ from gc_assets.core.units import format_duration
 from gc_assets.core.untrusted_input import is_text
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
+from gc_assets.lakes.iceberg.catalog_policy import CatalogPolicy
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_identity, parse_metadata, parse_view
 from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
@@ -144,7 +145,7 @@ class IcebergLake:
 
         retention, unread_refs = self._config.retention, find_unread_refs(catalog)
         if unread_refs is not None:
-            return lambda item: replace(item, unread_refs=unread_refs)
+            return lambda item: replace(item, policy=CatalogPolicy(protect=unread_refs))
         if retention.source == "table":
             return lambda item: item
         from gc_assets.lakes.iceberg.policy_reader import PolicyReader
@@ -467,8 +468,8 @@ def _list_catalog_notes(lake: str, registrations: Sequence[Registration]) -> Ite
     """Yield a note for each reason of the catalog to protect tables or young files."""
     names: dict[str, list[str]] = defaultdict(list)
     for item in registrations:
-        if item.protection is not None:
-            names[item.protection].append(item.name)
+        if item.policy is not None and item.policy.protect is not None:
+            names[item.policy.protect].append(item.name)
     for reason, tables in names.items():
         which = f"table {tables[0]}" if len(tables) == 1 else f"{len(tables):,} tables, for example {tables[0]}"
         yield f"lake {lake}: all files of {which} are kept: {reason}"

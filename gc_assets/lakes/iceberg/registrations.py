@@ -30,8 +30,8 @@ class Registration:
         writable: False if pyiceberg cannot commit to the table. Its history is then retained,
             because every plan would fail otherwise.
         digest: SHA-256 of the metadata file.
-        policy: Policy of the catalog, if `retention.source` is `catalog`.
-        unread_refs: Why other refs of the catalog may need files of the table, or None.
+        policy: Policy of the catalog, if `retention.source` is `catalog` or the catalog has refs that
+            the lake does not read.
     """
 
     name: str
@@ -41,12 +41,6 @@ class Registration:
     writable: bool = True
     digest: str | None = None
     policy: CatalogPolicy | None = None
-    unread_refs: str | None = None
-
-    @property
-    def protection(self) -> str | None:
-        """Why the catalog protects the table, or None."""
-        return self.unread_refs or (None if self.policy is None else self.policy.protect)
 
     @property
     def exclusion(self) -> str | None:
@@ -55,7 +49,7 @@ class Registration:
             return f"gc.enabled is {self.table.properties[GC_ENABLED]}"
         if not self.matched:
             return "no pattern of `tables` matches it"
-        return self.protection
+        return None if self.policy is None else self.policy.protect
 
     @property
     def collect(self) -> bool:
