@@ -134,11 +134,11 @@ def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: d
     """
     try:
         refs = add_hidden_tables(context, lake, _freeze_by_name(context, lake, context.as_of), frozen_at)
-        return refs, _build_side_tables(refs, resolver)
-    except ClockSkewed:
         if context.kind(lake.name).fails_alone:
             return refs, _build_side_tables(refs, resolver, KeyResolver.resolve)
         refs = replace(refs, notes=(*refs.notes, *_describe_unresolved(refs, resolver)))
+        return refs, _build_side_tables(refs, resolver)
+    except ClockSkewed:
         raise  # the clock of this machine may be wrong, and the ages of all lakes depend on it
     except (LakeUnreadable, StoreError, FormatError) as error:
         if not context.kind(lake.name).fails_alone:
