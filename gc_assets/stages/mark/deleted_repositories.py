@@ -15,7 +15,7 @@ from gc_assets.core.dropped_tables import REPOSITORY, RememberedTable
 from gc_assets.core.errors import ClockSkewed, LakeUnreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, Lake, RepositoryIdentity, RepositoryLake, as_repository
-from gc_assets.stages.records.accepted_runs import ForgottenLake, find_forgotten
+from gc_assets.stages.records.accepted_runs import find_forgotten
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import LakeRefsSummary, RepositorySummary
 
@@ -128,10 +128,6 @@ def is_never_read(table: RememberedTable) -> bool:
     if table.noun != REPOSITORY or table.table_name is None or not (table.metadata_location or "").endswith("/"):
         return False  # a location of the configuration ends in `/`
     return RepositoryIdentity(table.table_name, table.metadata_location or "", 0).uuid == table.table_uuid
-
-
-def _find_later(context: RunContext, lake_name: str, since: datetime) -> ForgottenLake | None:
-    return find_forgotten(context, lake_name, since) if as_repository(context.lake(lake_name)) is not None else None
 
 
 def is_deleted(context: RunContext, lake_name: str) -> bool:
