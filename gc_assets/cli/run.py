@@ -90,6 +90,8 @@ def run_command(
     _print_unused_rules(platform.run_context(day, as_of))
     _print_empty_lakes(platform.run_context(day, as_of))
     _print_listings(platform.run_context(day, as_of))
+    if not plans:  # a plan names them
+        _print_unreadable(platform.run_context(day, as_of))
     if format_ == "table" and plans:
         from gc_assets.cli.run_tables import print_run
 
@@ -136,6 +138,19 @@ def _print_empty_lakes(context: RunContext) -> None:
         table = context.find(LAKE_REFS, lake.name)
         for note in table.summary(LakeRefsSummary).notes if table is not None and not table.receipt.rows else ():
             print_message(f"Note: {note}.", "warn")
+
+
+def _print_unreadable(context: RunContext) -> None:
+    """Print why tables of the run date could not be read."""
+    from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
+    from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
+
+    for lake in context.config.lakes:
+        refs, live = context.find(LAKE_REFS, lake.name), context.find(LIVE_FILES, lake.name)
+        reasons = [item.why for item in refs.summary(LakeRefsSummary).unread] if refs is not None else []
+        reasons += [item.why for item in live.summary(LiveFilesSummary).unreadable] if live is not None else []
+        for reason in dict.fromkeys(reasons):
+            print_message(f"{lake.label}: unreadable: {reason}.", "failed")
 
 
 def _print_listings(context: RunContext) -> None:

@@ -112,6 +112,16 @@ def local_file_exists(address: str) -> bool:
     return SCHEMES[FILE].anywhere(DEFAULT_CONNECTIONS).cached_identity(address) is not None
 
 
+def resolve_links(address: str) -> str | None:
+    """Return the path of a local address, with all links resolved as far as they exist.
+
+    Returns None for an address of another scheme, and if the path is not UTF-8.
+    """
+    from gc_assets.stores.local.objects import real_path
+
+    return real_path(address)
+
+
 def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNECTIONS) -> Lister:
     """Return the lister of a storage: its own listing, or the configured inventory reports.
 

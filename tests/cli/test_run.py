@@ -396,14 +396,14 @@ def test_historical_plan_cannot_be_approved(lake_after_run: tuple[Shell, Result]
     assert "Historical" in lake_after_run[0]("report", "--run-date", yesterday, "-o", "-").stdout
 
 
-def test_unreadable_table_fails_the_run_with_its_message(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+def test_table_that_is_unreadable_after_its_freeze_is_named(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
     """The commits must be unknown from the previous run. Otherwise the table is not read again."""
     path, graph = lake.orders.path(lake.orders.metadata_location), lake.root / "state" / "sales" / "commit_graph"
     content, aside = path.read_bytes(), graph.rename(graph.with_name("aside"))
     try:
         path.write_bytes(content[:100])
         result = lake_after_run[0]("run", "--lake", "sales", "--through", "commit_graph")
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.exit_code == 0
         assert path.name in result.stderr
         assert "Traceback" not in result.stderr
     finally:

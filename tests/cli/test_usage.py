@@ -251,7 +251,7 @@ def test_doctor_reports_lease_and_interrupted_apply(config: str, tmp_path: Path)
     assert result.exit_code == 1
     assert verdicts["warehouse", "lease"]["verdict"] == "warn"
     todo = verdicts["warehouse", "interrupted"]["todo"]
-    assert todo.startswith("gc-assets apply abababababab, or gc-assets apply abababababab --end to give up the rest.")
+    assert todo.startswith("gc-assets adopt warehouse --by WHO records the files that they moved, and ends them.")
 
 
 def test_doctor_removes_its_probes(config: str, tmp_path: Path) -> None:

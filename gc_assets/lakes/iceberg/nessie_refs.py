@@ -31,8 +31,9 @@ def find_unread_refs(catalog: CatalogClient) -> str | None:
 def _find(client: Catalog) -> str | None:
     if not isinstance(client, RestCatalog) or client.properties.get(_IS_NESSIE) != "true":
         return None
-    found = get_json(client, f"{client.properties[_API].rstrip('/')}/v2/trees", {})["references"]
-    if len(found) == 1:
+    answer = get_json(client, f"{client.properties[_API].rstrip('/')}/v2/trees", {})
+    found = answer["references"]
+    if len(found) == 1 and not answer.get("hasMore"):
         return None
     names = ", ".join(str(item["name"]) for item in found[:3])
     return f"the catalog is a Nessie server with several refs ({names}{', ...' if len(found) > 3 else ''}); {_REMEDY}"

@@ -130,8 +130,12 @@ class Decode:
         yield writer.close()
 
     def _read(self, task: dict[str, Any]) -> _ReadResult:
-        if (problem := self.resolver.find_problem(task["address"])) is not None:
-            return _UnresolvedAddressError(problem)  # readers may resolve it to different objects
+        try:
+            self.resolver.resolve_one(task["address"])
+        except FormatError as error:
+            return _UnresolvedAddressError(str(error))  # readers may resolve it to different objects
+        except StoreError as error:
+            return OSError(str(error))
         try:
             return self.objects.read_identified(task["address"])
         except OSError as error:

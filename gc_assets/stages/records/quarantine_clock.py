@@ -18,20 +18,20 @@ from gc_assets.stages.records.plans import list_plans
 def quarantine_clock(context: RunContext, storage_name: str) -> Clock:
     """Return a clock that never returns an earlier time than now.
 
-    Now is the latest of the times of this host, of the store and of the newest plan of the storage.
-    If that plan was made in the future, files stay in quarantine for longer. In a rehearsal, it is the
-    fixed time.
+    Now is the latest of the times of this host, of the store and of the newest approved plan of the
+    storage. A plan that was made in the future cannot be approved. In a rehearsal, it is the fixed
+    time.
     """
     clock = context.clock.not_before_now()
     if clock.is_rehearsal:
         return clock
-    plans = (plan.header for plan in list_plans(context.config, storage_name, empty=True))
-    created = [header.created_at for header in plans if not header.rehearsal]
+    approved = (plan.header for plan in list_plans(context.config, storage_name) if plan.verdict.is_approved)
+    created = [header.created_at for header in approved if not header.rehearsal]
     latest = max(clock.now(), context.store(storage_name).now(), *created)
     behind = latest - clock.now()
     if behind > MAX_SKEW:
         log_activity(
-            f"the clock of this host is {format_duration(behind)} behind the store or the newest plan: "
+            f"the clock of this host is {format_duration(behind)} behind the store or the newest approved plan: "
             f"the time in quarantine begins at {latest:%Y-%m-%d %H:%M}Z"
         )
     return replace(clock, not_before=latest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import Claim as LakeClaim
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 
 COLLECTOR = Owner("collector", None)
@@ -69,26 +70,32 @@ def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> l
 
 def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> list[Claim]:
     rows = [
-        (table.receipt.owner, row)
+        (table, row)
         for table in tables
         for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         if row["storage"] == storage_name
     ]
-    return list(_leave_to_other_lakes(context, [_to_claim(lake, row) for lake, row in rows]))
-
-
-def _leave_to_other_lakes(context: RunContext, claims: Sequence[Claim]) -> Iterator[Claim]:
-    """Yield the claims without shields of tables that another lake of the same catalog collects.
-
-    Lakes can share the tables of a catalog by patterns. Each lake shields what is outside its own.
-    """
     catalogs = {lake.name: lake.catalog_location() for lake in context.config.lakes}
 
-    def identify(claim: Claim) -> tuple[str, str | None, tuple[str, str] | None]:
-        return claim.prefix, claim.table, catalogs.get(claim.owner.lake)
+    def identify(table: PublishedTable, row: Mapping[str, Any]) -> Hashable:
+        return row["key"], row["table_uuid"], catalogs.get(table.receipt.owner)
 
-    collected = {identify(claim) for claim in claims if claim.collect and claim.table is not None}
-    yield from (claim for claim in claims if claim.collect or claim.is_unread or identify(claim) not in collected)
+    collected = {identify(table, row) for table, row in rows if row["collect"]}
+
+    def is_left(table: PublishedTable, row: Mapping[str, Any]) -> bool:
+        return identify(table, row) in collected and _is_outside_patterns(context, table, row)
+
+    return [_to_claim(table.receipt.owner, row) for table, row in rows if not is_left(table, row)]
+
+
+def _is_outside_patterns(context: RunContext, table: PublishedTable, row: Mapping[str, Any]) -> bool:
+    """Check if a claim is a shield of a table that no pattern of its lake matches.
+
+    Another lake with the same catalog may collect this table. Shields of unreadable tables always
+    apply.
+    """
+    is_frozen_shield = table.receipt.asset == LAKE_REFS.name and not row["collect"] and row["table_name"] is not None
+    return is_frozen_shield and not context.config.lake(table.receipt.owner).collects(row["table_name"])
 
 
 def _to_claim(lake: str, row: Mapping[str, Any]) -> Claim:

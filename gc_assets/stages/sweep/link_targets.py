@@ -27,8 +27,7 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import EXTERNAL_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
-from gc_assets.stores.local.objects import real_path
-from gc_assets.stores.store import find_link_sources
+from gc_assets.stores.store import find_link_sources, resolve_links
 
 
 def find_link_targets(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
@@ -73,9 +72,9 @@ class _ResolveLinks:
     location: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        root = real_path(self.location)
+        root = resolve_links(self.location)
         for batch in batches:
-            found = [real_path(address) for address in batch.column("address").to_pylist()]
+            found = [resolve_links(address) for address in batch.column("address").to_pylist()]
             keys = [None if root is None or path is None or not path.startswith(f"{root}/") else path[len(root) + 1 :] for path in found]
             columns = [pa.array(keys, pa.string()), batch.column("lake"), pa.repeat(pa.scalar(True), batch.num_rows)]
             rows = pa.RecordBatch.from_arrays([*columns, batch.column("size_bytes")], schema=NEEDED)

@@ -82,10 +82,7 @@ def identity(address: str) -> str | None:
 
 
 def real_path(address: str) -> str | None:
-    """Return the path of an address with all links resolved as far as they exist.
-
-    Returns None for an address of another scheme, and if the path is not UTF-8.
-    """
+    """Return the path of an address as `stores.store.resolve_links` does."""
     if scheme_of(address) != FILE or "\0" in address:
         return None
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.stages.sweep.claims import claims_of
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
@@ -33,3 +34,23 @@ def test_lakes_that_share_a_catalog_collect_what_one_lake_collects(spark: SparkS
         found[case] = {"/".join(key.split("/")[:2]) for key in keys}, len(keys)
     assert found["one"] == found["two"]
     assert found["one"][0] == {"hot/t", "cold/t"}
+
+
+def test_shield_of_an_unreadable_table_is_left_to_no_lake(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path, settings={"gates": {"max_unreadable": 9}}), LakeBuilder(tmp_path)
+    apart = f"file://{house.warehouse}/apart"
+    table = lake.table("hot.t", days_ago(40), properties={"write.data.path": apart})
+    table.append(days_ago(30))
+    lake.table("cold.t", days_ago(40)).append(days_ago(30))
+    (manifest,) = [path for path in (house.warehouse / "hot").rglob("*.avro") if not path.name.startswith("snap-")]
+    manifest.write_bytes(b"torn")
+    house.lakes = [lake.config("hot", tables=["hot.*"]), lake.config("cold", tables=["cold.*"])]
+    assert {item.table_name for item in house.plan().unreadable} == {"hot.t"}
+    claims = claims_of(
+        house.run_context(),
+        house.storage,
+        [house.find_table("lake_refs", name) for name in ("hot", "cold")]
+        + [house.find_table("live_files", name) for name in ("hot", "cold")],
+    )
+    assert claims.owner_of("apart/x.parquet") is None
+    assert claims.owner_of("cold/t/data/x.parquet") is not None
