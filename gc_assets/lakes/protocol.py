@@ -110,18 +110,23 @@ class Claim:
         return not self.collect and self.table_uuid is None and self.table_name is not None
 
 
-Action = Literal["edit_parent", "remove_snapshot", "delete_ref", "delete_idle_branch", "remove_schema", "remove_spec"]
+Action = Literal["edit_parent", "remove_snapshot", "delete_ref", "delete_idle_branch", "delete_paths", "remove_schema", "remove_spec"]
 EDIT_PARENT: Action = "edit_parent"
 REMOVE_SNAPSHOT: Action = "remove_snapshot"
 DELETE_REF: Action = "delete_ref"
 DELETE_IDLE_BRANCH: Action = "delete_idle_branch"
+DELETE_PATHS: Action = "delete_paths"
 REMOVE_SCHEMA: Action = "remove_schema"
 REMOVE_SPEC: Action = "remove_spec"
 PRUNING: frozenset[Action] = frozenset({REMOVE_SCHEMA, REMOVE_SPEC})
+# Edits of branches by requests that are never half made. They can be undone in all lakes.
+BRANCH_EDITS: frozenset[Action] = frozenset({DELETE_IDLE_BRANCH, DELETE_PATHS})
 # Edits that release no files in their plan. Later plans collect what a deleted branch alone kept.
-WITHOUT_FILES: frozenset[Action] = frozenset({REMOVE_SCHEMA, REMOVE_SPEC, DELETE_IDLE_BRANCH})
+WITHOUT_FILES: frozenset[Action] = PRUNING | BRANCH_EDITS
 # Property of a branch that is never deleted as idle: the reason.
 PROTECTED = "protected"
+# Property of a branch whose paths are not deleted by commits: the reason.
+UNEDITABLE = "uneditable"
 ExpiryVerdict = Literal["done", "absent", "changed", "denied", "failed"]
 
 
@@ -130,12 +135,14 @@ class ExpiryAction:
     """Planned history edit, one row of `expiry_plan`.
 
     Attributes:
-        snapshot_id: Snapshot to edit or remove. For `delete_ref` and `delete_idle_branch`, the head
-            of the ref. For `remove_schema` and `remove_spec`, the id of the schema or partition spec.
+        snapshot_id: Snapshot to edit or remove. For `delete_ref`, `delete_idle_branch` and
+            `delete_paths`, the head of the ref. For `remove_schema` and `remove_spec`, the id of the
+            schema or partition spec.
         old_parent_id: Parent replaced by `edit_parent`. It is compared before the edit, and
             restored by `undo`. In Icechunk, also the parent of a removed snapshot.
         details: JSON that `undo` needs. For Icechunk 2, the snapshot's entry in `repo`. For
-            `delete_idle_branch`, the properties of the branch.
+            `delete_idle_branch`, the properties of the branch. For `delete_paths`, the number of
+            paths and bytes, the rules, and the table with the paths.
     """
 
     action: Action
@@ -522,6 +529,38 @@ class BranchLake(Lake, Protocol):
         ...
 
 
+@runtime_checkable
+class PathLake(Lake, Protocol):
+    """Lake that can delete paths of a branch by one commit, and revert it.
+
+    `freeze` sets the property `UNEDITABLE` of branches without such commits.
+    """
+
+    def delete_paths(
+        self, plan_id: str, actions: Sequence[ExpiryAction], read_paths: Callable[[ExpiryAction], Sequence[str]]
+    ) -> Iterator[ExpiryOutcome]:
+        """Delete the planned paths of branches that still have the planned head.
+
+        Readers of a branch see all its deletions or none.
+
+        Args:
+            plan_id: Recorded in the commits.
+            read_paths: Returns the paths of an action.
+
+        Yields:
+            One outcome per action, as `expire` does.
+        """
+        ...
+
+    def restore_paths(self, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Revert the commits of a plan on their branches.
+
+        Yields:
+            One outcome per action, as `undo` does.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryPublication:
     """Result of a publication of the history.
@@ -736,6 +775,11 @@ def as_reversible(lake: Lake) -> ReversibleLake | None:
 def as_branch_lake(lake: Lake) -> BranchLake | None:
     """Return the lake if its idle branches can be deleted."""
     return lake if isinstance(lake, BranchLake) else None
+
+
+def as_path_lake(lake: Lake) -> PathLake | None:
+    """Return the lake if it can delete paths of its branches by commits."""
+    return lake if isinstance(lake, PathLake) else None
 
 
 def as_history_publisher(lake: Lake) -> HistoryPublisher | None:

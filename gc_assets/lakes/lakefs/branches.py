@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lakefs_sdk.api.branches_api import BranchesApi
 from lakefs_sdk.api.repositories_api import RepositoriesApi
@@ -20,16 +20,18 @@ from lakefs_sdk.models.branch_creation import BranchCreation
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.idle_branches import MAIN, IdleRule, find_rule
 from gc_assets.lakes.lakefs.client import OPTIONS, PAGE, RepositoryClient, Server, describe_error, is_of_server
-from gc_assets.lakes.protocol import PROTECTED, ExpiryAction, ExpiryOutcome, ExpiryVerdict, Ref
+from gc_assets.lakes.protocol import PROTECTED, UNEDITABLE, ExpiryAction, ExpiryOutcome, ExpiryVerdict, Ref
 
 _DENIED: Final = (401, 403, 412)  # 412: a hook refused it
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 # Syntax of patterns that is not evaluated here. A rule with it protects all branches.
 _UNKNOWN_SYNTAX: Final = frozenset("{}[]\\")
-_UNCOMMITTED: Final = "it has uncommitted changes"
+UNCOMMITTED: Final = "it has uncommitted changes"
+READ_ONLY: Final = "the repository is read-only"
 _UNEXAMINED: Final = "no rule of delete_idle matched it when the refs were frozen"
-_Verdict = tuple[ExpiryVerdict, str | None]
+_Result = TypeVar("_Result")
+Verdict = tuple[ExpiryVerdict, str | None]
 
 
 class BranchClient(RepositoryClient):
@@ -79,20 +81,25 @@ class BranchClient(RepositoryClient):
         """Delete a branch, and return the error of the server, if any."""
         return self._try(f"deletion of branch {branch}", lambda: BranchesApi(self._api).delete_branch(self._name, branch, **OPTIONS))
 
-    def create_branch(self, branch: str, commit: str) -> ApiException | None:
+    def create_branch(self, branch: str, commit: str, *, hidden: bool = False) -> ApiException | None:
         """Create a branch at a commit, and return the error of the server, if any."""
-        creation = BranchCreation(name=branch, source=commit)
+        creation = BranchCreation(name=branch, source=commit, hidden=hidden)
         return self._try(f"creation of branch {branch}", lambda: BranchesApi(self._api).create_branch(self._name, creation, **OPTIONS))
 
     def _try(self, what: str, call: Callable[[], object]) -> ApiException | None:
-        def send() -> ApiException | None:
+        found = self._send(what, call)
+        return found if isinstance(found, ApiException) else None
+
+    def _send(self, what: str, call: Callable[[], _Result]) -> _Result | ApiException:
+        """Return the response, or the error of the server."""
+
+        def send() -> _Result | ApiException:
             try:
-                call()
+                return call()
             except ApiException as error:
                 if (error.status or 0) >= 500:  # it may have been made
                     raise
                 return error
-            return None
 
         return self._call(what, send)
 
@@ -122,12 +129,14 @@ class Protection:
 
     def find_reason(self, branch: str) -> str | None:
         """Return why a branch is never deleted as idle, or None."""
-        if self.error is not None:
-            return f"its protection cannot be read: {self.error}"
         if branch == self.default:
             return "it is the default branch of the repository"
-        if branch == MAIN:
-            return "it is the main branch"
+        return "it is the main branch" if branch == MAIN and self.error is None else self.find_block(branch)
+
+    def find_block(self, branch: str) -> str | None:
+        """Return why no commit is made on a branch, or None. The default branch may be edited."""
+        if self.error is not None:
+            return f"its protection cannot be read: {self.error}"
         if branch not in self.visible:
             return "it is hidden"
         rule = next((pattern for pattern in self.patterns if _is_protected(pattern, branch)), None)
@@ -139,9 +148,15 @@ def _is_protected(pattern: str, branch: str) -> bool:
 
 
 def protect_branches(
-    client: BranchClient, refs: Sequence[Ref], rules: Sequence[IdleRule], staged: Iterable[str | None], *, read_only: bool
+    client: BranchClient,
+    refs: Sequence[Ref],
+    rules: Sequence[IdleRule],
+    staged: Iterable[str | None],
+    has_lifecycle: Callable[[str], bool] = lambda _: False,
+    *,
+    read_only: bool,
 ) -> tuple[Ref, ...]:
-    """Return the refs with the reason for which a branch is never deleted as idle.
+    """Return the refs with the reasons for which a branch is never deleted as idle, or not edited.
 
     Args:
         client: Client of the repository.
@@ -149,26 +164,34 @@ def protect_branches(
         rules: Rules for idle branches. Only branches with a rule are examined, and all others are
             protected, because a rule may be added before the refs are frozen again.
         staged: Branches with staged objects.
+        has_lifecycle: Returns True for a branch whose paths lifecycle rules may delete by a commit.
         read_only: True if the repository is read-only.
     """
-    protection, changed = Protection.read(client) if rules else Protection(), set(staged)
-
-    def find_reason(branch: str) -> str | None:
-        if find_rule(rules, branch) is None:
-            return _UNEXAMINED
-        reason = "the repository is read-only" if read_only else protection.find_reason(branch)
-        return reason or (_UNCOMMITTED if branch in changed else _find_changes(client, branch))
+    changed = set(staged)
+    is_examined = any(ref.ref_type == "branch" and (find_rule(rules, ref.ref_name) or has_lifecycle(ref.ref_name)) for ref in refs)
+    protection = Protection.read(client) if is_examined else Protection()
 
     def mark(ref: Ref) -> Ref:
-        reason = find_reason(ref.ref_name) if ref.ref_type == "branch" else None
-        return ref if reason is None else replace(ref, properties={**ref.properties, PROTECTED: reason})
+        if ref.ref_type != "branch":
+            return ref
+        name, reasons, blocks = ref.ref_name, dict[str, str | None]({PROTECTED: _UNEXAMINED}), dict[str, Callable[[str], str | None]]()
+        if find_rule(rules, name) is not None:
+            blocks[PROTECTED] = protection.find_reason
+        if has_lifecycle(name):
+            blocks[UNEDITABLE] = protection.find_block
+        reasons |= {key: READ_ONLY if read_only else find(name) for key, find in blocks.items()}
+        if None in reasons.values():
+            changes = UNCOMMITTED if name in changed else _find_changes(client, name)
+            reasons = {key: reason or changes for key, reason in reasons.items()}
+        found = {key: reason for key, reason in reasons.items() if reason is not None}
+        return replace(ref, properties={**ref.properties, **found}) if found else ref
 
     return tuple(map(mark, refs))
 
 
 def _find_changes(client: BranchClient, branch: str) -> str | None:
     try:
-        return _UNCOMMITTED if client.has_changes(branch) else None
+        return UNCOMMITTED if client.has_changes(branch) else None
     except LakeUnreadable as error:
         return f"its changes cannot be read: {error}"
 
@@ -176,15 +199,15 @@ def _find_changes(client: BranchClient, branch: str) -> str | None:
 def delete_branches(client: BranchClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
     """Delete branches without changes that have the planned heads. Yield one outcome each."""
     protection = Protection.read(client)
-    yield from _edit(actions, lambda action: _delete(client, protection, action))
+    yield from edit_each(actions, lambda action: _delete(client, protection, action))
 
 
 def create_branches(client: BranchClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
     """Create deleted branches at their old heads. Yield one outcome each."""
-    yield from _edit(actions, lambda action: _create(client, action))
+    yield from edit_each(actions, lambda action: _create(client, action))
 
 
-def _edit(actions: Sequence[ExpiryAction], edit: Callable[[ExpiryAction], _Verdict]) -> Iterator[ExpiryOutcome]:
+def edit_each(actions: Sequence[ExpiryAction], edit: Callable[[ExpiryAction], Verdict]) -> Iterator[ExpiryOutcome]:
     for action in actions:
         try:
             verdict, error = edit(action)
@@ -193,11 +216,11 @@ def _edit(actions: Sequence[ExpiryAction], edit: Callable[[ExpiryAction], _Verdi
         yield ExpiryOutcome(action, verdict, error)
 
 
-def _delete(client: BranchClient, protection: Protection, action: ExpiryAction) -> _Verdict:
+def _delete(client: BranchClient, protection: Protection, action: ExpiryAction) -> Verdict:
     name = str(action.ref_name)
     if client.find_head(name) is None:
         return "absent", None
-    reason = protection.find_reason(name) or (_UNCOMMITTED if client.has_changes(name) else None)
+    reason = protection.find_reason(name) or (UNCOMMITTED if client.has_changes(name) else None)
     if reason is not None:
         return "changed", f"branch {name} is kept: {reason}"
     head = client.find_head(name)
@@ -210,14 +233,14 @@ def _delete(client: BranchClient, protection: Protection, action: ExpiryAction) 
         return "done", None
     if error.status == _NOT_FOUND and is_of_server(error):
         return "absent", None
-    return _describe_refusal(f"branch {name} cannot be deleted", error)
+    return describe_refusal(f"branch {name} cannot be deleted", error)
 
 
-def _create(client: BranchClient, action: ExpiryAction) -> _Verdict:
+def _create(client: BranchClient, action: ExpiryAction) -> Verdict:
     name, head = str(action.ref_name), action.snapshot_id
     error = client.create_branch(name, head)
     if error is not None and error.status != _CONFLICT:
-        return _describe_refusal(f"branch {name} cannot be created at commit {head}", error)
+        return describe_refusal(f"branch {name} cannot be created at commit {head}", error)
     found = client.find_head(name)
     if found == head:
         return "done" if error is None else "absent", None
@@ -225,7 +248,7 @@ def _create(client: BranchClient, action: ExpiryAction) -> _Verdict:
     return "changed", f"{used}; create a branch with another name at commit {head}"
 
 
-def _describe_refusal(problem: str, error: ApiException) -> _Verdict:
+def describe_refusal(problem: str, error: ApiException) -> Verdict:
     found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
     if error.status in _DENIED:
         return "denied", f"{found}; give the collector's user the permissions that docs/lakefs.md lists"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
@@ -63,6 +63,10 @@ class LakeFsLakeConfig(LakeConfig):
     secret_access_key: SecretStr
     retention: LakeFsRetention = Field(default_factory=lambda: LakeFsRetention())
     rules: str | None = Field(default=None, description="A JSON file with lifecycle rules by path prefix. Every run reads it.")
+    lifecycle: Literal["address", "commit"] = Field(
+        default="address",
+        description="What lifecycle rules do: `address` collects files that commits still name, `commit` deletes paths on branches.",
+    )
     publish_results: bool = Field(
         default=False, description="Whether runs write the objects that lifecycle rules release to _lakefs/retention/lc/ in the namespace."
     )
@@ -80,9 +84,17 @@ class LakeFsLakeConfig(LakeConfig):
 
     recheck_deduplicated = RenamedAttribute("verify_deduplicated")
 
+    @model_validator(mode="after")
+    def _results_need_addresses(self) -> LakeFsLakeConfig:
+        if self.lifecycle == "commit" and self.publish_results:
+            raise ValueError("publish_results requires `lifecycle: address`, because `lifecycle: commit` releases no objects")
+        return self
+
     def policy(self) -> dict[str, Any]:
         found = self.model_dump(mode="json", exclude={"access_key_id", "secret_access_key", "publish_results"})
         found["recheck_deduplicated"] = found.pop("verify_deduplicated")  # its name in the digests up to 0.3
+        if self.lifecycle == "address":  # as in the digests of releases without this option
+            del found["lifecycle"]
         return found
 
     def catalog_location(self) -> tuple[str, str]:
@@ -164,4 +176,20 @@ class LakeFsLakeConfig(LakeConfig):
 
     @property
     def has_lifecycle(self) -> bool:
-        return self.rules is not None
+        return self.rules is not None and self.lifecycle == "address"
+
+    @property
+    def has_commit_rules(self) -> bool:
+        """True if lifecycle rules delete paths by commits."""
+        return self.rules is not None and self.lifecycle == "commit"
+
+    def commit_rule_filter(self) -> Callable[[str], bool]:
+        """Return a function that checks if rules may delete paths of a branch by a commit.
+
+        Raises:
+            UsageError: If the file with the rules cannot be read or is invalid.
+        """
+        rules = [] if self.rules is None or not self.has_commit_rules else read_rules(self.rules).values()
+        enabled = [rule for rule in rules if rule.enabled]
+        named = {branch for rule in enabled for branch in rule.branch_days}
+        return lambda branch: branch in named or any(rule.days is not None for rule in enabled)

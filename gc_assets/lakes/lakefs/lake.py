@@ -12,7 +12,7 @@ read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -33,6 +33,7 @@ from gc_assets.lakes.lakefs.addresses import DATA, METADATA, RESULTS, Roots, pos
 from gc_assets.lakes.lakefs.branches import BranchClient, create_branches, delete_branches, protect_branches
 from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
+from gc_assets.lakes.lakefs.lifecycle_commits import PathClient, delete_paths, restore_paths
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
 from gc_assets.lakes.lakefs.namespaces import find_incomparable, find_overlap, namespace_location, refuse_overlap
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
@@ -138,8 +139,8 @@ class LakeFsLake:
         rules = client.retention_rules() if self._config.retention.source == "server" else None
         min_age = client.link_expiry() + LINK_MARGIN
         refs, sources, staged = self._read_consistent(client, repository, location, rules)
-        changed = [item.branch for item in staged]
-        refs = protect_branches(self._branch_client(), refs, self._config.idle_rules, changed, read_only=repository.read_only)
+        changed, has_rule = [item.branch for item in staged], self._config.commit_rule_filter()
+        refs = protect_branches(self._branch_client(), refs, self._config.idle_rules, changed, has_rule, read_only=repository.read_only)
         roots = Roots.of(location, self._storages, is_renamed=self._is_renamed)
         return FrozenRefs(
             lake=self.name,
@@ -201,12 +202,25 @@ class LakeFsLake:
         """Create deleted branches at their old heads."""
         yield from create_branches(self._branch_client(), actions)
 
+    def delete_paths(
+        self, plan_id: str, actions: Sequence[ExpiryAction], read_paths: Callable[[ExpiryAction], Sequence[str]]
+    ) -> Iterator[ExpiryOutcome]:
+        """Delete paths that lifecycle rules release, by one commit on each branch."""
+        yield from delete_paths(self._path_client(), plan_id, actions, read_paths)
+
+    def restore_paths(self, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Revert the commits of a plan."""
+        yield from restore_paths(self._path_client(), plan_id, actions)
+
     @property
     def _is_renamed(self) -> bool:
         return self._config.location is not None
 
     def _branch_client(self) -> BranchClient:
         return BranchClient(self._server(), self._config.repository)
+
+    def _path_client(self) -> PathClient:
+        return PathClient(self._server(), self._config.repository)
 
     def _server(self) -> Server:
         config = self._config

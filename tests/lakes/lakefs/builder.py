@@ -7,8 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.lakes.lakefs.fake_server import Branch, Commit, FakeObject, FakeRepository
-from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
+from tests.lakes.lakefs.fake_server import Branch, FakeObject, FakeRepository
 
 XID_DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
@@ -26,7 +25,6 @@ class RepositoryBuilder:
         self.repository = FakeRepository(name, folder / name)
         self.now = now
         self._count = 0
-        self._written: dict[str, datetime] = {}
         (self.repository.namespace / "data").mkdir(parents=True, exist_ok=True)
         self.repository.branches["main"] = Branch(self.record("first", [], {}))
 
@@ -38,7 +36,7 @@ class RepositoryBuilder:
         """Write a file into the storage and return its key."""
         self._count += 1
         key = f"data/{xid(self.now)}/{name or xid(self.now, self._count)}"
-        self._written[key] = self.now
+        self.repository.written[key] = self.now
         path = self.namespace / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -77,21 +75,8 @@ class RepositoryBuilder:
 
     def record(self, name: str, parents: list[str], tree: dict[str, str], **summary: Any) -> str:
         """Write a commit with its metadata."""
-        entries = [
-            Entry(path, address, 1, self._written.get(address, self.now), 2 if "://" in address else 1)
-            for path, address in sorted(tree.items())
-        ]
-        metarange = ""
-        if entries:
-            ranges = []
-            for first in range(0, len(entries), 3):  # small ranges, so that commits share them
-                part = entries[first : first + 3]
-                range_id = self.repository.write_metadata(range_table(part))
-                ranges.append((range_id, part[0].path.encode(), part[-1].path.encode(), len(part)))
-            metarange = self.repository.write_metadata(metarange_table(ranges))
-        self.repository.commits[name] = Commit(name, parents, int(self.now.timestamp()), metarange, **summary)
-        self.repository.trees[name] = {path: self._fake_object(path, address) for path, address in tree.items()}
-        return name
+        objects = {path: self._fake_object(path, address) for path, address in tree.items()}
+        return self.repository.record(name, parents, objects, self.now, **summary)
 
     def rules(self, default: int, **branches: int) -> None:
         rows = [{"branch_id": name, "retention_days": days} for name, days in branches.items()]

@@ -8,6 +8,7 @@ It responds to unknown requests with 501, so that no test passes without a respo
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import re
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -24,7 +27,17 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.lakes.lakefs.tables import Table, encode_value, metarange_record, number, table, text
+from tests.lakes.lakefs.tables import (
+    Entry,
+    Table,
+    encode_value,
+    metarange_record,
+    metarange_table,
+    number,
+    range_table,
+    table,
+    text,
+)
 
 HEXADECIMAL = re.compile(r"[a-fA-F0-9]{1,64}")
 KEY_ID, SECRET = "AKIAIOSFOLKFSSAMPLES", "not-a-real-secret-but-searched-for-in-every-output"
@@ -42,6 +55,7 @@ class Commit:
     generation: int = 1
     message: str = ""
     nanos: int = 0
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -91,6 +105,8 @@ class FakeRepository:
     prefix_wins: bool = False
     # Ids of an existing dump in the namespace. If None, each request writes a new one.
     dumped: dict[str, str] | None = None
+    # Time of the entries of an address in ranges, if it is not that of their commit.
+    written: dict[str, datetime] = field(default_factory=dict)
 
     def resolve(self, ref: str) -> dict[str, FakeObject] | None:
         """Return the objects of a commit, branch or tag, in the order of `resolve_ref.go`.
@@ -130,6 +146,45 @@ class FakeRepository:
         (folder / table.object_id).write_bytes(table)
         return table.object_id
 
+    def record(self, name: str, parents: list[str], tree: dict[str, FakeObject], now: datetime, **summary: Any) -> str:
+        """Write a commit with its metadata."""
+        entries = [
+            Entry(path, item.address, 1, self.written.get(item.address, now), 2 if item.is_full else 1)
+            for path, item in sorted(tree.items())
+        ]
+        metarange = ""
+        if entries:
+            ranges = []
+            for first in range(0, len(entries), 3):  # small ranges, so that commits share them
+                part = entries[first : first + 3]
+                range_id = self.write_metadata(range_table(part))
+                ranges.append((range_id, part[0].path.encode(), part[-1].path.encode(), len(part)))
+            metarange = self.write_metadata(metarange_table(ranges))
+        self.commits[name] = Commit(name, parents, int(now.timestamp()), metarange, **summary)
+        self.trees[name] = dict(tree)
+        return name
+
+    def log(self, ref: str) -> list[Commit]:
+        """Return the commits of the first-parent line of a branch or commit, newest first."""
+        found, commit = [], self.commits.get(self.branches[ref].head if ref in self.branches else ref)
+        while commit is not None:
+            found.append(commit)
+            commit = self.commits[commit.parents[0]] if commit.parents else None
+        return found
+
+    def is_protected(self, branch: str) -> bool:
+        return any(fnmatchcase(branch, pattern) for pattern in self.protected)
+
+    def changes(self, branch: str) -> dict[str, str]:
+        """Return the type of each uncommitted change by path."""
+        held = self.branches[branch]
+        before = self.trees[held.head]
+        return {
+            path: "removed" if item is None else "changed" if path in before else "added"
+            for path, item in sorted(held.staged.items())
+            if (path in before if item is None else item.is_change)
+        }
+
     def dump(self) -> dict[str, str]:
         if self.dumped is not None:
             return self.dumped
@@ -145,6 +200,7 @@ class FakeRepository:
     def _commit(self, commit: Commit) -> bytes:
         moment = number(1, commit.created) + (number(2, commit.nanos) if commit.nanos else b"")
         out = text(1, commit.id) + text(2, "tester") + text(3, commit.message) + text(4, moment) + text(5, commit.metarange_id)
+        out += b"".join(text(6, text(1, key) + text(2, value)) for key, value in sorted(commit.metadata.items()))
         out += b"".join(text(7, parent) for parent in commit.parents)
         return out + (number(8, commit.version) if commit.version else b"") + number(9, commit.generation)
 
@@ -190,6 +246,8 @@ class FakeServer:
         self.grace_period = 86_400
         self.page = 1000
         self.date: str | None = None
+        # Time of commits by requests. If None, that of the clock.
+        self.now: datetime | None = None
         self.installation: str | None = None
         self.tasks: dict[str, dict[str, str] | None] = {}
         self.pages_of_uncommitted: list[tuple[str, str]] | None = None
@@ -232,6 +290,7 @@ class FakeServer:
                 return 200, self._describe(repository)
             case "GET", ["branches"]:
                 shown = {n: b for n, b in repository.branches.items() if not b.hidden or query.get("show_hidden") in TRUE}
+                shown = {n: b for n, b in shown.items() if n.startswith(query.get("prefix", ""))}
                 return 200, self._paginate({n: {"id": n, "commit_id": b.head} for n, b in shown.items()}, query)
             case "POST", ["branches"]:
                 return self._create_branch(repository, body)
@@ -239,6 +298,10 @@ class FakeServer:
                 return self._branch(repository, method, name)
             case "GET", ["branches", name, "diff"]:
                 return self._diff(repository, name)
+            case "POST", ["branches", name, *action] if name in repository.branches:
+                return self._edit_branch(repository, name, "/".join(action), body)
+            case "GET", ["refs", ref, "commits"]:
+                return self._log(repository, ref, query)
             case "GET", ["settings", "branch_protection"]:
                 return 200, [{"pattern": pattern} for pattern in repository.protected]
             case "GET", ["tags"]:
@@ -278,7 +341,7 @@ class FakeServer:
         if method == "GET":
             return 200, {"id": name, "commit_id": repository.branches[name].head}
         if name == repository.default_branch:
-            return 400, {"message": "cannot delete repository default branch"}
+            return 403, {"message": "cannot delete repository default branch"}
         del repository.branches[name]
         return 204, b""
 
@@ -286,19 +349,85 @@ class FakeServer:
         if body["name"] in repository.branches:
             return 409, {"message": "branch already exists: not unique"}
         if body["source"] not in repository.trees:
-            return 404, {"message": "source not found"}
-        repository.branches[body["name"]] = Branch(body["source"])
+            return 404, {"message": f"source reference '{body['source']}': not found"}
+        repository.branches[body["name"]] = Branch(body["source"], bool(body.get("hidden")))
         return 201, body["source"].encode()
+
+    def _edit_branch(self, repository: FakeRepository, name: str, action: str, body: Mapping[str, Any]) -> Answer:
+        branch = repository.branches[name]
+        tree = repository.trees[branch.head]
+        if action == "objects/delete":
+            return self._delete_objects(repository, name, body["paths"])
+        if action == "commits":
+            if repository.is_protected(name):
+                return 403, {"message": "cannot commit to protected branch"}
+            if not repository.changes(name):
+                return 400, {"message": "commit: no changes"}
+            staged = repository.resolve(name) or {}
+            return self._add_commit(repository, name, staged, body["message"], body.get("metadata") or {})
+        if action not in {"cherry-pick", "revert"}:
+            return 501, {"message": "unknown to the fake server"}
+        commit = repository.commits.get(body["ref"])
+        if commit is None:
+            return 404, {"message": f"get commit from ref {body['ref']}: not found"}
+        if repository.changes(name):
+            return 400, {"message": "uncommitted changes (dirty branch)"}
+        before, after = repository.trees[commit.parents[0]], repository.trees[commit.id]
+        base, source = (before, after) if action == "cherry-pick" else (after, before)
+        merged = _merge(base, source, tree)
+        if merged is None:
+            return 409, {"message": "update branch: conflict found"}
+        if action == "cherry-pick":  # the commit may be empty
+            origin = {"cherry-pick-origin": commit.id, "cherry-pick-committer": "tester"}
+            metadata = (body.get("commit_overrides") or {}).get("metadata") or commit.metadata
+            return self._add_commit(repository, name, merged, commit.message, metadata | origin)
+        if merged == tree:
+            return 400, {"message": "update branch: no changes"}
+        self._add_commit(repository, name, merged, f"Revert {commit.id}", {})
+        return 204, b""
+
+    def _delete_objects(self, repository: FakeRepository, name: str, paths: list[str]) -> Answer:
+        if len(paths) > 1000:
+            return 400, {"message": "request size exceeded, max paths is set to 1000"}
+        branch = repository.branches[name]
+        if repository.is_protected(name):
+            message = "cannot write to protected branch"
+            return 200, {"errors": [{"status_code": 403, "message": message, "path": path} for path in paths]}
+        for path in paths:
+            branch.staged.pop(path, None)
+            if path in repository.trees[branch.head]:
+                branch.staged[path] = None
+        return 200, {"errors": []}
+
+    def _add_commit(
+        self, repository: FakeRepository, name: str, tree: dict[str, FakeObject], message: str, metadata: dict[str, str]
+    ) -> Answer:
+        branch = repository.branches[name]
+        commit_id = hashlib.sha256(f"{len(repository.commits)} {branch.head} {message} {metadata}".encode()).hexdigest()
+        now = self.now or datetime.now(UTC)
+        repository.record(commit_id, [branch.head], tree, now, message=message, metadata=dict(metadata))
+        branch.head = commit_id
+        branch.staged.clear()
+        return 201, _describe_commit(repository.commits[commit_id])
+
+    def _log(self, repository: FakeRepository, ref: str, query: Mapping[str, str]) -> Answer:
+        if ref not in repository.branches and ref not in repository.commits:
+            return 404, {"message": "ref: not found"}
+        commits = repository.log(ref)
+        ids = [commit.id for commit in commits]
+        start = ids.index(query["after"]) + 1 if query.get("after") else 0
+        page = commits[start : start + min(int(query.get("amount", "100")), self.page)]
+        more = start + len(page) < len(commits)
+        pagination = {"has_more": more, "max_per_page": 1000, "next_offset": page[-1].id if more else "", "results": len(page)}
+        return 200, {"pagination": pagination, "results": [_describe_commit(commit) for commit in page]}
 
     def _diff(self, repository: FakeRepository, name: str) -> Answer:
         if name not in repository.branches:
             return 404, {"message": "branch not found"}
-        branch = repository.branches[name]
-        changed = [path for path, item in sorted(branch.staged.items()) if item is None or item.is_change]
-        before = repository.trees[branch.head]
-        types = {path: "removed" if branch.staged[path] is None else "changed" if path in before else "added" for path in changed}
-        rows = [{"path": path, "path_type": "object", "type": kind} for path, kind in types.items()]
-        return 200, {"pagination": _page(changed, "", 1000)[1], "results": rows}
+        types = repository.changes(name)
+        sizes = {path: item.size_bytes for path, item in repository.branches[name].staged.items() if item is not None}
+        rows = [{"path": path, "path_type": "object", "size_bytes": sizes.get(path, 0), "type": kind} for path, kind in types.items()]
+        return 200, {"pagination": _page(list(types), "", 1000)[1], "results": rows}
 
     def _objects(self, repository: FakeRepository, ref: str, query: Mapping[str, str]) -> Answer:
         seen = repository.resolve(ref)
@@ -334,6 +463,39 @@ class FakeServer:
         if body.get("continuation_token"):
             return 400, {"message": "invalid continuation token"}
         return 201, {"run_id": run_id, "gc_uncommitted_location": repository.prepare_uncommitted(run_id)}
+
+
+def _merge(
+    base: Mapping[str, FakeObject], source: Mapping[str, FakeObject], destination: Mapping[str, FakeObject]
+) -> dict[str, FakeObject] | None:
+    """Return the three-way merge, or None for a conflict. Objects of builders differ by their addresses only."""
+    found: dict[str, FakeObject] = {}
+    for path in sorted({*base, *source, *destination}):
+        old, theirs, ours = (_identity(tree.get(path)) for tree in (base, source, destination))
+        if theirs not in {old, ours} and ours != old:
+            return None
+        item = (source if ours == old else destination).get(path)
+        if item is not None:
+            found[path] = item
+    return found
+
+
+def _identity(item: FakeObject | None) -> tuple[object, ...] | None:
+    return None if item is None else (item.address, item.size_bytes, item.checksum)
+
+
+def _describe_commit(commit: Commit) -> dict[str, Any]:
+    return {
+        "committer": "tester",
+        "creation_date": commit.created,
+        "generation": commit.generation,
+        "id": commit.id,
+        "message": commit.message,
+        "meta_range_id": commit.metarange_id,
+        "metadata": commit.metadata,
+        "parents": commit.parents,
+        "version": commit.version,
+    }
 
 
 def _page(names: list[str], after: str, amount: int) -> tuple[list[str], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from lakefs_sdk.models.tag_creation import TagCreation
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
-from tests.lakes.lakefs.recordings import NAMES, Recording
+from tests.lakes.lakefs.recordings import DATA, NAMES, Recording
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -134,6 +135,54 @@ def test_commit_id_prefix_precedes_branch_name_on_old_servers_only(tmp_path: Pat
     assert repository.resolve(f"{commit}$") is None
     builder.record("fade" + "1" * 60, ["main-0"], {})
     assert set(repository.resolve("fade") or ()) == set(repository.resolve("fade$") or ()) == {"staged"}
+
+
+def test_edits_of_branches_have_the_recorded_responses(tmp_path: Path) -> None:
+    """Ids of commits differ, so each recorded id is replaced by that of the same commit here."""
+    builder = RepositoryBuilder(tmp_path, datetime(2026, 1, 1, tzinfo=UTC), "edits")
+    server = FakeServer(builder.repository)
+    exchanges = json.loads((DATA / "edits.json").read_text())
+    created = next(row for exchange in exchanges for row in _commits(exchange["response"]["body"]) if not row["parents"])
+    ids = {created["id"]: "first"}  # recorded and own id
+    for exchange in exchanges:
+        request, response = exchange["request"], exchange["response"]
+        path, query = request["path"].removeprefix("/api/v1"), {key: str(value) for key, value in request["query"].items()}
+        if path.endswith("/objects"):
+            builder.stage("main", query["path"])
+            continue
+        if path.endswith("/branch_protection"):
+            builder.repository.protected = [rule["pattern"] for rule in response["body"]]
+        body = _rename(request.get("body") or {}, ids)
+        if isinstance(body.get("paths"), int):
+            body["paths"] = [str(number) for number in range(body["paths"])]
+        status, found = server.answer(request["method"], path, _rename(query, ids), body)
+        found = found.decode() if isinstance(found, bytes) else found
+        if isinstance(found, dict) and "id" in found and "parents" in found:
+            ids[response["body"]["id"]] = found["id"]
+            ids.setdefault(response["body"]["parents"][0], found["parents"][0])  # of a revert, whose response has no id
+        assert (request, status, _comparable(found)) == (request, response["status"], _comparable(_rename(response["body"], ids)))
+    assert len(exchanges) > 35
+
+
+def _commits(body: Any) -> list[dict[str, Any]]:
+    return [row for row in body.get("results", ()) if "parents" in row] if isinstance(body, dict) else []
+
+
+def _rename(body: Any, ids: dict[str, str]) -> Any:
+    text = json.dumps(body)
+    for recorded, own in ids.items():
+        text = text.replace(recorded, own)
+    return json.loads(text)
+
+
+def _comparable(body: Any) -> Any:
+    """Return a response without times, ids of metaranges, and what the fake server does not model."""
+    if isinstance(body, list):
+        return [_comparable(item) for item in body]
+    if not isinstance(body, dict):
+        return body
+    unknown = {"creation_date", "generation", "meta_range_id"} | ({"committer", "message", "version"} if body.get("parents") == [] else set())
+    return {key: _comparable(value) for key, value in body.items() if key not in unknown}
 
 
 def test_unknown_requests_are_refused(served: tuple[Recording, ApiClient]) -> None:

@@ -1,0 +1,231 @@
+"""Delete paths of branches by commits, and revert these commits.
+
+lakeFS has no request that changes a branch only if it has a given head. The paths are therefore
+deleted on a hidden branch at the planned head, and its only commit is cherry-picked. The server then
+deletes all paths or none: a path that changed since the planned head is a conflict. The commit on
+the branch records the plan, so that another apply and an undo find it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+
+from lakefs_sdk.api.branches_api import BranchesApi
+from lakefs_sdk.api.commits_api import CommitsApi
+from lakefs_sdk.api.objects_api import ObjectsApi
+from lakefs_sdk.api.refs_api import RefsApi
+from lakefs_sdk.exceptions import ApiException
+from lakefs_sdk.models.cherry_pick_creation import CherryPickCreation
+from lakefs_sdk.models.commit_creation import CommitCreation
+from lakefs_sdk.models.commit_overrides import CommitOverrides
+from lakefs_sdk.models.path_list import PathList
+from lakefs_sdk.models.revert_creation import RevertCreation
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.units import count_of
+from gc_assets.lakes.lakefs.branches import UNCOMMITTED, BranchClient, Protection, Verdict, describe_refusal, edit_each
+from gc_assets.lakes.lakefs.client import OPTIONS, PAGE, describe_error
+from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
+
+_log = logging.getLogger(__name__)
+# Names of the temporary branches. No user may choose such a name.
+TEMPORARY: Final = "gc-assets-lifecycle-"
+_TEMPORARY_NAME: Final = re.compile(TEMPORARY + "[0-9a-f]{16}")
+# Metadata of the commits.
+PLAN: Final = "gc-assets.plan"
+BRANCH: Final = "gc-assets.branch"
+PATHS: Final = "gc-assets.paths"
+RULES: Final = "gc-assets.rules"
+# The server's limits.
+_BATCH: Final = 1000
+_CONFLICT: Final = 409
+_NO_CHANGES: Final = "no changes"
+
+
+class PathClient(BranchClient):
+    """Client that deletes paths of branches and commits. As for branches, no request is repeated."""
+
+    def temporary_branches(self) -> list[str]:
+        """Return the names of existing temporary branches."""
+        api = BranchesApi(self._api)
+        pages = self._pages(
+            "temporary branches",
+            lambda after: api.list_branches(self._name, prefix=TEMPORARY, after=after, amount=PAGE, show_hidden=True, **OPTIONS),
+        )
+        return [item.id for page in pages for item in page if _TEMPORARY_NAME.fullmatch(item.id)]
+
+    def delete_objects(self, branch: str, paths: Sequence[str]) -> ApiException | None:
+        """Stage the deletion of at most 1,000 paths, and return an error of the server, if any."""
+        found: Any = self._send(
+            f"deletion of {count_of(len(paths), 'path')}",
+            lambda: ObjectsApi(self._api).delete_objects(self._name, branch, PathList(paths=list(paths)), **OPTIONS),
+        )
+        if isinstance(found, ApiException) or not found.errors:
+            return found if isinstance(found, ApiException) else None
+        first = found.errors[0]
+        return ApiException(status=first.status_code, reason=f"{first.path}: {first.message}")
+
+    def commit(self, branch: str, message: str, metadata: Mapping[str, str]) -> str | ApiException:
+        """Commit the staged changes. Return the id of the commit, or the error of the server."""
+        creation = CommitCreation(message=message, metadata=dict(metadata))
+        found: Any = self._send(
+            f"commit on {branch}", lambda: CommitsApi(self._api).commit(self._name, branch, commit_creation=creation, **OPTIONS)
+        )
+        return found if isinstance(found, ApiException) else str(found.id)
+
+    def cherry_pick(self, branch: str, commit: str, metadata: Mapping[str, str]) -> ApiException | None:
+        """Make the changes of a commit on a branch, and return the error of the server, if any."""
+        # Without these overrides, lakeFS (up to 1.84 at least) changes the metadata of the commit in
+        # its cache, and no longer finds this commit.
+        creation = CherryPickCreation(ref=commit, commit_overrides=CommitOverrides(metadata=dict(metadata)))
+        return self._try(f"cherry-pick on {branch}", lambda: BranchesApi(self._api).cherry_pick(self._name, branch, creation, **OPTIONS))
+
+    def revert(self, branch: str, commit: str) -> ApiException | None:
+        """Revert a commit on a branch, and return the error of the server, if any."""
+        creation = RevertCreation(ref=commit, parent_number=0)
+        return self._try(f"revert on {branch}", lambda: BranchesApi(self._api).revert_branch(self._name, branch, creation, **OPTIONS))
+
+    def log(self, branch: str) -> Iterator[Any]:
+        """Yield the commits of the first-parent line of a branch, newest first."""
+        api, after = RefsApi(self._api), ""
+        while True:
+            fetch = partial(api.log_commits, self._name, branch, after=after, amount=PAGE, first_parent=True, **OPTIONS)
+            page: Any = self._call(f"log of {branch}", fetch)
+            yield from page.results
+            if not page.pagination.has_more:
+                return
+            if page.pagination.next_offset == after:
+                raise self._unreadable(f"log of {branch}", f"the page after {after!r} continues after itself; run again")
+            after = page.pagination.next_offset
+
+
+def delete_paths(
+    client: PathClient, plan_id: str, actions: Sequence[ExpiryAction], read_paths: Callable[[ExpiryAction], Sequence[str]]
+) -> Iterator[ExpiryOutcome]:
+    """Delete planned paths of branches that have the planned head. Yield one outcome each."""
+    protection = Protection.read(client)
+    _remove_leftovers(client)
+    yield from edit_each(actions, lambda action: _delete(client, protection, plan_id, action, read_paths))
+
+
+def restore_paths(client: PathClient, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+    """Revert the commits of a plan. Yield one outcome each."""
+    yield from edit_each(actions, lambda action: _restore(client, plan_id, action))
+
+
+def _delete(
+    client: PathClient,
+    protection: Protection,
+    plan_id: str,
+    action: ExpiryAction,
+    read_paths: Callable[[ExpiryAction], Sequence[str]],
+) -> Verdict:
+    name = str(action.ref_name)
+    if client.find_head(name) not in {None, action.snapshot_id} and _find_commit(client, plan_id, action)[0] is not None:
+        return "absent", None
+    if (reason := _find_change(client, protection, action)) is not None:
+        return "changed", reason
+    temporary, paths = TEMPORARY + sha256(f"{plan_id} {name}".encode()).hexdigest()[:16], read_paths(action)
+    rules = ", ".join(json.loads(action.details or "{}").get("rules", {}))
+    metadata = {PLAN: plan_id, BRANCH: name, PATHS: str(len(paths)), RULES: rules}
+    try:
+        commit = _commit_on(client, temporary, action.snapshot_id, paths, metadata)
+        if not isinstance(commit, str):
+            return commit
+        # The head is read again, because the deletion on the temporary branch may take minutes.
+        if (reason := _find_change(client, protection, action)) is not None:
+            return "changed", reason
+        error = client.cherry_pick(name, commit, metadata)
+    finally:
+        _remove(client, temporary)
+    if error is None:
+        return "done", None
+    if error.status == _CONFLICT:
+        return "changed", f"planned paths of branch {name} changed since the plan: {describe_error(error)}"
+    if (reason := _find_change(client, protection, action)) is not None:
+        return "changed", reason
+    return describe_refusal(f"the deletion cannot be committed on branch {name}", error)
+
+
+def _find_change(client: PathClient, protection: Protection, action: ExpiryAction) -> str | None:
+    """Return why the paths of a branch must not be deleted now, or None."""
+    name = str(action.ref_name)
+    head = client.find_head(name)
+    if head is None:
+        return f"branch {name} does not exist now"
+    if head != action.snapshot_id:
+        return f"branch {name} points at commit {head} now"
+    reason = protection.find_block(name) or (UNCOMMITTED if client.has_changes(name) else None)
+    return None if reason is None else f"the paths of branch {name} are kept: {reason}"
+
+
+def _commit_on(client: PathClient, temporary: str, head: str, paths: Sequence[str], metadata: Mapping[str, str]) -> str | Verdict:
+    """Commit the deletion on a new temporary branch. Return the id of the commit, or a refusal."""
+    error = client.create_branch(temporary, head, hidden=True)
+    if error is not None:
+        return describe_refusal(f"the temporary branch {temporary} cannot be created", error)
+    for first in range(0, len(paths), _BATCH):
+        if (error := client.delete_objects(temporary, paths[first : first + _BATCH])) is not None:
+            return describe_refusal(f"paths cannot be deleted on the temporary branch {temporary}", error)
+    message = f"Delete {count_of(len(paths), 'path')} by lifecycle rules: {metadata[RULES]}"
+    commit = client.commit(temporary, message, metadata)
+    return commit if isinstance(commit, str) else describe_refusal("the deletion cannot be committed on the temporary branch", commit)
+
+
+def _find_commit(client: PathClient, plan_id: str, action: ExpiryAction) -> tuple[str | None, bool]:
+    """Return the commit of a plan on a branch, and whether the log contains the planned head."""
+    for commit in client.log(str(action.ref_name)):
+        if commit.id == action.snapshot_id:
+            return None, True
+        metadata = commit.metadata or {}
+        if metadata.get(PLAN) == plan_id and metadata.get(BRANCH) == action.ref_name:
+            return str(commit.id), True
+    return None, False
+
+
+def _restore(client: PathClient, plan_id: str, action: ExpiryAction) -> Verdict:
+    name, advice = str(action.ref_name), f"commit {action.snapshot_id} has the deleted paths"
+    if client.find_head(name) is None:
+        return "changed", f"branch {name} does not exist now; {advice}"
+    commit, has_head = _find_commit(client, plan_id, action)
+    if commit is None:
+        # Without the planned head, the branch was moved or created again.
+        return ("absent", None) if has_head else ("changed", f"branch {name} does not contain the commit of the plan now; {advice}")
+    error = client.revert(name, commit)
+    if error is None:
+        return "done", None
+    if client.has_changes(name):
+        return "changed", f"branch {name} has uncommitted changes; commit or reset them, and restore again"
+    if error.status == _CONFLICT:
+        return "changed", f"deleted paths of branch {name} were written again since; {advice}"
+    if _NO_CHANGES in describe_error(error):
+        return "absent", None
+    return describe_refusal(f"commit {commit} cannot be reverted on branch {name}", error)
+
+
+def _remove_leftovers(client: PathClient) -> None:
+    """Delete the temporary branches of interrupted applies."""
+    try:
+        names = client.temporary_branches()
+    except LakeUnreadable as error:
+        _log.warning("temporary branches of interrupted applies cannot be listed: %s", error)
+        return
+    for name in names:
+        _remove(client, name)
+
+
+def _remove(client: PathClient, temporary: str) -> None:
+    """Delete a temporary branch. If it stays, the next apply deletes it."""
+    try:
+        error = client.delete_branch(temporary)
+        problem = None if error is None or error.status == 404 else f"HTTP {error.status}: {describe_error(error)}"
+    except LakeUnreadable as found:
+        problem = str(found)
+    if problem is not None:
+        _log.warning("the temporary branch %s is not deleted: %s", temporary, problem)
