@@ -22,10 +22,10 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_paths
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kinds import all_tables, owners_of
-from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, LIFECYCLE_PATHS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
 from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.stages.mark.live_set import LiveSet
-from gc_assets.stages.read.browse import runs_of
+from gc_assets.stages.read.browse import paths_of
 from gc_assets.stages.read.explain import Explanation, explain
 from gc_assets.stages.read.snapshot_views import history_views
 from gc_assets.stages.read.table_rows import read_table_rows
@@ -91,6 +91,7 @@ class PublishedRun:
     uncommitted_objects = _table_method(UNCOMMITTED_OBJECTS)
     potential_commits = _table_method(POTENTIAL_COMMITS)
     lifecycle_objects = _table_method(LIFECYCLE_OBJECTS)
+    lifecycle_paths = _table_method(LIFECYCLE_PATHS)
     live_filter = _table_method(schemas.LIVE_FILTER)
     storage_inventory = _table_method(schemas.STORAGE_INVENTORY)
     orphan_files = _table_method(schemas.ORPHAN_FILES)
@@ -113,7 +114,7 @@ class PublishedRun:
         names = None if columns is None else list(columns)
         if table is schemas.LIVE_FILES:
             return LiveSet(self.context, self.context.table(table, group)).read(spark, columns=names)
-        paths = [path for run in runs_of(self.context.state, table, group, self.run_date) for path in run.paths()]
+        paths = paths_of(self.context.state, table, group, self.run_date)
         return read_paths(spark, self.context.state.files, table.schema, paths, names)
 
     def plan(self, storage: str | None = None) -> StoredPlan:

@@ -15,8 +15,19 @@ from gc_assets.lakes.kind import KindTable
 from gc_assets.lakes.kinds import all_tables, kind_of
 from gc_assets.stages.mark.kind_tables import make_kind_table, needs_spark
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import LIVE_FILES
-from gc_assets.state.summaries import LifecycleObjectsSummary, PotentialCommitsSummary, SnapshotHistorySummary, UncommittedObjectsSummary
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import EXPIRY_PLAN, LIVE_FILES
+from gc_assets.state.side_tables import EDITS_SIDE
+from gc_assets.state.summaries import (
+    LifecycleObjectsSummary,
+    LifecyclePathsSummary,
+    PotentialCommitsSummary,
+    SnapshotHistorySummary,
+    UncommittedObjectsSummary,
+)
+
+# Dagster's page is slow with more.
+MAX_EDITS: Final = 20
 
 
 def kind_steps(lake: LakeConfig) -> list[AssetStep]:
@@ -85,6 +96,18 @@ def _release_notes(_: RunContext, published: PublishedTable) -> str:
     return "\n".join(f"- {escape_markdown(note)}" for note in (*summary.unused_rules, *summary.notes))
 
 
+def _path_figures(published: PublishedTable) -> Figures:
+    summary = published.summary(LifecyclePathsSummary)
+    return {"due_paths": summary.paths.files, "due_bytes": summary.paths.bytes, "edited_branches": summary.edits}
+
+
+def _path_notes(context: RunContext, published: PublishedTable) -> str:
+    summary = published.summary(LifecyclePathsSummary)
+    edits = read_parts(context.state.files, published.paths(EDITS_SIDE), EXPIRY_PLAN.schema, ["ref_name", "reason"]).to_pylist()
+    lines = [*(f"{row['ref_name']}: {row['reason']}" for row in edits[:MAX_EDITS]), *summary.unused_rules, *summary.notes]
+    return "\n".join(f"- {escape_markdown(line)}" for line in lines)
+
+
 # Figures and reports of kind tables. Other kind tables only report their rows.
 _TABLES: Final = all_tables()
 OUTPUTS: Final = {
@@ -92,4 +115,5 @@ OUTPUTS: Final = {
     UncommittedObjectsSummary.TABLE: StepOutput(_TABLES[UncommittedObjectsSummary.TABLE], _staging_figures),
     PotentialCommitsSummary.TABLE: StepOutput(_TABLES[PotentialCommitsSummary.TABLE], _commit_figures, _commit_notes),
     LifecycleObjectsSummary.TABLE: StepOutput(_TABLES[LifecycleObjectsSummary.TABLE], _release_figures, _release_notes),
+    LifecyclePathsSummary.TABLE: StepOutput(_TABLES[LifecyclePathsSummary.TABLE], _path_figures, _path_notes),
 }

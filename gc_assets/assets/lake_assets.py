@@ -21,6 +21,8 @@ from gc_assets.config.models import Config
 from gc_assets.core.rehearsals import REHEARSAL
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
@@ -83,7 +85,16 @@ def expiry_log_specs(config: Config, lake: LakeConfig, run_dates: RunDates) -> l
     if not has_table(lake, EXPIRY_LOG):
         return []
     plans = [asset_key(config, storage.name, DELETION_PLAN) for storage in config.storages]
-    return [build_spec(config, lake, EXPIRY_LOG, [*asset_keys(config, lake, [EXPIRY_PLAN]), *plans], run_dates, spark=False)]
+    return [
+        build_spec(
+            config,
+            lake,
+            EXPIRY_LOG,
+            [*asset_keys(config, lake, [EXPIRY_PLAN, table_with(TableRole.PATH_EDITS)]), *plans],
+            run_dates,
+            spark=False,
+        )
+    ]
 
 
 def _policy_figures(published: PublishedTable) -> Figures:

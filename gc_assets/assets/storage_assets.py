@@ -23,6 +23,8 @@ from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
 from gc_assets.report.storage_breakdown import Step
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.read.reversibility import describe_reversibility
@@ -205,7 +207,7 @@ STORAGE_STEPS: Final = (
     # sweeps, but does not depend on them: a storage that cannot be listed does not stop the others.
     AssetStep(
         outputs=(StepOutput(DELETION_PLAN, _plan_figures, _plan_report, plan_metadata),),
-        inputs=(ORPHAN_FILES, EXPIRY_PLAN),
+        inputs=(ORPHAN_FILES, EXPIRY_PLAN, table_with(TableRole.PATH_EDITS)),
         link_inputs=(STORAGE_INVENTORY,),
         stage=deletion_plan,
         checks=(RECEIPT, PLAN_INTACT, GATES),

@@ -346,7 +346,7 @@ def _can_undo_history(platform: Platform, header: PlanHeader) -> bool:
     from gc_assets.lakes.kinds import kind_of
 
     lakes = [lake for lake in platform.config.lakes if lake.name in header.expiry_actions]
-    return any(kind_of(lake).undoes_edits or lake.name in header.idle_branches for lake in lakes)
+    return any(kind_of(lake).undoes_edits or lake.name in header.branch_edits for lake in lakes)
 
 
 def _explain_purging_plan(platform: Platform, plan: StoredPlan) -> None:

@@ -116,15 +116,15 @@ def _require_access(context: RunContext, lakes: Sequence[str], storages: Sequenc
 
 def _print_unused_rules(context: RunContext) -> None:
     """Print notes on rules without any effect, because a wrong name can shorten retention."""
-    from gc_assets.stages.mark.released_files import find_last_released_files
+    from gc_assets.stages.mark.released_files import find_last_rule_notes
     from gc_assets.state.schemas import REACHABLE_SNAPSHOTS
     from gc_assets.state.summaries import ReachableSnapshotsSummary
 
     for lake in context.config.lakes:
-        table, released = context.find(REACHABLE_SNAPSHOTS, lake.name), find_last_released_files(context, lake.name)
+        table, last = context.find(REACHABLE_SNAPSHOTS, lake.name), find_last_rule_notes(context, lake.name)
         notes = table.summary(ReachableSnapshotsSummary).unused_rules if table is not None else ()
-        if released is not None and released.published.receipt.run_date == context.run_date:
-            notes += released.notes
+        if last is not None and last[0] == context.run_date:
+            notes += last[1]
         for note in notes:
             print_message(f"Note: {note}.")
 

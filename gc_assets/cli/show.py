@@ -109,7 +109,7 @@ def _select_rows(
     """Return at most `limit` rows, of the table `only` if it is not None, and the number of all."""
     import pyarrow.compute as pc
 
-    from gc_assets.stages.read.browse import read_matching_rows, runs_of
+    from gc_assets.stages.read.browse import paths_of, read_matching_rows
     from gc_assets.stages.read.table_rows import count_table_rows, read_table_rows
     from gc_assets.state.schemas import TABLE_NAME
     from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
@@ -122,7 +122,7 @@ def _select_rows(
     elif only is None:
         return read_table_rows(context, table, group, limit=limit), count_table_rows(context, table, group)
     else:
-        paths = [path for run in runs_of(context.state, table, group, context.run_date) for path in run.paths()]
+        paths = paths_of(context.state, table, group, context.run_date)
         found = read_matching_rows(context.state, table.schema, paths, TABLE_NAME.name, [only])
     return iter(found.slice(0, limit).to_batches()), found.num_rows
 

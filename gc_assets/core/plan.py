@@ -28,7 +28,18 @@ UNNAMED: Final = "unnamed"
 
 
 _NOT_IN_ID: Final = frozenset(
-    {"plan_id", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action", "idle_branches", "warnings"}
+    {
+        "plan_id",
+        "times_seal",
+        "created_at",
+        "approve_before",
+        "apply_before",
+        "left_out",
+        "edits_by_action",
+        "idle_branches",
+        "path_edits",
+        "warnings",
+    }
 )
 # Gates with read errors in their messages. Plans up to 0.3 call the first one `sick_tables`.
 _READ_ERROR_GATES: Final = frozenset({"unreadable_tables", "sick_tables", "never_read"})
@@ -246,6 +257,8 @@ class PlanHeader(RenamedKeys, _Model):
         edits_by_action: Number of expiry actions by action (since 0.4).
         idle_branches: Number of idle branches to delete by lake, which are among the expiry actions
             (since 0.4).
+        path_edits: Number of branches whose paths are deleted by a commit, by lake. They are among
+            the expiry actions (since 0.4).
         uploads: Uploads to abort (since 0.4).
         listed_at: Time of the earlier listing on which the plan rests. None if its run listed the
             storage (since 0.4).
@@ -287,6 +300,7 @@ class PlanHeader(RenamedKeys, _Model):
     expiry_actions: dict[str, int]
     edits_by_action: dict[str, int] = Field(default_factory=dict)
     idle_branches: dict[str, int] = Field(default_factory=dict)
+    path_edits: dict[str, int] = Field(default_factory=dict)
     expiry_digest: str
     gates: tuple[GateResult, ...]
     rows: int
@@ -307,6 +321,12 @@ class PlanHeader(RenamedKeys, _Model):
     @property
     def has_work(self) -> bool:
         return self.summary.has_work
+
+    @property
+    def branch_edits(self) -> dict[str, int]:
+        """Number of edits of branches by lake, which can be undone in all lakes."""
+        lakes = sorted({*self.idle_branches, *self.path_edits})
+        return {lake: self.idle_branches.get(lake, 0) + self.path_edits.get(lake, 0) for lake in lakes}
 
     @property
     def listing_note(self) -> str | None:
@@ -343,6 +363,7 @@ def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapp
             "expiry_actions": {lake: count for lake, count in edits.items() if count},
             "edits_by_action": header.edits_by_action if sum(edits.values()) == sum(header.expiry_actions.values()) else {},
             "idle_branches": {lake: min(count, edits.get(lake, 0)) for lake, count in header.idle_branches.items() if edits.get(lake)},
+            "path_edits": {lake: min(count, edits.get(lake, 0)) for lake, count in header.path_edits.items() if edits.get(lake)},
             "uploads": Uploads(count=aborted.files, bytes=aborted.bytes),
         }
     )

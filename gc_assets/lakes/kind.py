@@ -70,6 +70,9 @@ class TableRole(StrEnum):
     # Files of retained commits released by the owner's rules, as `storage`, `key`, and
     # `deduplicated`, which is true if the file is kept by another reference.
     RELEASED_FILES = "released_files"
+    # Paths that the owner's rules delete on branches by commits, as `branch`, `path` and more. The
+    # side table `_edits` has the edits, with the columns of `expiry_plan`.
+    PATH_EDITS = "path_edits"
     # All snapshots ever seen, including expired ones. Shared with verification marks.
     HISTORY = "history"
 

@@ -86,8 +86,10 @@ def owners_of(config: Config, table: Table) -> list[str]:
 
 
 def has_table(lake: LakeConfig, table: Table) -> bool:
-    """Return True if a lake has the table. A lake that deletes idle branches has a log of edits."""
-    return kind_of(lake).has(table) or (table.name == EXPIRY_LOG.name and bool(lake.idle_rules))
+    """Return True if a lake has the table. A lake whose branches are edited has a log of edits."""
+    kind = kind_of(lake)
+    edits_branches = bool(lake.idle_rules) or kind.table_with(TableRole.PATH_EDITS, lake) is not None
+    return kind.has(table) or (table.name == EXPIRY_LOG.name and edits_branches)
 
 
 def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[str] = ()) -> Lake:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.printable import show
 from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.run_report import ExpiringCommit, LakePage, RefUsage
@@ -25,7 +26,8 @@ from gc_assets.stages.read.usage import find_unsized_files
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
-from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary
+from gc_assets.state.side_tables import EDITS_SIDE
+from gc_assets.state.summaries import LakeRefsSummary, LifecyclePathsSummary, LiveFilesSummary, ReachableSnapshotsSummary
 
 MAX_USAGE_ROWS: Final = 12
 MAX_HISTORIES: Final = 12
@@ -47,17 +49,22 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
     found = list(histories(context, lake, refs, reachable, expiry))
     shown = sorted(found, key=lambda history: not history.changes)[:MAX_HISTORIES]
     summary = reachable.summary(ReachableSnapshotsSummary)
+    edited = context.kind(lake).table_with(TableRole.PATH_EDITS, context.config.lake(lake))
+    paths = context.find(edited, lake) if edited is not None else None
+    edits = _read_path_edits(context, paths)
     return LakePage(
         name=lake,
         kind=kind,
         refs=refs.receipt.rows,
         states={"retained": summary.retained, "expired": summary.expired, "dangling": summary.dangling},
-        expiry_actions=expiry.receipt.rows,
+        expiry_actions=expiry.receipt.rows + len(edits),
         notes=(
             *refs.summary(LakeRefsSummary).notes,
             *summary.notes,
             *live.summary(LiveFilesSummary).notes,
             *(released.notes if (released := find_released_files_of(context, live)) is not None else ()),
+            *(f"branch {row['ref_name']}: {row['reason']}" for row in edits[:MAX_EXPIRING]),
+            *(paths.summary(LifecyclePathsSummary).all_notes if paths is not None else ()),
         ),
         usage=tuple(_usage_by_refs(context, lake, reachable)),
         histories=tuple(shown),
@@ -66,6 +73,12 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
         expiring=tuple(_expiring_commits(context, lake, reachable)),
         expiring_left_out=max(0, summary.expired + summary.dangling - MAX_EXPIRING),
     )
+
+
+def _read_path_edits(context: RunContext, paths: PublishedTable | None) -> list[dict[str, Any]]:
+    """Return the edits that delete paths on branches."""
+    files = [] if paths is None else paths.paths(EDITS_SIDE)
+    return read_parts(context.state.files, files, EXPIRY_PLAN.schema, ["ref_name", "reason"]).to_pylist()
 
 
 def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[ExpiringCommit]:

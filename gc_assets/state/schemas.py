@@ -152,15 +152,28 @@ EXPIRY_PLAN = table(
     "The expiry actions that the policy requires.",
     ("table_uuid", "snapshot_id", "action", "ref_name"),
     TABLE_UUID,
-    column("snapshot_id", STRING, "Edited or removed snapshot, head of the deleted ref, or id of the removed schema or partition spec."),
-    column("action", STRING, "`edit_parent`, `remove_snapshot`, `delete_ref`, `delete_idle_branch`, `remove_schema` or `remove_spec`."),
+    column(
+        "snapshot_id",
+        STRING,
+        "Edited or removed snapshot, head of the edited or deleted ref, or id of the removed schema or partition spec.",
+    ),
+    column(
+        "action",
+        STRING,
+        "`edit_parent`, `remove_snapshot`, `delete_ref`, `delete_idle_branch`, `delete_paths`, `remove_schema` or `remove_spec`.",
+    ),
     column("ref_name", STRING, "Ref whose history requires the action, or deleted ref; null for removals."),
     column("ref_type", STRING, "`branch` or `tag`; null for removals."),
     column("old_parent_id", STRING, "For `edit_parent`: the previous parent. For `remove_snapshot`: the parent, if an undo needs it."),
     column("new_parent_id", STRING, "For `edit_parent`: the new parent."),
     column("reason", STRING, "The rule that decided."),
     TABLE_NAME,
-    column("details", STRING, "The list entry of the snapshot, or properties of the branch, as JSON, if an undo needs them.", since="0.4"),
+    column(
+        "details",
+        STRING,
+        "JSON for an undo: list entry of the snapshot, or properties of the branch. For `delete_paths`: paths, bytes, rules.",
+        since="0.4",
+    ),
 )
 
 EXPIRY_LOG = table(

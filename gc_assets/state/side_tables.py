@@ -184,6 +184,15 @@ RANGES: Final = pa.schema(
     ]
 )
 
+# Ranges of the heads of branches, if lifecycle rules delete paths by commits.
+HEADS_SIDE: Final = "_heads"
+HEADS: Final = pa.schema([("branch", pa.string()), ("container", pa.string())])
+
+# --- lifecycle_paths (lakeFS) ---
+
+# Edits of branches. Schema: `EXPIRY_PLAN`.
+EDITS_SIDE: Final = "_edits"
+
 # --- live_files ---
 
 # Files that are referenced but not live, or outside all storages. Schema: `LIVE_FILES`. Files in

@@ -626,6 +626,24 @@ class LifecycleObjectsSummary(Summary):
     notes: tuple[str, ...] = ()
 
 
+class LifecyclePathsSummary(Summary):
+    """Paths that rules delete by commits, and the number of edited branches.
+
+    `unused_rules` are notes on rules that apply to no object, `notes` are on branches that stay.
+    """
+
+    TABLE: ClassVar = "lifecycle_paths"
+
+    paths: Amount = Amount()
+    edits: int = 0
+    unused_rules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        return (*self.unused_rules, *self.notes)
+
+
 # Index summaries by table. Other tables have none.
 INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     LakeRefsSummary.TABLE: FreezeTime,

@@ -119,6 +119,19 @@ def test_lifecycle_assets_feed_live_files(tmp_path: Path) -> None:
     assert found["ml/uncommitted_objects"]["deps"] == ["ml/lake_refs"]
 
 
+def test_deletions_by_commit_feed_the_plan_and_not_the_live_files(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    lake = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost:8000", "repository": "ml", "rules": "/rules.json"}
+    lake |= {"access_key_id": "k", "secret_access_key": "s", "lifecycle": "commit"}
+    config = at.config.model_copy(update={"lakes": (LakeFsLakeConfig.model_validate(lake),)})
+    found = specs(build_definitions(replace(at, config=config)))
+    assert "ml/lifecycle_objects" not in found
+    assert found["ml/lifecycle_paths"]["deps"] == ["ml/potential_commits"]
+    assert {"ml/expiry_plan", "ml/lifecycle_paths"} <= set(found["warehouse/deletion_plan"]["deps"])
+    assert {"ml/expiry_plan", "ml/lifecycle_paths"} <= set(found["ml/expiry_log"]["deps"])
+    assert not {"ml/lifecycle_paths", "ml/potential_commits"} & set(found["ml/live_files"]["deps"])
+
+
 def test_every_dependency_exists(definitions: dg.Definitions) -> None:
     found = specs(definitions)
     assert {dep for spec in found.values() for dep in spec["deps"]} <= set(found)

@@ -97,6 +97,7 @@ def test_every_plan_field_has_other_value() -> None:
             "left_out",
             "edits_by_action",
             "idle_branches",
+            "path_edits",
             "warnings",
         }
     )

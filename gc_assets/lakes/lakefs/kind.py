@@ -9,7 +9,7 @@ from gc_assets.config.models import LakeConfig
 from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.kind import FileTraits, KindTable, LakeKind, MetadataPattern, TableRole
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
-from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, LIFECYCLE_PATHS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
 from gc_assets.state.schemas import CURRENT_RULES, LAKE_REFS, MANIFEST_ENTRIES
 
 if TYPE_CHECKING:
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 def _has_lifecycle(config: LakeConfig) -> bool:
     return config.has_lifecycle
+
+
+def _has_commit_rules(config: LakeConfig) -> bool:
+    return isinstance(config, LakeFsLakeConfig) and config.has_commit_rules
+
+
+def _has_rules(config: LakeConfig) -> bool:
+    return _has_lifecycle(config) or _has_commit_rules(config)
 
 
 def _named_times(keys: pa.Array) -> pa.Array:
@@ -63,8 +71,9 @@ KIND: Final = LakeKind(
     fails_alone=True,
     kind_tables=(
         KindTable(UNCOMMITTED_OBJECTS, after=(LAKE_REFS,)),
-        KindTable(POTENTIAL_COMMITS, after=(CURRENT_RULES, MANIFEST_ENTRIES), when=_has_lifecycle, before_live=True),
+        KindTable(POTENTIAL_COMMITS, after=(CURRENT_RULES, MANIFEST_ENTRIES), when=_has_rules, before_live=True),
         KindTable(LIFECYCLE_OBJECTS, after=(POTENTIAL_COMMITS,), when=_has_lifecycle, before_live=True, role=TableRole.RELEASED_FILES),
+        KindTable(LIFECYCLE_PATHS, after=(POTENTIAL_COMMITS,), when=_has_commit_rules, role=TableRole.PATH_EDITS),
     ),
     files=FileTraits(
         metadata_patterns=(MetadataPattern(r"(^|/)_lakefs/"),),

@@ -41,3 +41,17 @@ LIFECYCLE_OBJECTS = table(
     column("commits", LONG, "Maximum number of retained commits with a dangling path after its deletion, counted per path."),
     column("potential", BOOL, "True: one of `potential_commits` names it."),
 )
+
+LIFECYCLE_PATHS = table(
+    "lifecycle_paths",
+    "lake",
+    "lakeFS: paths at heads of branches that lifecycle rules delete by commits (`lifecycle: commit`).",
+    ("branch", "path"),
+    column("branch", STRING, "Branch."),
+    column("path", STRING, "Logical path at the head of the branch."),
+    column("storage", STRING, "Storage of the object; null for an external address."),
+    column("key", STRING, "Canonical key of the object; null for an external address."),
+    column("size_bytes", LONG, "Size, if the entry records it."),
+    column("age", TIMESTAMP, "Time from which the age counts: of the entry or of the first commit with it."),
+    column("rule_id", STRING, "Id of the rule."),
+)

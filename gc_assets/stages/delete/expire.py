@@ -30,7 +30,9 @@ from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import KINDS, reversible_titles
 from gc_assets.lakes.protocol import (
+    BRANCH_EDITS,
     DELETE_IDLE_BRANCH,
+    DELETE_PATHS,
     REMOVE_SNAPSHOT,
     WITHOUT_FILES,
     BranchLake,
@@ -38,11 +40,13 @@ from gc_assets.lakes.protocol import (
     ExpiryOutcome,
     ExpiryVerdict,
     Lake,
+    PathLake,
     as_branch_lake,
+    as_path_lake,
     as_reversible,
 )
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
-from gc_assets.stages.delete.planned_edits import planned_actions
+from gc_assets.stages.delete.planned_edits import PlannedPaths, planned_actions
 from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import DAMAGE, StoredPlan, execution_directory, record_damage
@@ -315,10 +319,10 @@ def _find_outdated(
 ) -> list[ExpiryAction]:
     """Return all actions but the interrupted edits of histories.
 
-    An interrupted edit of a history may be half made. The deletion of a branch is never half made.
+    An interrupted edit of a history may be half made. An edit of a branch is never half made.
     """
     can_finish = resumed and any(lake.name == record.lake for lake in record.context.config.lakes)
-    return [action for action in pending if not can_finish or action in recorded or action.action == DELETE_IDLE_BRANCH]
+    return [action for action in pending if not can_finish or action in recorded or action.action in BRANCH_EDITS]
 
 
 def _find_without_rule(record: ExpiryRecord, pending: Sequence[ExpiryAction]) -> list[ExpiryAction]:
@@ -380,14 +384,25 @@ def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease
 
 
 def _edit(context: RunContext, record: ExpiryRecord, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Edit the history, and then delete idle branches."""
-    history = [action for action in actions if action.action != DELETE_IDLE_BRANCH]
-    branches = [action for action in actions if action.action == DELETE_IDLE_BRANCH]
+    """Edit the history, and then the branches."""
+    history, branches, paths = _split(actions)
     if history:
         grace_cutoff = context.clock.now() - context.longest_grace()
         yield from context.expiring_lake(record.lake).expire(history, record.header.as_of, grace_cutoff)
     if branches:
         yield from _require_branch_lake(context.lake(record.lake)).delete_branches(branches)
+    if paths:
+        planned = PlannedPaths(context, record.lake, record.header.run_date)
+        yield from _require_path_lake(context.lake(record.lake)).delete_paths(record.header.plan_id, paths, planned.read)
+
+
+def _split(actions: Sequence[ExpiryAction]) -> tuple[list[ExpiryAction], list[ExpiryAction], list[ExpiryAction]]:
+    """Return the edits of histories, the deletions of branches, and those of paths."""
+    return (
+        [action for action in actions if action.action not in BRANCH_EDITS],
+        [action for action in actions if action.action == DELETE_IDLE_BRANCH],
+        [action for action in actions if action.action == DELETE_PATHS],
+    )
 
 
 def _require_branch_lake(lake: Lake) -> BranchLake:
@@ -397,15 +412,23 @@ def _require_branch_lake(lake: Lake) -> BranchLake:
     return found
 
 
-def _undo(lake: Lake, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Undo edits of the history, and then create deleted branches again."""
-    history = [action for action in actions if action.action != DELETE_IDLE_BRANCH]
-    branches = [action for action in actions if action.action == DELETE_IDLE_BRANCH]
+def _require_path_lake(lake: Lake) -> PathLake:
+    found = as_path_lake(lake)
+    if found is None:
+        raise UsageError(f"lake {lake.name} is of kind {lake.kind}, whose paths cannot be deleted by commits")
+    return found
+
+
+def _undo(lake: Lake, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+    """Undo edits of the history, create deleted branches again, and revert deletions of paths."""
+    history, branches, paths = _split(actions)
     reversible = as_reversible(lake)
     if history and reversible is not None:
         yield from reversible.undo(history)
     if branches:
         yield from _require_branch_lake(lake).recreate_branches(branches)
+    if paths:
+        yield from _require_path_lake(lake).restore_paths(plan_id, paths)
 
 
 def _cancel(
@@ -433,17 +456,15 @@ def _read_reversible(context: RunContext, plan: StoredPlan) -> list[tuple[Lake, 
 
 def _select_reversible(lake: Lake, items: Iterable[EditOutcome]) -> Iterator[EditOutcome]:
     for item in items:
-        if item.action.action == DELETE_IDLE_BRANCH:
-            is_possible = item.may_be_made
-        else:
-            is_possible = as_reversible(lake) is not None and item.verdict == DONE
+        is_reversible = as_reversible(lake) is not None and item.verdict == DONE
+        is_possible = item.may_be_made if item.action.action in BRANCH_EDITS else is_reversible
         if is_possible or item.verdict == UNDONE:
             yield item
 
 
 def _describe_irreversible(plan: StoredPlan) -> str:
     lost = [kind.edits.loss for kind in KINDS.values() if kind.edits is not None and kind.edits.loss is not None]
-    rules = "; ".join([f"Only edits of {reversible_titles()} histories and deletions of idle branches can be undone", *lost])
+    rules = "; ".join([f"Only edits of {reversible_titles()} histories and edits of branches can be undone", *lost])
     return f"plan {plan.header.plan_id} made no history edit that can be undone. {rules}."
 
 
@@ -473,7 +494,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
         for lake, items in done:
             log_activity(f"undo: {count_of(len(items), 'edit')} of the history of lake {lake.name}")
             outcomes: list[EditOutcome] = []
-            for found in track(_undo(lake, [item.action for item in items]), "edits", len(items)):
+            for found in track(_undo(lake, plan.header.plan_id, [item.action for item in items]), "edits", len(items)):
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
                 outcomes.append(EditOutcome(found.action, verdict, found.error, context.clock.now()))
                 lease.check()

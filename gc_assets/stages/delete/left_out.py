@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
+from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.protocol import as_preflight
 from gc_assets.stages.delete.missing_files import LIVE_LISTED
 from gc_assets.stages.delete.plan_inputs import PlanInputs
@@ -25,7 +27,7 @@ from gc_assets.stages.records.denials import denied_histories, find_denial, retr
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
-from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, LEFT_OUT_SIDES, MISSING_FILES_SIDE, TOO_LONG_SIDE
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, EDITS_SIDE, LEFT_OUT_SIDES, MISSING_FILES_SIDE, TOO_LONG_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
 # A lake, and the uuid of a table in it.
@@ -33,8 +35,31 @@ History = tuple[str, str | None]
 _EDITED: Final = ["table_uuid", "table_name"]
 
 
-def expiry_sources(inputs: PlanInputs) -> list[tuple[str, PublishedTable, list[str]]]:
-    """Return each lake with its `expiry_plan` and the files of its claims.
+@dataclass(frozen=True, slots=True)
+class ExpirySource:
+    """A lake with the files of its planned edits and those of its claims.
+
+    Attributes:
+        edits: Files with the columns of `expiry_plan`.
+        rows: Number of edits.
+    """
+
+    lake: str
+    edits: tuple[str, ...]
+    rows: int
+    claims: tuple[str, ...]
+
+    @classmethod
+    def of(cls, context: RunContext, lake: str, claims: Sequence[str]) -> ExpirySource:
+        tables: list[tuple[PublishedTable, str | None]] = [(context.table(EXPIRY_PLAN, lake), None)]
+        if (edited := context.kind(lake).table_with(TableRole.PATH_EDITS, context.config.lake(lake))) is not None:
+            tables.append((context.table(edited, lake), EDITS_SIDE))
+        edits = [path for table, side in tables for path in table.paths(side)]
+        return cls(lake, tuple(edits), sum(part.rows for table, side in tables for part in table.parts(side)), tuple(claims))
+
+
+def expiry_sources(inputs: PlanInputs) -> list[ExpirySource]:
+    """Return the planned edits of each lake.
 
     Edits of other lakes than those with an edited history are deletions of branches. Such a lake may
     have claims in the metadata of its tables only.
@@ -43,7 +68,7 @@ def expiry_sources(inputs: PlanInputs) -> list[tuple[str, PublishedTable, list[s
     for table in inputs.live:
         if not inputs.context.kind(table.receipt.owner).edits_history:
             owners[table.receipt.owner] += table.paths(CLAIMS_SIDE)
-    return [(owner, inputs.context.table(EXPIRY_PLAN, owner), claims) for owner, claims in owners.items()]
+    return [ExpirySource.of(inputs.context, owner, claims) for owner, claims in owners.items()]
 
 
 def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, unreadable: Sequence[Unreadable]) -> pa.Table:
@@ -68,11 +93,11 @@ def find_impossible_edits(inputs: PlanInputs) -> dict[History, LeftOut]:
     if any(table.summary(LakeRefsSummary).historical for table in inputs.refs):
         return {}  # the plan cannot be applied
     found: dict[History, LeftOut] = {}
-    for lake, plan, claims in expiry_sources(inputs):
-        if not plan.rows:
+    for source in expiry_sources(inputs):
+        if not source.rows:
             continue
-        rows = read_parts(files, plan.paths(), EXPIRY_PLAN.schema, _EDITED)
-        rows = select_editable(rows, lake, read_parts(files, claims, CLAIMS), inputs.storage, inputs.unreadable)
+        lake, rows = source.lake, read_parts(files, list(source.edits), EXPIRY_PLAN.schema, _EDITED)
+        rows = select_editable(rows, lake, read_parts(files, list(source.claims), CLAIMS), inputs.storage, inputs.unreadable)
         edits = Counter(rows.column("table_uuid").to_pylist())
         names = dict(zip(rows.column("table_uuid").to_pylist(), rows.column("table_name").to_pylist(), strict=True))
         for uuid, reason in _find_reasons(context, lake, names).items():

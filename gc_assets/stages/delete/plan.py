@@ -32,11 +32,12 @@ from gc_assets.engine.tables import (
     write_routed,
 )
 from gc_assets.engine.tasks import run_single_task
-from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_PATHS
 from gc_assets.stages.delete.close import close_outdated_plans
 from gc_assets.stages.delete.expired_since import ExpiredSince, count_expired_since
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.left_out import (
+    ExpirySource,
     History,
     describe_unlisted,
     expiry_sources,
@@ -173,14 +174,14 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, exclude
     sources = expiry_sources(inputs)
     copy = _CopyExpiry(
         inputs.storage,
-        tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources),
+        tuple(sources),
         inputs.context.state.files,
         run,
         inputs.unreadable,
         frozenset(excluded),
     )
     return merge_written(
-        run_single_task(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources))
+        run_single_task(spark, copy, sum(source.rows for source in sources), sum(len(source.edits) + 1 for source in sources))
     )
 
 
@@ -188,12 +189,12 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, exclude
 class _CopyExpiry:
     """Copy rows of `expiry_plan` to the plan, which makes them immutable.
 
-    `summary` counts them by lake and by action, and idle branches by lake. One task for
+    `summary` counts them by lake and by action, and edits of branches by lake. One task for
     `run_single_task`.
     """
 
     storage: str
-    sources: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
+    sources: tuple[ExpirySource, ...]
     files: Files
     run: TableRun
     unreadable: tuple[Unreadable, ...]
@@ -201,18 +202,19 @@ class _CopyExpiry:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            tables = [self._actions(*source) for source in self.sources]
+            tables = [self._actions(source) for source in self.sources]
             rows = pa.concat_tables([EXPIRY_ACTIONS.empty_table(), *tables])
-            idle = rows.filter(pc.equal(rows.column("action"), DELETE_IDLE_BRANCH))
-            columns = {"lake": rows.column("lake"), "action": rows.column("action"), "idle_branches": idle.column("lake")}
+            columns = {"lake": rows.column("lake"), "action": rows.column("action")}
+            for name, action in (("idle_branches", DELETE_IDLE_BRANCH), ("path_edits", DELETE_PATHS)):
+                columns[name] = rows.filter(pc.equal(rows.column("action"), action)).column("lake")
             counts = {name: dict(sorted(Counter(column.to_pylist()).items())) for name, column in columns.items()}
             yield report_parts(
                 write_parts(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), summary=counts
             )
 
-    def _actions(self, lake: str, plan: tuple[str, ...], claims: tuple[str, ...]) -> pa.Table:
-        rows = read_parts(self.files, list(plan), EXPIRY_PLAN.schema)
-        mine = select_editable(rows, lake, read_parts(self.files, list(claims), CLAIMS), self.storage, self.unreadable)
+    def _actions(self, source: ExpirySource) -> pa.Table:
+        lake, rows = source.lake, read_parts(self.files, list(source.edits), EXPIRY_PLAN.schema)
+        mine = select_editable(rows, lake, read_parts(self.files, list(source.claims), CLAIMS), self.storage, self.unreadable)
         uuids = mine.column("table_uuid").to_pylist()
         mine = mine.filter(pa.array([(lake, uuid) not in self.excluded for uuid in uuids], pa.bool_()))
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)

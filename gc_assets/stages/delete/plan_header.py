@@ -103,6 +103,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         expiry_actions=content.expiry.summary.get("lake", {}),
         edits_by_action=content.expiry.summary.get("action", {}),
         idle_branches=content.expiry.summary.get("idle_branches", {}),
+        path_edits=content.expiry.summary.get("path_edits", {}),
         expiry_digest=f"{content.expiry.digest:016x}",
         gates=tuple(_check_gates(inputs, content, live, counts.by_action.get(QUARANTINE, Totals()).amount)),
         rows=content.written.rows,

@@ -1,9 +1,21 @@
-"""Read the history edits of a plan."""
+"""Read the history edits of a plan, and the paths that they delete on branches."""
 
 from __future__ import annotations
 
-import pyarrow as pa
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.errors import StateError
+from gc_assets.core.hashing import digest
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
+from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import EXPIRY_ACTIONS, EXPIRY_SIDE
@@ -12,3 +24,50 @@ from gc_assets.state.side_tables import EXPIRY_ACTIONS, EXPIRY_SIDE
 def planned_actions(state: State, plan: PublishedTable) -> pa.Table:
     """Return the plan's history edits (columns `EXPIRY_ACTIONS`)."""
     return read_parts(state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPaths:
+    """Paths that the plans of a run date delete on branches of a lake.
+
+    Each action has the digest of their table, and the plan has that of its actions.
+    """
+
+    context: RunContext
+    lake: str
+    run_date: date
+    _read: dict[str, pa.Table] = field(default_factory=dict[str, pa.Table])
+
+    def read(self, action: ExpiryAction) -> list[str]:
+        """Return the paths of an action in alphabetical order.
+
+        Raises:
+            StateError: If their table is missing or was changed.
+        """
+        details = json.loads(action.details or "{}")
+        wanted = str(details.get("digest"))
+        if wanted not in self._read:
+            self._read[wanted] = self._find(wanted)
+        rows = self._read[wanted]
+        found = sorted(rows.filter(pc.equal(rows.column("branch"), action.ref_name)).column("path").to_pylist())
+        if len(found) != details["paths"]:
+            raise self._missing(wanted)
+        return found
+
+    def _find(self, wanted: str) -> pa.Table:
+        """Return the rows of the table with a digest."""
+        for published in self._tables():
+            if published.receipt.digest == wanted:
+                rows = read_parts(self.context.state.files, published.paths(), table_with(TableRole.PATH_EDITS).schema)
+                if f"{digest(rows):016x}" == wanted:
+                    return rows.select(["branch", "path"])
+        raise self._missing(wanted)
+
+    def _tables(self) -> Iterator[PublishedTable]:
+        name, state = table_with(TableRole.PATH_EDITS).name, self.context.state
+        yield from (state.open(run) for run in state.history(self.lake, name) if run.run_date == self.run_date)
+
+    def _missing(self, wanted: str) -> StateError:
+        name = table_with(TableRole.PATH_EDITS).name
+        found = f"lake {self.lake}: {name} of {self.run_date} with the digest {wanted} is missing or was changed"
+        return StateError(f"{found}. It has the paths to delete. Make a new plan with `gc-assets run`.")

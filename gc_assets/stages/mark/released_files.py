@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import Table
-from gc_assets.state.summaries import LifecycleObjectsSummary
+from gc_assets.state.summaries import LifecycleObjectsSummary, LifecyclePathsSummary
 
 _COLUMNS: Final = ["storage", "key", "deduplicated"]
 
@@ -57,11 +58,16 @@ def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | 
     return ReleasedFiles(table, context.table(table, lake_name)) if table is not None else None
 
 
-def find_last_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:
-    """Find the released files of the newest run that published them, or None."""
-    table = context.kind(lake_name).table_with(TableRole.RELEASED_FILES, context.config.lake(lake_name))
-    published = context.state.latest(lake_name, table.name) if table is not None else None
-    return ReleasedFiles(table, published) if table is not None and published is not None else None
+def find_last_rule_notes(context: RunContext, lake_name: str) -> tuple[date, tuple[str, ...]] | None:
+    """Return the newest run date with results of path rules, and the notes on these rules, or None."""
+    summaries = {TableRole.RELEASED_FILES: LifecycleObjectsSummary, TableRole.PATH_EDITS: LifecyclePathsSummary}
+    for role, model in summaries.items():
+        table = context.kind(lake_name).table_with(role, context.config.lake(lake_name))
+        published = context.state.latest(lake_name, table.name) if table is not None else None
+        if published is not None:
+            summary = published.summary(model)
+            return published.receipt.run_date, (*summary.unused_rules, *summary.notes)
+    return None
 
 
 def find_released_files_of(context: RunContext, live: PublishedTable) -> ReleasedFiles | None:

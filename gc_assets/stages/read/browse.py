@@ -14,12 +14,15 @@ import pyarrow.parquet as pq
 
 from gc_assets.core.commands import command
 from gc_assets.core.errors import StateError
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
 from gc_assets.state.arrow_types import is_added_column
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.listings import open_listing
 from gc_assets.state.parts import add_missing_columns, read_parts
-from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, STORAGE_INVENTORY, TABLE_NAME, Table
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, STORAGE_INVENTORY, TABLE_NAME, Table
+from gc_assets.state.side_tables import EDITS_SIDE
 
 
 def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[PublishedTable | PastRun]:
@@ -47,6 +50,25 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
         )
         raise StateError(f"{group}/{table.name} has no table for {run_date}; {how}")
     return found
+
+
+def paths_of(state: State, table: Table, group: str, run_date: date) -> list[str]:
+    """Return the parts of the table as of a run date, as `runs_of` and `find_path_edits`."""
+    edits = find_path_edits(state, table, group, run_date)
+    found = [path for run in runs_of(state, table, group, run_date) for path in run.paths()]
+    return found if edits is None else [*found, *edits.paths(EDITS_SIDE)]
+
+
+def find_path_edits(state: State, table: Table, group: str, run_date: date) -> PublishedTable | None:
+    """Return the table whose side table `_edits` has further rows of `expiry_plan`, or None.
+
+    They are known after the content of commits was read, which `expiry_plan` selects. A table that is
+    older than `expiry_plan` is of another run of the date.
+    """
+    if table is not EXPIRY_PLAN:
+        return None
+    found, edits = state.require(group, table.name, run_date), state.current(group, table_with(TableRole.PATH_EDITS).name, run_date)
+    return edits if edits is not None and edits.receipt.run_id > found.receipt.run_id else None
 
 
 def table_names(state: State, lake_name: str) -> list[str]:

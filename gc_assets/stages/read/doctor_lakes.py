@@ -21,7 +21,7 @@ from gc_assets.lakes.kinds import kind_of
 from gc_assets.lakes.protocol import FrozenRefs, as_incremental, as_preflight, is_editable
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.mark.reachable_snapshots import find_unused_rules
-from gc_assets.stages.mark.released_files import find_last_released_files
+from gc_assets.stages.mark.released_files import find_last_rule_notes
 from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.summaries import LiveFilesSummary
@@ -40,8 +40,8 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
         advice = f"No file under its claims is changed and nothing is purged until it can be read. To purge without it: `{set_aside}`."
         yield Finding(name, "unreadable", FAIL, item.reason, advice)
     unused = find_unused_rules(context.config.lake(name), refs, context.clock.now())
-    last = find_last_released_files(context, name)
-    of_objects = () if last is None else (f"{note} (run of {last.published.receipt.run_date})" for note in last.notes)
+    last = find_last_rule_notes(context, name)
+    of_objects = () if last is None else (f"{note} (run of {last[0]})" for note in last[1])
     for note in (*unused, *refs.notes, *of_objects):
         if note not in refs.wrong_names:
             yield Finding(name, "note", WARN, note)

@@ -23,8 +23,11 @@ from gc_assets.core.foreign import RULES, SIDE_FILE
 from gc_assets.core.moments import format_time
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.printable import show_list
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
 from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.read.browse import read_matching_rows
 from gc_assets.stages.read.chain import Link, chain, last_chain, read_key_rows
@@ -118,6 +121,15 @@ def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> li
     return [_explain(context, storage, key) for storage, key in matches]
 
 
+def _describe_path_edits(context: RunContext, storage: str, key: str) -> str:
+    """Return a sentence on paths of the file that rules delete on branches by commits, or ""."""
+    table = table_with(TableRole.PATH_EDITS)
+    found = [published for lake in context.config.lakes if (published := context.find(table, lake.name)) is not None]
+    rows = read_matching_rows(context.state, table.schema, [path for item in found for path in item.paths()], "key", [key]).to_pylist()
+    edits = [f"{row['path']} on branch {row['branch']} (rule {row['rule_id']})" for row in rows if row["storage"] == storage]
+    return f" Lifecycle rules delete these paths of it by commits: {show_list(sorted(edits))}." if edits else ""
+
+
 def _external_rows(context: RunContext, address: str) -> list[dict[str, Any]]:
     live = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name)) is not None]
     paths = [path for table in live for path in table.paths(EXTERNAL_SIDE)]
@@ -137,6 +149,7 @@ def _explain(context: RunContext, storage: str, key: str) -> Explanation:
         sentence = f"It is live: {_describe_need(links)}."
         if last is not None and last["phase"] == QUARANTINE:
             sentence += f" But it {_describe_action(storage, key, last)[1].removeprefix('It ')}"
+        sentence += _describe_path_edits(context, storage, key)
         return Explanation(storage, key, "live", sentence + _describe_uploads(summary), links, summary, history)
     if last is not None:
         verdict, sentence = _describe_action(storage, key, last)

@@ -9,7 +9,7 @@ from typing import Final
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary
 from gc_assets.core.units import count_of, format_bytes
-from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, EDIT_PARENT, REMOVE_SCHEMA, REMOVE_SNAPSHOT, REMOVE_SPEC
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_PATHS, DELETE_REF, EDIT_PARENT, REMOVE_SCHEMA, REMOVE_SNAPSHOT, REMOVE_SPEC
 
 # Verb and noun of each expiry action.
 _EDITS: Final = {
@@ -17,6 +17,7 @@ _EDITS: Final = {
     EDIT_PARENT: ("edit", "snapshot"),
     DELETE_REF: ("delete", "ref"),
     DELETE_IDLE_BRANCH: ("delete", "idle branch"),
+    DELETE_PATHS: ("delete paths on", "branch"),
     REMOVE_SCHEMA: ("remove", "unused schema"),
     REMOVE_SPEC: ("remove", "unused partition spec"),
 }

@@ -82,7 +82,7 @@ def describe_reversibility(
     quarantined, purged = header.totals.get(QUARANTINE, Amount()), header.totals.get(PURGE, Amount())
     edits = [(lake, count, _kind(config, lake)) for lake, count in _history_edits(header).items()]
     reversible_edits = [_edits(lake, count, kind) for lake, count, kind in edits if kind is not None and kind.undoes_edits]
-    reversible_edits += [_branches(lake, count) for lake, count in header.idle_branches.items() if _kind(config, lake) is not None]
+    reversible_edits += [text for lake, text in _describe_branch_edits(header) if _kind(config, lake) is not None]
     days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
     return Reversibility(
         _join(_reversible_effects(header, quarantined, reversible_edits, days, restored=restored)),
@@ -172,9 +172,9 @@ def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, record
     count, unknown = by_outcome.get(DONE, 0), by_outcome.get(UNKNOWN, 0)
     if not count and not unknown:
         return
-    branches = header.idle_branches.get(lake, 0)
+    branches = header.branch_edits.get(lake, 0)
     undoes = kind is not None and (kind.undoes_edits or branches == planned)
-    undone = "undoes them" if undoes or not branches else "creates deleted branches again, the others are final"
+    undone = "undoes them" if undoes or not branches else "undoes edits of branches, the others are final"
     undo = f" `{command('restore', plan=header.plan_id[:12], history=True)}` {undone}." if undoes or branches else " They are final."
     names = recorded.tables.get(lake, ())
     more = f" and {len(names) - _MAX_TABLES:,} more" if len(names) > _MAX_TABLES else ""
@@ -204,7 +204,7 @@ def summarize_reversibility(header: PlanHeader, config: Config, *, restored: boo
     reversible = [f"{count_of(quarantined.files, 'file')} before that purge"] if quarantined.files else []
     undoable = [lake for lake in kinds if lake not in final_lakes]
     reversible += [f"{_edits(lake, history[lake], None)} before it" for lake in undoable]
-    reversible += [_branches(lake, count) for lake, count in header.idle_branches.items()]
+    reversible += [text for _, text in _describe_branch_edits(header)]
     reversible += [f"{count_of(restored_files.files, 'file')} only restored"] if restored_files.files else []
     return f"{free}; final: {_join_by_comma(final)}; can be undone: {_join_by_comma(reversible)}"
 
@@ -281,13 +281,17 @@ def _kind(config: Config, lake_name: str) -> LakeKind | None:
 
 
 def _history_edits(header: PlanHeader) -> dict[str, int]:
-    """Return the number of history edits by lake, without deletions of idle branches."""
-    counts = {lake: count - header.idle_branches.get(lake, 0) for lake, count in header.expiry_actions.items()}
+    """Return the number of history edits by lake, without edits of branches."""
+    counts = {lake: count - header.branch_edits.get(lake, 0) for lake, count in header.expiry_actions.items()}
     return {lake: count for lake, count in counts.items() if count > 0}
 
 
-def _branches(lake: str, count: int) -> str:
-    return f"the deletion of {count_of(count, 'idle branch')} of lake {lake}"
+def _describe_branch_edits(header: PlanHeader) -> Iterator[tuple[str, str]]:
+    """Yield each lake with its edits of branches."""
+    for lake, count in header.idle_branches.items():
+        yield lake, f"the deletion of {count_of(count, 'idle branch')} of lake {lake}"
+    for lake, count in header.path_edits.items():
+        yield lake, f"the deletion of paths on {count_of(count, 'branch')} of lake {lake}"
 
 
 def _edits(lake: str, count: int, kind: LakeKind | None) -> str:

@@ -53,6 +53,8 @@ def test_page_lists_permissions_of_all_calls(tmp_path: Path) -> None:
     assert {name for name in needed if f"`{name}`" not in PAGE} == set()
 
 
-@pytest.mark.parametrize("table", ["policy_table", "current_rules", "potential_commits", "lifecycle_objects", "uncommitted_objects"])
+@pytest.mark.parametrize(
+    "table", ["policy_table", "current_rules", "potential_commits", "lifecycle_objects", "lifecycle_paths", "uncommitted_objects"]
+)
 def test_page_names_every_kind_table(table: str) -> None:
     assert f"`{table}`" in PAGE

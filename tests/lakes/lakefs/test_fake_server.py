@@ -181,7 +181,9 @@ def _comparable(body: Any) -> Any:
         return [_comparable(item) for item in body]
     if not isinstance(body, dict):
         return body
-    unknown = {"creation_date", "generation", "meta_range_id"} | ({"committer", "message", "version"} if body.get("parents") == [] else set())
+    unknown = {"creation_date", "generation", "meta_range_id"} | (
+        {"committer", "message", "version"} if body.get("parents") == [] else set()
+    )
     return {key: _comparable(value) for key, value in body.items() if key not in unknown}
 
 

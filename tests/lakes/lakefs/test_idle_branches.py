@@ -140,7 +140,10 @@ def test_name_in_use_and_lost_commit_are_not_overwritten(builder: RepositoryBuil
     action = deletion(builder)
     assert delete(lake, action).verdict == "done"
     lost = recreate(lake, ExpiryAction(DELETE_IDLE_BRANCH, "gone", "idle", "branch", TMP))
-    assert (lost.verdict, lost.error) == ("failed", f"branch {TMP} cannot be created at commit gone: HTTP 404: source reference 'gone': not found")
+    assert (lost.verdict, lost.error) == (
+        "failed",
+        f"branch {TMP} cannot be created at commit gone: HTTP 404: source reference 'gone': not found",
+    )
     builder.branch(TMP)
     outcome = recreate(lake, action)
     assert outcome.verdict == "changed"

@@ -58,12 +58,12 @@ def deletion(builder: RepositoryBuilder, name: str = DEV) -> ExpiryAction:
     return ExpiryAction(DELETE_PATHS, builder.repository.branches[name].head, "lifecycle", "branch", name, details=details)
 
 
-def planned(builder: RepositoryBuilder, action: ExpiryAction) -> list[str]:
+def list_planned(builder: RepositoryBuilder, action: ExpiryAction) -> list[str]:
     return [path for path in builder.repository.trees[action.snapshot_id] if path.startswith("tmp/")]
 
 
 def delete(builder: RepositoryBuilder, lake: LakeFsLake, action: ExpiryAction, plan_id: str = PLAN_ID) -> ExpiryOutcome:
-    (outcome,) = lake.delete_paths(plan_id, [action], lambda action: planned(builder, action))
+    (outcome,) = lake.delete_paths(plan_id, [action], lambda action: list_planned(builder, action))
     return outcome
 
 
@@ -194,7 +194,9 @@ def test_denied_deletion_of_one_path_keeps_all(builder: RepositoryBuilder, serve
     assert f"HTTP {status}: tmp/1: Unauthorized" in (outcome.error or "")
 
 
-def apply_and_kill(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], action: ExpiryAction, number: int, moment: str) -> bool:
+def apply_and_kill(
+    builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer], action: ExpiryAction, number: int, moment: str
+) -> bool:
     """Apply, with a server that answers no request from a number on. Return False if there are fewer requests.
 
     With the moment `after`, the request is executed and its response is lost.
@@ -331,7 +333,7 @@ def test_random_histories_lose_no_path_that_was_not_planned(tmp_path: Path, rule
         builder.stage("main", name)
     builder.commit("main")
     action = deletion(builder, "main")
-    due = planned(builder, action)
+    due = list_planned(builder, action)
     base = builder.repository.trees[action.snapshot_id]
     model = dict(base)
 

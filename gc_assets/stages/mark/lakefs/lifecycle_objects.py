@@ -98,7 +98,7 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     is_known = potential.summary(PotentialCommitsSummary).ranges > 0 and context.verification_id is None
     references = _named_entries(rows, claimed).join(ranges, "container")
     releasing = _list_rule_ids(released) if is_known and written.rows else set[str]()
-    unused = _describe_unused(rules, releasing, references) if is_known else ()
+    unused = describe_unused(rules, releasing, references) if is_known else ()
     summary = LifecycleObjectsSummary(
         released=amounts.get("false", Amount()),
         deduplicated=amounts.get("true", Amount()),
@@ -143,7 +143,7 @@ def _list_rule_ids(released: DataFrame) -> set[str]:
     return {row["rule_id"] for row in collect(released.select(F.explode("matched_rules").alias("rule_id")).distinct())}
 
 
-def _describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: DataFrame) -> Iterator[str]:
+def describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: DataFrame) -> Iterator[str]:
     """Describe the enabled rules that apply to no object.
 
     Paths are only read if a rule releases none.

@@ -36,7 +36,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import EDGES, EDGES_SIDE, RANGES, RANGES_SIDE
+from gc_assets.state.side_tables import EDGES, EDGES_SIDE, HEADS, HEADS_SIDE, RANGES, RANGES_SIDE
 from gc_assets.state.summaries import PotentialCommitsSummary
 
 _FIRST: Final = "\0"
@@ -64,6 +64,7 @@ def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) 
         tuple(read_lifecycle_rules(context, lake_name)),
         read_frozen_refs(context, lake_name, refs).refs,
         not tags_ignored,
+        isinstance(lake, LakeFsLakeConfig) and lake.has_commit_rules,
         state.files,
         tuple(graph.paths()),
         tuple(reachable.paths()),
@@ -97,6 +98,7 @@ class _Classify:
     rules: tuple[Rule, ...]
     refs: tuple[Ref, ...]
     tags_protect: bool
+    writes_heads: bool
     files: Files
     graph: tuple[str, ...]
     reachable: tuple[str, ...]
@@ -117,6 +119,7 @@ class _Classify:
             ranges = self._ranges(commits, classes, reach, retained, potential)
             written = write_rows(rows, POTENTIAL_COMMITS, self.run, self.files)
             parts = [*written.parts, *write_parts(ranges, self.run, self.files, RANGES_SIDE)]
+            parts += write_parts(self._heads(commits), self.run, self.files, HEADS_SIDE) if self.writes_heads else ()
             yield report_parts(parts, written.digest, summary={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
 
     def _classes(self, graph: CommitGraph, retained: NDArray[np.bool_]) -> tuple[list[str], NDArray[np.bool_]]:
@@ -161,6 +164,18 @@ class _Classify:
             pa.array([None if bound in {None, BEGINNING} else bound for bound in bounds], TIMESTAMP).take(pa.array(which[potential])),
         ]
         return potential, pa.table(columns, schema=POTENTIAL_COMMITS.schema)
+
+    def _heads(self, commits: pa.Table) -> pa.Table:
+        """Return the ranges at the head of each branch (columns `HEADS`)."""
+        heads = pa.table({"branch": [r.ref_name for r in self.refs], "commit": [r.head_commit_id for r in self.refs]}).filter(
+            pa.array([ref.ref_type == "branch" for ref in self.refs], pa.bool_())
+        )
+        lists = commits.column("content_roots").combine_chunks()
+        owners = commits.column("commit_id").take(pc.list_parent_indices(lists))
+        roots = pa.table({"commit": owners, "root": pc.struct_field(pc.list_flatten(lists), "address")})
+        edges = read_parts(self.files, list(self.edges), EDGES, ["container", "address"]).rename_columns(["root", "container"])
+        found = heads.join(roots, "commit", join_type="inner").join(edges, "root", join_type="inner")
+        return found.select(HEADS.names).cast(HEADS)
 
     def _ranges(
         self, commits: pa.Table, classes: list[str], reach: NDArray[np.bool_], retained: NDArray[np.bool_], potential: NDArray[np.bool_]

@@ -1,0 +1,253 @@
+"""Lifecycle rules that delete paths by commits, through all stages: paths, plan, apply, undo, and what stays."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import GateRefused, StateError
+from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
+from gc_assets.lakes.protocol import DELETE_PATHS, ExpiryAction
+from gc_assets.stages.delete.expire import undo_expiry
+from gc_assets.stages.delete.planned_edits import PlannedPaths
+from gc_assets.stages.mark.kind_tables import make_kind_table
+from gc_assets.stages.read.explain import explain
+from gc_assets.stages.read.plan_text import summarize_plans
+from gc_assets.stages.read.reversibility import describe_reversibility
+from gc_assets.stages.read.table_rows import count_table_rows, read_table_rows
+from gc_assets.stages.records.plans import find_plan
+from gc_assets.state.schemas import EXPIRY_PLAN
+from tests.lakes.lakefs.builder import RepositoryBuilder
+from tests.lakes.lakefs.fake_server import FakeServer
+from tests.lakes.lakefs.support import config_of
+from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago
+
+pytestmark = pytest.mark.spark
+TABLE = table_with(TableRole.PATH_EDITS)
+
+
+@dataclass
+class Story:
+    house: Lakehouse
+    builder: RepositoryBuilder
+    server: FakeServer
+    rules_file: Path
+
+    def rules(self, **rules: dict[str, Any]) -> None:
+        self.rules_file.write_text(json.dumps(rules))
+
+    def plan(self) -> PlanHeader:
+        self.find_paths()
+        return self.house.sweep()
+
+    def find_paths(self) -> set[tuple[str, str, str]]:
+        """Return branch, path and rule of the due paths of a run."""
+        self.server.now = self.house.now
+        self.house.mark()
+        context = self.house.run_context()
+        (kind_table,) = (item for item in context.kind("ml").kind_tables if item.table is TABLE)
+        make_kind_table(self.house.spark, context, "ml", kind_table)
+        return {(row["branch"], row["path"], row["rule_id"]) for row in self.house.rows(TABLE.name, "ml")}
+
+    def edits(self) -> dict[str, str]:
+        """Return the reason of each edit by branch, as in `gc-assets show expiry_plan`."""
+        context = self.house.run_context()
+        rows = [row for batch in read_table_rows(context, EXPIRY_PLAN, "ml") for row in batch.to_pylist()]
+        assert count_table_rows(context, EXPIRY_PLAN, "ml") == len(rows)
+        return {row["ref_name"]: row["reason"] for row in rows if row["action"] == DELETE_PATHS}
+
+    def paths(self, branch: str = "main") -> set[str]:
+        return set(self.builder.repository.resolve(branch) or ())
+
+
+@pytest.fixture
+def story(spark: SparkSession, tmp_path: Path) -> Iterator[Story]:
+    house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1, "max_live_drop": 1}})
+    builder = RepositoryBuilder(house.warehouse, days_ago(60))
+    server, rules = FakeServer(builder.repository), tmp_path / "rules.json"
+    with server.running() as url:
+        location, retention = f"file://{builder.namespace}/", {"source": "configured", "default": "30d"}
+        house.lakes = [config_of(url, "ml-data", retention, location=location, rules=str(rules), lifecycle="commit")]
+        story = Story(house, builder, server, rules)
+        story.rules(scratch={"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"dev": 50}})
+        builder.commit("main", tmp_1=b"1", tmp_2=b"22", keep_1=b"3")
+        builder.repository.tags["v1"] = builder.repository.branches["main"].head
+        builder.now = days_ago(20)
+        builder.branch("dev")
+        builder.commit("dev", tmp_3=b"4")
+        builder.now = days_ago(5)
+        builder.commit("main", tmp_4=b"5")
+        yield story
+
+
+def test_plan_names_branches_paths_bytes_and_rules(story: Story) -> None:
+    header = story.plan()
+    assert story.find_paths() == {(branch, path, "scratch") for branch in ("main", "dev") for path in ("tmp/1", "tmp/2")}
+    reason = "lifecycle: a commit deletes 2 paths (2 B), by rule: scratch 2"
+    assert story.edits() == {"main": reason, "dev": reason}
+    assert (header.expiry_actions, header.path_edits, header.totals) == ({"ml": 2}, {"ml": 2}, {})
+    assert header.failed_gates == []
+    assert summarize_plans([header]) == "Plan: quarantine 0, delete paths on 2 branches, purge 0, restore 0"
+    described = describe_reversibility(header, story.house.config)
+    assert "the deletion of paths on 2 branches of lake ml" in described.can_be_undone
+    assert described.cannot_be_undone == "nothing"
+    key = next(row["key"] for row in story.house.rows(TABLE.name, "ml") if row["path"] == "tmp/1")
+    (explanation,) = explain(story.house.run_context(), key)
+    assert explanation.sentence.endswith(
+        " Lifecycle rules delete these paths of it by commits: tmp/1 on branch dev (rule scratch), tmp/1 on branch main (rule scratch)."
+    )
+    assert story.plan().plan_id == header.plan_id, "the same content is the same plan"
+
+
+def test_apply_deletes_the_paths_and_no_file_and_undo_brings_them_back(story: Story) -> None:
+    header, files = story.plan(), story.builder.files()
+    before = {branch: story.paths(branch) for branch in ("main", "dev")}
+    applied = story.house.approve_and_apply(header)
+    assert counts(applied.by_outcome) == {("expire", "done"): 2}
+    assert (story.paths("main"), story.paths("dev"), story.builder.files()) == ({"keep/1", "tmp/4"}, {"keep/1", "tmp/3"}, files)
+    assert story.plan().totals == {}, "older commits still name the files"
+    assert story.edits() == {}
+    plan = find_plan(story.house.config, header.plan_id)
+    assert undo_expiry(story.house.run_context(), plan) == {"undone": 2}
+    assert {branch: story.paths(branch) for branch in before} == before
+
+
+def test_files_are_garbage_after_their_retention_and_nothing_dangles(story: Story) -> None:
+    del story.builder.repository.tags["v1"]
+    story.house.approve_and_apply(story.plan())
+    story.house.now = NOW + timedelta(days=35)
+    header = story.plan()
+    assert {amount.files for amount in header.by_reason.values()} == {2}
+    assert header.by_reason.keys() == {"expired"}
+    assert header.failed_gates == []
+
+
+def test_dirty_and_protected_branches_stay_with_a_note(story: Story) -> None:
+    story.builder.repository.protected.append("dev")
+    story.builder.stage("main", "new")
+    header = story.plan()
+    assert (story.edits(), header.path_edits) == ({}, {})
+    assert story.house.summary(TABLE.name, "ml")["notes"] == [
+        "lake ml: 2 paths of branch dev stay: the branch protection rule 'dev' protects it",
+        "lake ml: 2 paths of branch main stay: it has uncommitted changes",
+    ]
+
+
+def test_moved_branch_is_planned_again(story: Story) -> None:
+    header = story.plan()
+    story.builder.commit("main", other=b"1")
+    applied = story.house.approve_and_apply(header)
+    assert counts(applied.by_outcome) == {("expire", "changed"): 1, ("expire", "done"): 1}
+    assert story.paths("main") == {"keep/1", "tmp/1", "tmp/2", "tmp/4", "other"}
+    header = story.plan()
+    assert (header.path_edits, story.edits().keys()) == ({"ml": 1}, {"main"})
+    assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "done"): 1}
+
+
+def test_apply_continues_after_a_failure_and_deletes_once(story: Story) -> None:
+    header = story.plan()
+    story.server.fault = lambda method, path, query: (500, {"message": "no"}) if path.endswith("/cherry-pick") else None
+    assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "failed"): 2}
+    story.server.fault = lambda method, path, query: None
+    assert counts(story.house.apply(header).by_outcome) == {("expire", "done"): 2}
+    assert len(story.builder.repository.log("dev")) == 4
+
+
+def test_changed_rules_and_changed_paths_refuse_the_apply(story: Story) -> None:
+    header = story.plan()
+    story.house.approve(header)
+    story.rules(scratch={"prefix": "tmp/", "days": 1, "enabled": True})
+    with pytest.raises(GateRefused, match="differ from those of the plan"):
+        story.house.apply(header)
+    story.rules(scratch={"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"dev": 50}})
+    other = ExpiryAction(DELETE_PATHS, "", "", "branch", "main", details=json.dumps({"paths": 2, "digest": "0" * 16}))
+    with pytest.raises(StateError, match="lifecycle_paths of 2026-11-20 with the digest 0000000000000000 is missing or was changed"):
+        PlannedPaths(story.house.run_context(), "ml", NOW.date()).read(other)
+    for path in Path(story.house.config.state).joinpath("ml", TABLE.name).rglob("*.parquet"):
+        if not path.name.startswith("_"):
+            rows = pq.read_table(path)
+            pq.write_table(rows.set_column(1, "path", pa.array(["keep/1"] * rows.num_rows)), path)
+    with pytest.raises(StateError, match="the table is incomplete"):
+        story.house.apply(header)
+    assert story.paths() == {"keep/1", "tmp/1", "tmp/2", "tmp/4"}
+
+
+def test_unused_rule_is_a_note(story: Story) -> None:
+    story.rules(scratch={"prefix": "tmp/", "days": 10, "enabled": True}, wrong={"prefix": "temp/", "days": 1, "enabled": True})
+    story.find_paths()
+    assert story.house.summary(TABLE.name, "ml")["unused_rules"] == [
+        "lake ml: lifecycle rule 'wrong' matches no object on its branches; compare its prefix or glob with the paths"
+    ]
+
+
+def oracle(story: Story, rules: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """Return the due paths by plain loops over the trees of commits."""
+    repository = story.builder.repository
+    today = NOW.replace(hour=0, minute=0, second=0, microsecond=0)
+    found = set()
+    for branch, held in repository.branches.items():
+        for path, item in repository.trees[held.head].items():
+            first = min(repository.commits[name].created for name, tree in repository.trees.items() if _has(tree, path, item.address))
+            age = max(repository.written[item.address].timestamp(), first)
+            matching = [(rule_id, rule) for rule_id, rule in rules.items() if path.startswith(rule["prefix"])]
+            rows = [(len(rule["prefix"]), branch in rule.get("branch_days", {}), rule_id) for rule_id, rule in matching]
+            rows = [row for row in rows if row[1] or "days" in rules[row[2]]]
+            if not rows:
+                continue
+            rule_id = max(rows)[2]
+            days = rules[rule_id].get("branch_days", {}).get(branch, rules[rule_id].get("days"))
+            if rules[rule_id]["enabled"] and age < (today - timedelta(days=days)).timestamp():
+                found.add((branch, path, rule_id))
+    return found
+
+
+def _has(tree: dict[str, Any], path: str, address: str) -> bool:
+    return path in tree and tree[path].address == address
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_due_paths_of_random_histories_are_those_of_plain_loops(story: Story, seed: int) -> None:
+    choice, builder = random.Random(seed), story.builder
+    prefixes = ["a/", "a/b/", "c", ""]
+    rules: dict[str, Any] = {}
+    for number, prefix in enumerate(choice.sample(prefixes, choice.randint(2, 4))):
+        rules[f"r{number}"] = {"prefix": prefix, "enabled": choice.random() < 0.8, "days": choice.randint(0, 40)}
+        if choice.random() < 0.5:
+            rules[f"r{number}"]["branch_days"] = {choice.choice(["main", "b1", "b2"]): choice.randint(0, 40)}
+            if choice.random() < 0.3:
+                del rules[f"r{number}"]["days"]
+    story.rules(**rules)
+    names = [f"{prefix}{number}" for prefix in ("a/", "a/b/", "c", "d/") for number in range(3)]
+    for day in range(50, 0, -5):
+        builder.now = days_ago(day)
+        if choice.random() < 0.4:
+            builder.branch(f"b{len(builder.repository.branches)}", choice.choice(sorted(builder.repository.branches)))
+        branch = choice.choice(sorted(builder.repository.branches))
+        for name in choice.sample(names, 3):
+            if choice.random() < 0.25:
+                builder.delete(branch, name)
+            else:
+                reused = choice.random() < 0.3 and any(builder.repository.trees[builder.repository.branches["main"].head])
+                tree = builder.repository.trees[builder.repository.branches["main"].head]
+                builder.stage(branch, name, tree[choice.choice(sorted(tree))].address if reused else None)
+        builder.commit(branch)
+    assert story.find_paths() == oracle(story, rules)
+    header = story.house.sweep()
+    expected = {branch: {path for on, path, _ in oracle(story, rules) if on == branch} for branch in builder.repository.branches}
+    before = {branch: story.paths(branch) for branch in expected}
+    assert header.path_edits.get("ml", 0) == len([branch for branch, due in expected.items() if due])
+    if header.has_work:
+        story.house.approve_and_apply(header)
+    assert {branch: story.paths(branch) for branch in expected} == {branch: before[branch] - expected[branch] for branch in expected}
