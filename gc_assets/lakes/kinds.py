@@ -88,8 +88,10 @@ def owners_of(config: Config, table: Table) -> list[str]:
 def has_table(lake: LakeConfig, table: Table) -> bool:
     """Return True if a lake has the table. A lake whose branches are edited has a log of edits."""
     kind = kind_of(lake)
-    edits_branches = bool(lake.idle_rules) or kind.table_with(TableRole.PATH_EDITS, lake) is not None
-    return kind.has(table) or (table.name == EXPIRY_LOG.name and edits_branches)
+    edits_paths = kind.table_with(TableRole.PATH_EDITS, lake) is not None
+    if table == kind.table_with(TableRole.PATH_EDITS):
+        return edits_paths
+    return kind.has(table) or (table.name == EXPIRY_LOG.name and (edits_paths or bool(lake.idle_rules)))
 
 
 def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[str] = ()) -> Lake:

@@ -113,6 +113,7 @@ def test_lifecycle_assets_feed_live_files(tmp_path: Path) -> None:
     lake = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost:8000", "repository": "ml", "rules": "/rules.json", **secrets}
     config = at.config.model_copy(update={"lakes": (LakeFsLakeConfig.model_validate(lake),)})
     found = specs(build_definitions(replace(at, config=config)))
+    assert {dep for spec in found.values() for dep in spec["deps"]} <= set(found)
     assert "ml/lifecycle_objects" in found["ml/live_files"]["deps"]
     assert found["ml/lifecycle_objects"]["deps"] == ["ml/potential_commits"]
     assert found["ml/potential_commits"]["deps"] == ["ml/current_rules", "ml/manifest_entries"]
@@ -363,7 +364,7 @@ def test_steps_are_sorted_by_dependency(lake: dict[str, Any]) -> None:
         assert {name for name in needed if has_table(of_kind, all_tables()[name])} <= set(made), box
         made += makes
     assert {name for name in made if has_table(of_kind, all_tables()[name])} == {
-        table.name for table in all_tables().values() if table.scope == "lake" and KINDS[of_kind.kind].has(table) and not table.by_apply
+        table.name for table in all_tables().values() if table.scope == "lake" and has_table(of_kind, table) and not table.by_apply
     }
 
 
