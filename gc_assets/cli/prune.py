@@ -31,6 +31,8 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     Example:
       gc-assets prune --keep-days 90
     """
+    from gc_assets.lakes.kind import TableRole
+    from gc_assets.lakes.kinds import table_with
     from gc_assets.state.journal import State
     from gc_assets.state.schemas import DELETION_PLAN, POLICY_TABLE
 
@@ -40,7 +42,7 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
             f"the clock is that of a rehearsal (GC_ASSETS_UNSAFE_NOW={platform.clock.now().isoformat()}), so the ages of runs are "
             "unknown and nothing is removed. Unset the variable."
         )
-    protected = [table.name for table in (DELETION_PLAN, POLICY_TABLE)]
+    protected = [table.name for table in (DELETION_PLAN, POLICY_TABLE, table_with(TableRole.PATH_EDITS))]
     removed = State.of(platform.config).prune(keep_days, platform.clock, protected)
     if format_ == "json":
         write_json({"removed": path} for path in removed)

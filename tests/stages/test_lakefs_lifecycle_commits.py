@@ -124,6 +124,19 @@ def test_apply_deletes_the_paths_and_no_file_and_undo_brings_them_back(story: St
     assert {branch: story.paths(branch) for branch in before} == before
 
 
+def test_another_undo_reverts_no_later_plan(story: Story) -> None:
+    first = story.plan()
+    story.house.approve_and_apply(first)
+    undone = find_plan(story.house.config, first.plan_id)
+    assert undo_expiry(story.house.run_context(), undone) == {"undone": 2}
+    story.house.now = NOW + timedelta(days=1)
+    story.house.approve_and_apply(story.plan())
+    after = {branch: story.paths(branch) for branch in ("main", "dev")}
+    assert after == {"main": {"keep/1", "tmp/4"}, "dev": {"keep/1", "tmp/3"}}
+    assert undo_expiry(story.house.run_context(), undone) == {}
+    assert {branch: story.paths(branch) for branch in after} == after
+
+
 def test_files_are_garbage_after_their_retention_and_nothing_dangles(story: Story) -> None:
     del story.builder.repository.tags["v1"]
     story.house.approve_and_apply(story.plan())

@@ -127,10 +127,8 @@ def _delete(
     read_paths: Callable[[ExpiryAction], Sequence[str]],
 ) -> Verdict:
     name = str(action.ref_name)
-    if client.find_head(name) not in {None, action.snapshot_id} and _find_commit(client, plan_id, action)[0] is not None:
-        return "absent", None
     if (reason := _find_change(client, protection, action)) is not None:
-        return "changed", reason
+        return _settle(client, plan_id, action, reason)
     temporary, paths = TEMPORARY + sha256(f"{plan_id} {name}".encode()).hexdigest()[:16], read_paths(action)
     rules = ", ".join(json.loads(action.details or "{}").get("rules", {}))
     metadata = {PLAN: plan_id, BRANCH: name, PATHS: str(len(paths)), RULES: rules}
@@ -140,7 +138,7 @@ def _delete(
             return commit
         # The head is read again, because the deletion on the temporary branch may take minutes.
         if (reason := _find_change(client, protection, action)) is not None:
-            return "changed", reason
+            return _settle(client, plan_id, action, reason)
         error = client.cherry_pick(name, commit, metadata)
     finally:
         _remove(client, temporary)
@@ -149,8 +147,20 @@ def _delete(
     if error.status == _CONFLICT:
         return "changed", f"planned paths of branch {name} changed since the plan: {describe_error(error)}"
     if (reason := _find_change(client, protection, action)) is not None:
-        return "changed", reason
-    return describe_refusal(f"the deletion cannot be committed on branch {name}", error)
+        return _settle(client, plan_id, action, reason)
+    return _refuse(f"the deletion cannot be committed on branch {name}", error)
+
+
+def _settle(client: PathClient, plan_id: str, action: ExpiryAction, reason: str) -> Verdict:
+    """Return the outcome for a branch that changed: an earlier attempt may have made the commit."""
+    exists = client.find_head(str(action.ref_name)) is not None
+    return ("absent", None) if exists and _find_commits(client, plan_id, action)[0] else ("changed", reason)
+
+
+def _refuse(problem: str, error: ApiException) -> Verdict:
+    """Return the outcome for a refused request. A denial of one branch must not block its lake."""
+    verdict, reason = describe_refusal(problem, error)
+    return "changed" if verdict == "denied" else verdict, reason
 
 
 def _find_change(client: PathClient, protection: Protection, action: ExpiryAction) -> str | None:
@@ -169,44 +179,49 @@ def _commit_on(client: PathClient, temporary: str, head: str, paths: Sequence[st
     """Commit the deletion on a new temporary branch. Return the id of the commit, or a refusal."""
     error = client.create_branch(temporary, head, hidden=True)
     if error is not None:
-        return describe_refusal(f"the temporary branch {temporary} cannot be created", error)
+        return _refuse(f"the temporary branch {temporary} cannot be created", error)
     for first in range(0, len(paths), _BATCH):
         if (error := client.delete_objects(temporary, paths[first : first + _BATCH])) is not None:
-            return describe_refusal(f"paths cannot be deleted on the temporary branch {temporary}", error)
+            return _refuse(f"paths cannot be deleted on the temporary branch {temporary}", error)
     message = f"Delete {count_of(len(paths), 'path')} by lifecycle rules: {metadata[RULES]}"
     commit = client.commit(temporary, message, metadata)
-    return commit if isinstance(commit, str) else describe_refusal("the deletion cannot be committed on the temporary branch", commit)
+    return commit if isinstance(commit, str) else _refuse("the deletion cannot be committed on the temporary branch", commit)
 
 
-def _find_commit(client: PathClient, plan_id: str, action: ExpiryAction) -> tuple[str | None, bool]:
-    """Return the commit of a plan on a branch, and whether the log contains the planned head."""
+def _find_commits(client: PathClient, plan_id: str, action: ExpiryAction) -> tuple[list[str], bool]:
+    """Return the commits of a plan on a branch, and whether the log contains the planned head.
+
+    There are several if an attempt was repeated while the server was still working.
+    """
+    found = list[str]()
     for commit in client.log(str(action.ref_name)):
         if commit.id == action.snapshot_id:
-            return None, True
+            return found, True
         metadata = commit.metadata or {}
         if metadata.get(PLAN) == plan_id and metadata.get(BRANCH) == action.ref_name:
-            return str(commit.id), True
-    return None, False
+            found.append(str(commit.id))
+    return found, bool(found)
 
 
 def _restore(client: PathClient, plan_id: str, action: ExpiryAction) -> Verdict:
     name, advice = str(action.ref_name), f"commit {action.snapshot_id} has the deleted paths"
     if client.find_head(name) is None:
         return "changed", f"branch {name} does not exist now; {advice}"
-    commit, has_head = _find_commit(client, plan_id, action)
-    if commit is None:
+    commits, has_head = _find_commits(client, plan_id, action)
+    if not commits:
         # Without the planned head, the branch was moved or created again.
         return ("absent", None) if has_head else ("changed", f"branch {name} does not contain the commit of the plan now; {advice}")
-    error = client.revert(name, commit)
-    if error is None:
-        return "done", None
-    if client.has_changes(name):
-        return "changed", f"branch {name} has uncommitted changes; commit or reset them, and restore again"
-    if error.status == _CONFLICT:
-        return "changed", f"deleted paths of branch {name} were written again since; {advice}"
-    if _NO_CHANGES in describe_error(error):
-        return "absent", None
-    return describe_refusal(f"commit {commit} cannot be reverted on branch {name}", error)
+    for commit in commits:
+        error = client.revert(name, commit)
+        if error is None:
+            return "done", None
+        if client.has_changes(name):
+            return "changed", f"branch {name} has uncommitted changes; commit or reset them, and restore again"
+        if error.status == _CONFLICT:
+            return "changed", f"deleted paths of branch {name} were written again since; {advice}"
+        if _NO_CHANGES not in describe_error(error):
+            return describe_refusal(f"commit {commit} cannot be reverted on branch {name}", error)
+    return "absent", None
 
 
 def _remove_leftovers(client: PathClient) -> None:

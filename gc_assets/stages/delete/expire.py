@@ -498,6 +498,10 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
                 outcomes.append(EditOutcome(found.action, verdict, found.error, context.clock.now()))
                 lease.check()
+            # Another undo would revert the commit of a later plan, too.
+            reverted = [item for item in outcomes if item.verdict == UNDONE and item.action.action == DELETE_PATHS]
+            if reverted:
+                ExpiryRecord(context, plan.header, lake.name).record_outcomes(reverted, lease.token)
             counts.update(_write_log(plan, lake.name, context, outcomes, len(items)))
     return dict(counts)
 

@@ -97,6 +97,32 @@ def test_paths_are_deleted_by_one_commit_and_come_back_by_a_revert(builder: Repo
     assert paths_on(builder) == before
 
 
+def mark_as_made(builder: RepositoryBuilder, commit: str) -> None:
+    builder.repository.commits[commit].metadata.update({PLAN: PLAN_ID, BRANCH: DEV})
+
+
+def test_commit_of_an_earlier_attempt_that_arrives_late_is_not_repeated(
+    builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]
+) -> None:
+    (lake, server), action = served, deletion(builder)
+
+    def arrive(method: str, path: str, query: Any) -> None:
+        if path.endswith("/objects/delete") and builder.repository.branches[DEV].head == action.snapshot_id:
+            mark_as_made(builder, builder.commit(DEV, other=b"y"))
+
+    server.fault = arrive
+    assert (delete(builder, lake, action).verdict, temporary(builder)) == ("absent", [])
+    assert len(paths_on(builder)) == 7
+
+
+def test_undo_reverts_the_commit_before_an_empty_one(builder: RepositoryBuilder, lake: LakeFsLake) -> None:
+    action, before = deletion(builder), paths_on(builder)
+    assert delete(builder, lake, action).verdict == "done"
+    mark_as_made(builder, builder.commit(DEV))
+    assert restore(lake, action).verdict == "done"
+    assert paths_on(builder) == before
+
+
 def test_readers_see_all_deletions_or_none(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
     (lake, server), action, before = served, deletion(builder), paths_on(builder)
     seen: list[set[str]] = []
@@ -180,7 +206,7 @@ def test_hook_that_refuses_the_commit_keeps_the_paths(builder: RepositoryBuilder
     lake, server = served
     server.fault = lambda method, path, query: (412, {"message": "pre-cherry-pick hook"}) if path.endswith("/cherry-pick") else None
     outcome = delete(builder, lake, deletion(builder))
-    assert (outcome.verdict, len(paths_on(builder)), temporary(builder)) == ("denied", 6, [])
+    assert (outcome.verdict, len(paths_on(builder)), temporary(builder)) == ("changed", 6, [])
     assert (outcome.error or "").startswith(f"the deletion cannot be committed on branch {DEV}: HTTP 412: pre-cherry-pick hook; give")
 
 
@@ -190,7 +216,7 @@ def test_denied_deletion_of_one_path_keeps_all(builder: RepositoryBuilder, serve
     refused = {"errors": [{"status_code": status, "message": "Unauthorized", "path": "tmp/1"}]}
     server.fault = lambda method, path, query: (200, refused) if path.endswith("/objects/delete") else None
     outcome = delete(builder, lake, deletion(builder))
-    assert (outcome.verdict, len(paths_on(builder)), temporary(builder)) == ("denied", 6, [])
+    assert (outcome.verdict, len(paths_on(builder)), temporary(builder)) == ("changed", 6, [])
     assert f"HTTP {status}: tmp/1: Unauthorized" in (outcome.error or "")
 
 
