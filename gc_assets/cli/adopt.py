@@ -36,7 +36,8 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
     result = adopt_files(platform.run_context(platform.clock.today()), name, by, comment)
     amount = result.adopted.amount
     if format_ == "json":
-        write_json([{"storage": storage, "files": amount.files, "bytes": amount.bytes, "plans": result.adopted.plan_ids}])
+        found = {"files": amount.files, "bytes": amount.bytes, "plans": result.adopted.plan_ids, "ended": list(result.ended)}
+        write_json([{"storage": storage, **found}])
     elif amount.files:
         click.echo(
             f"storage {storage}: {count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}) are in the ledger "

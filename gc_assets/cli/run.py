@@ -148,9 +148,10 @@ def _print_unreadable(context: RunContext) -> None:
     for lake in context.config.lakes:
         refs, live = context.find(LAKE_REFS, lake.name), context.find(LIVE_FILES, lake.name)
         reasons = [item.why for item in refs.summary(LakeRefsSummary).unread] if refs is not None else []
-        reasons += [item.why for item in live.summary(LiveFilesSummary).unreadable] if live is not None else []
+        if refs is not None and live is not None and live.receipt.run_id > refs.receipt.run_id:
+            reasons += [item.why for item in live.summary(LiveFilesSummary).unreadable]
         for reason in dict.fromkeys(reasons):
-            print_message(f"{lake.label}: unreadable: {reason}.", "failed")
+            print_message(f"Unreadable: {reason}.", "failed")
 
 
 def _print_listings(context: RunContext) -> None:

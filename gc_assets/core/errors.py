@@ -67,7 +67,7 @@ class UnresolvedAddresses(FormatError):
 
 
 class UnresolvedContainer(FormatError):
-    """Metadata object whose own address cannot be resolved, so its location is in no storage."""
+    """Metadata object in no storage, because its address is relative, or has `..` or a host."""
 
 
 class UndecodedTable(FormatError):

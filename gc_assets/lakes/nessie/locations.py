@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -21,6 +22,7 @@ _ADDRESS_FIELDS: Final = {
 }
 _TEXT_FIELDS: Final = ("sqlText", "dialect")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|/")
+_LOCAL: Final = re.compile(r"(?:file:(?://(?P<host>[^/]*))?)?(?P<path>/.*)", re.DOTALL)
 # Directories of metadata in the location of a table or view.
 _METADATA_DIRECTORIES: Final = ("metadata", "_delta_log")
 
@@ -43,7 +45,9 @@ def _roots(content: Content) -> Iterator[ContentRoot]:
         return
     names = _ADDRESS_FIELDS.get(content.type, content.fields.keys() - set(_TEXT_FIELDS))
     for address in _addresses([value for name, value in content.fields.items() if name in names]):
-        yield ContentRoot(_table_folder(address), Kind.UNLISTED_LOCATION, is_container=False, must_exist=False)
+        folder = _table_folder(address)
+        for place in dict.fromkeys((folder, _as_local(folder))):
+            yield ContentRoot(place, Kind.UNLISTED_LOCATION, is_container=False, must_exist=False)
 
 
 def _addresses(value: JsonValue) -> Iterator[str]:
@@ -56,6 +60,17 @@ def _addresses(value: JsonValue) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _addresses(item)
+
+
+def _as_local(folder: str) -> str:
+    """Return a local directory without its host and `..`, as most systems read it.
+
+    Other addresses are returned unchanged.
+    """
+    match = _LOCAL.fullmatch(folder)
+    if match is None or not (match["host"] or ".." in match["path"].split("/")):
+        return folder
+    return f"file://{posixpath.normpath(match['path']).rstrip('/')}/"
 
 
 def _table_folder(address: str) -> str:

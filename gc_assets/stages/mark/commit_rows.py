@@ -109,8 +109,8 @@ def tips(graph: pa.Table) -> list[str]:
 def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
     """Build rows of `commit_graph` with canonical keys, but without generation numbers.
 
-    A content root whose address cannot be resolved has no key. If the commit is retained, the walk
-    reads the container there, and makes its table or content unreadable.
+    A content root whose address cannot be resolved has no key. If it is a container and the commit is
+    retained, the walk makes its table or content unreadable.
     """
     addresses = [root.address for commit in commits for root in commit.content_roots]
     storages, keys = (column.to_pylist() for column in resolver.locate(pa.array(addresses, pa.string())))

@@ -66,8 +66,9 @@ def resolve_or_keep(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
     except (FormatError, StoreError):
         addresses = rows.column("address")
         resolvable = pa.array(find_resolvable(addresses.drop_null().unique().to_pylist(), resolver), addresses.type)
+        current = zip(("storage", "key"), resolver.locate(addresses), strict=True)
         is_resolvable = pc.is_in(addresses, resolvable)
-        return pa.concat_tables([resolve_rows(rows.filter(is_resolvable), resolver), rows.filter(pc.invert(is_resolvable))])
+        return replace_columns(rows, {name: pc.if_else(is_resolvable, values, rows.column(name)) for name, values in current})
 
 
 def find_resolvable(addresses: Iterable[str], resolver: KeyResolver) -> list[str]:
@@ -84,23 +85,12 @@ def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolv
         index = batch.schema.get_field_index("content_roots")
         lists = batch.column(index)
         roots = pc.list_flatten(lists)
-        columns = _resolve_again(roots, resolver)
-        values = [columns[field.name] if field.name in columns else pc.struct_field(roots, field.name) for field in CONTENT_ROOT]
+        columns = pa.table({field.name: pc.struct_field(roots, field.name) for field in CONTENT_ROOT})
+        values = [column.combine_chunks() for column in resolve_or_keep(columns, resolver).columns]
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
         offsets = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
         resolved = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(values, fields=list(CONTENT_ROOT)))
         yield batch.set_column(index, batch.schema.field(index), resolved.cast(batch.schema.field(index).type))
-
-
-def _resolve_again(roots: pa.StructArray, resolver: KeyResolver) -> dict[str, pa.Array]:
-    rows = {name: pc.struct_field(roots, name) for name in ("address", "storage", "key")}
-    try:
-        storage, key = resolver.resolve(rows["address"])
-    except (FormatError, StoreError):
-        is_resolvable = pc.is_in(rows["address"], pa.array(find_resolvable(rows["address"].unique().to_pylist(), resolver), pa.string()))
-        current = zip(("storage", "key"), resolver.locate(rows["address"]), strict=True)
-        return {name: pc.if_else(is_resolvable, values, rows[name]) for name, values in current}
-    return {"storage": storage, "key": key}
 
 
 def resolve_segments(spark: SparkSession, segments: Segments, resolver: KeyResolver, files: Files, run: TableRun) -> WrittenParts:

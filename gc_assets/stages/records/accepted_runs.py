@@ -52,8 +52,8 @@ def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable 
     """Return `deletion_plan` of the last accepted run before this one, or None.
 
     A run of the same date counts if it used an earlier freeze, or a lake that is not configured any
-    more. A run of today freezes a lake again only after a plan edited its history, or after an
-    upgrade of its format.
+    more. A run of today freezes a lake again only after a plan edited its history, after an upgrade of
+    its format, or while a part of it is unreadable.
     """
     return next(
         (

@@ -126,7 +126,7 @@ def test_undo_reverts_the_commit_before_an_empty_one(builder: RepositoryBuilder,
 def test_readers_see_all_deletions_or_none(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:
     (lake, server), action, before = served, deletion(builder), paths_on(builder)
     seen: list[set[str]] = []
-    server.fault = lambda method, path, query: seen.append(paths_on(builder))  # type: ignore[func-returns-value]
+    server.fault = lambda method, path, query: seen.append(paths_on(builder))
     assert delete(builder, lake, action).verdict == "done"
     assert [found for found in seen if found not in (before, {"keep/1"})] == []
 
@@ -246,9 +246,9 @@ def apply_and_kill(
         found = original(method, path, query, body)
         return (0, None) if killed and not was_killed and moment == "after" else found
 
-    server.fault, server.answer = fault, answer  # type: ignore[method-assign]
+    server.fault, server.answer = fault, answer
     delete(builder, lake, action)
-    server.fault, server.answer = (lambda method, path, query: None), original  # type: ignore[method-assign]
+    server.fault, server.answer = (lambda method, path, query: None), original
     return killed
 
 
@@ -375,7 +375,7 @@ def test_random_histories_lose_no_path_that_was_not_planned(tmp_path: Path, rule
                     model.pop(path, None)
 
     with serve(builder.repository, lifecycle="commit", rules=rules) as (lake, server):
-        server.fault = write  # type: ignore[assignment]
+        server.fault = write
         outcome = delete(builder, lake, action)
         server.fault = lambda method, path, query: None
         committed = builder.repository.trees[builder.repository.branches["main"].head]

@@ -88,6 +88,9 @@ def content(**fields: Any) -> Content:
             ["s3://b/d/", "/e/"],
         ),
         ({"type": "ACME_TENSOR", "where": {"deep": ["s3a://b/tensors/one/"]}}, ["s3a://b/tensors/one/"]),
+        ({"type": "ACME_TENSOR", "where": "file:///d/x/../t/"}, ["file:///d/x/../t/", "file:///d/t/"]),
+        ({"type": "ACME_TENSOR", "where": "file://nas/d/t/"}, ["file://nas/d/t/", "file:///d/t/"]),
+        ({"type": "ACME_TENSOR", "where": "file:///d/t/"}, ["file:///d/t/"]),
         ({"type": "NAMESPACE", "properties": {"location": "s3://b/"}}, []),
     ],
 )
