@@ -210,6 +210,10 @@ def _create(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
     if created.verdict == "changed":
         # The lease is ours if the answer to our own request was lost.
         return read_content(bucket, key) == content
+    if created.verdict == "absent":
+        # Ceph 20 may deny a version that it creates at the same time as another one.
+        withdraw(bucket, key, content)
+        return False
     version_id = created.require().version_id
     if version_id is None or version_id == "null":
         _require_create_if_absent(bucket, key)

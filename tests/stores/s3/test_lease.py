@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +18,7 @@ from gc_assets.stores.protocol import LEASE_DURATION, Store
 from gc_assets.stores.s3.store import S3Store
 from tests.depth import example_count
 from tests.process_kills import PROCESSES
-from tests.s3.proxy import Request, Rule, drop_answer
+from tests.s3.proxy import Exchange, Fault, Request, Rule, drop_answer, error_answer
 from tests.stores.builders import CLOCK, NOW, PLAN
 from tests.stores.s3.bucket_actions import open_through_proxy
 from tests.stores.s3.careless_store import CarelessStore
@@ -37,10 +38,31 @@ def creates_lease(request: Request) -> bool:
     return request.method == "PUT" and "/.gc-assets/lease/" in request.target
 
 
+def write_and_answer_not_found(exchange: Exchange) -> None:
+    """Store the object and deny it, as Ceph 20 may do when two requests create a version of one key."""
+    exchange.forward()
+    exchange.reply(error_answer(404, "NoSuchKey"))
+
+
+def answer_not_found(exchange: Exchange) -> None:
+    exchange.reply(error_answer(404, "NoSuchKey"))
+
+
 def race(store: Store, start: Any, results: Any, name: str) -> None:
-    """Acquire leases in two threads. Report each token, and whether its lease is valid in the end."""
+    """Acquire leases in two threads. Report each token, and whether its lease is valid in the end.
+
+    A thread that fails ends the race of all.
+    """
 
     def racer(number: int) -> None:
+        try:
+            take_turns(number)
+        except BaseException:
+            start.abort()
+            results.put(traceback.format_exc())
+            raise
+
+    def take_turns(number: int) -> None:
         for turn in range(RACES):
             start.wait(60)
             try:
@@ -71,7 +93,11 @@ def test_competing_processes_never_both_acquire_the_lease(kind: type[S3Store]) -
         racers = [PROCESSES.Process(target=race, args=(store, start, results, name)) for name in "ab"]
         for racer in racers:
             racer.start()
-        answers = [results.get(timeout=120) for _ in range(4 * RACES)]
+        answers = list[tuple[int, int | None, bool]]()
+        while len(answers) < 4 * RACES:
+            answer = results.get(timeout=120)
+            assert isinstance(answer, tuple), answer
+            answers.append(answer)
         for racer in racers:
             racer.join()
     winners = [[token for turn, token, _ in answers if turn == number and token is not None] for number in range(RACES)]
@@ -91,6 +117,15 @@ def test_lost_answer_is_not_mistaken_for_another_process(bench: S3Bench) -> None
     assert (holder.owner, holder.token) == ("we", lease.token)
     lease.release()
     assert bench.store.holder() is None
+
+
+@pytest.mark.parametrize("fault", [answer_not_found, write_and_answer_not_found])
+def test_lease_is_acquired_again_after_the_server_denied_the_created_object(bench: S3Bench, fault: Fault) -> None:
+    with open_through_proxy(bench, Rule(creates_lease, fault)) as (store, _):
+        lease = store.acquire(PLAN, "we", CLOCK)
+    lease.check()
+    with pytest.raises(GateRefused, match="is being changed by we"):
+        bench.store.acquire(PLAN, "they", CLOCK)
 
 
 def test_lease_needs_a_server_that_creates_an_object_once() -> None:
