@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -31,22 +34,50 @@ from tests.lakes.nessie.scenarios import SCENARIOS
 ROOT = Path(__file__).parent.parent
 
 
+def type_of(field: pa.Field[Any]) -> str:
+    return str(field.type).split("<")[0].partition("[")[0]
+
+
+def item(text: str) -> list[str]:
+    return textwrap.wrap(f"- {text}", 100, subsequent_indent="  ", break_on_hyphens=False)
+
+
 def table_page() -> str:
     """Return docs/tables.md for the current schemas. `python -m tests.test_docs` writes it."""
+    tables = all_tables().values()
+    counts = Counter((field.name, type_of(field), table.column_doc(field.name)) for table in tables for field in table.schema)
+    common = [column for column, count in counts.items() if count > 1 and not column[2].startswith("As in ")]
+    assert len(common) == len({name for name, _, _ in common})
+    by_scope = {scope: [f"`{table.name}`" for table in tables if table.scope == scope] for scope in ("lake", "storage")}
+    assert [name for names in by_scope.values() for name in names] == [f"`{table.name}`" for table in tables]
+
+    def column(name: str, kind: str, doc: str, star: str = "") -> list[str]:
+        return item(f"`{name}`{star}{'' if kind == 'string' else f' ({kind})'}: {doc}")
+
     lines = ["# Tables", ""]
     lines += ["The state contains each table as Parquet files:"]
-    lines += ["`<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`."]
-    lines += ["Times are UTC in microseconds, sizes are bytes. `*` marks the key.", ""]
+    lines += ["`<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`. A table exists once"]
+    lines += [f"per run date and lake, from {by_scope['storage'][0]} on once per run date and storage.", ""]
+    lines += ["Times are UTC in microseconds, sizes are bytes. A star marks the key. Columns without a type are"]
+    lines += ["strings.", ""]
     lines += ["The rows of `live_files` are not stored. Read them with `gc-assets show live_files -o FILE`, or in"]
     lines += ["Python with `gc_assets.open().run().live_files()`.", ""]
-    for table in all_tables().values():
-        description = textwrap.wrap(f"{table.doc} One per {table.scope} and run date.", 100)
-        lines += [f"## {table.name}", "", *description, "", "| column | type | |", "|---|---|---|"]
+    lines += ["## Common columns", "", "Each table lists after *Common* which of these columns it has.", ""]
+    lines += [line for entry in common for line in column(*entry)]
+    for table in tables:
+        lines += ["", f"## {table.name}", "", *textwrap.wrap(table.doc, 100), ""]
+        referred: dict[str, list[str]] = {}
         for field in table.schema:
-            star = "*" if field.name in table.key else ""
-            lines.append(f"| {field.name}{star} | `{str(field.type).split('<')[0].partition('[')[0]}` | {table.column_doc(field.name)} |")
-        lines.append("")
-    return "\n".join(lines)
+            name, doc = field.name, table.column_doc(field.name)
+            entry = name, type_of(field), doc
+            star = "\\*" if name in table.key else ""
+            if entry in common or re.fullmatch(r"As in `\w+`\.", doc):
+                referred.setdefault("Common" if entry in common else doc[:-1], []).append(f"`{name}`{star}")
+            else:
+                lines += column(*entry, star)
+        for origin in sorted(referred):
+            lines += item(f"{origin}: {', '.join(referred[origin])}.")
+    return "\n".join(lines) + "\n"
 
 
 def test_tables_page_matches_the_schemas() -> None:
