@@ -224,7 +224,6 @@ ON_CLUSTER = "no: it names another machine; tests/cluster.py starts the same on 
 # The test that runs a console block, by page and first line, or the reason why none does.
 TESTED_BY = {
     ("azure.md", "$ az login"): ON_AZURE,
-    ("azure.md", "$ gc-assets doctor --all"): ON_AZURE,
     ("azure.md", "$ npx azurite-blob --skipApiVersionCheck &"): "no: it downloads the server; tests/azure/servers.py starts the same",
     ("CONTRIBUTING.md", "make env"): "no: `make test` is what runs the tests",
     ("CONTRIBUTING.md", "make test"): "no: `make test` is what runs the tests",
