@@ -25,7 +25,7 @@ from gc_assets.resources.spark import SparkRuntime
 from tests import cluster
 from tests.azure import credentials as azure_credentials
 from tests.cluster import Cluster
-from tests.depth import DEPTH, ONLY_IN_FULL, SHARES, commit_count, in_full
+from tests.depth import DEPTH, NOT_ITS_TURN, ONLY_IN_FULL, SHARES, TURNS, commit_count, has_turn, in_full
 from tests.disk import skip_syncs
 from tests.gcs import servers as gcs_servers
 from tests.lakes.icechunk.v2 import library
@@ -97,19 +97,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_report_header() -> str | None:
-    return f"full suite: share {commit_count() % SHARES} of {SHARES}, by {commit_count():,} commits" if DEPTH == "fifth" else None
+    if DEPTH not in {"fifth", "turns"}:
+        return None
+    what, parts = ("full suite", SHARES) if DEPTH == "fifth" else ("slow tests", TURNS)
+    return f"{what}: share {commit_count() % parts} of {parts}, by {commit_count():,} commits"
 
 
-def skip_tests_of_full_suite(items: list[pytest.Item]) -> None:
+def skip_tests_of_other_depths(items: list[pytest.Item]) -> None:
     for item in items:
         is_additional = item.get_closest_marker("full_suite_only") or "spark_cluster" in getattr(item, "fixturenames", ())
         if is_additional and not in_full(item.path):
             item.add_marker(pytest.mark.skip(reason=ONLY_IN_FULL))
+        elif item.get_closest_marker("in_turn") and not has_turn(item.path):
+            item.add_marker(pytest.mark.skip(reason=NOT_ITS_TURN))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest units first, so that no process begins one when the others end."""
-    skip_tests_of_full_suite(items)
+    skip_tests_of_other_depths(items)
     if not hasattr(config, "workerinput"):
         return
     files = {item: item.nodeid.partition("::")[0] for item in items}

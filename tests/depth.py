@@ -1,8 +1,9 @@
-"""Select the tests of a usual run, of the full suite, or of a fifth of what only the full suite has.
+"""Select the tests of a usual run, of the full suite, or of a share of what costs most.
 
-Every change must pass a usual run. `make test DEPTH=all` runs the full suite: more examples, and slow tests such as runs on clusters and in
-buckets, the page of Dagster in a browser, and the lakes of the benchmarks. `make test DEPTH=fifth` is a usual run in which a fifth of the
-test files run in full. The number of commits selects the fifth.
+Every change must pass a usual run (`make test DEPTH=usual`). `make test` leaves out two thirds of the files whose tests are marked
+`in_turn`: whole protocols, kills and other slow tests of rules that quick tests check, too. `make test DEPTH=all` runs the full suite: more
+examples, and slower tests, such as runs on clusters and in buckets, and the page of Dagster in a browser.
+`make test DEPTH=fifth` is a usual run in which a fifth of the files run in full. The number of commits selects the shares.
 """
 
 from __future__ import annotations
@@ -22,20 +23,35 @@ C = TypeVar("C")
 
 FOLDER: Final = Path(__file__).parent
 SHARES: Final = 5
+TURNS: Final = 3
 DEPTH: Final = os.environ.get("GC_ASSETS_TEST_DEPTH", "")
+# Whether this run includes tests of the full suite.
+INCLUDES_FULL: Final = DEPTH in {"fifth", "all"}
 _ADDITIONAL: Final = re.compile(r"from tests\.depth import|\bspark_cluster: Cluster\b")
+_IN_TURN: Final = re.compile(r"\bin_turn\b")
 ONLY_IN_FULL: Final = "only in the full suite: make test DEPTH=all"
+NOT_ITS_TURN: Final = "runs at another number of commits: make test DEPTH=usual"
 
 # Marks a test of the full suite only.
 full_suite_only = pytest.mark.full_suite_only
+# Marks a slow test that `make test` runs at every third number of commits.
+in_turn = pytest.mark.in_turn
 
 
 def in_full(file: str | Path) -> bool:
     """Return True if this run includes the additional tests of a file."""
     if DEPTH != "fifth":
         return DEPTH == "all"
-    name = Path(file).resolve().relative_to(FOLDER).as_posix()
-    return name in files_of_share(commit_count() % SHARES)
+    return _name(file) in files_of_share(commit_count() % SHARES)
+
+
+def has_turn(file: str | Path) -> bool:
+    """Return True if this run includes the tests of a file that are marked `in_turn`."""
+    return DEPTH != "turns" or _name(file) in files_of_turn(commit_count() % TURNS)
+
+
+def _name(file: str | Path) -> str:
+    return Path(file).resolve().relative_to(FOLDER).as_posix()
 
 
 @functools.cache
@@ -48,8 +64,19 @@ def commit_count() -> int:
 @functools.cache
 def files_of_share(number: int) -> frozenset[str]:
     """Return the files of a share: every fifth file with additional tests, in order of name."""
-    candidates = {path for path in FOLDER.rglob("*.py") if _ADDITIONAL.search(path.read_text())} - {Path(__file__), FOLDER / "conftest.py"}
-    return frozenset(sorted(path.relative_to(FOLDER).as_posix() for path in candidates)[number::SHARES])
+    return frozenset(_files_with(_ADDITIONAL)[number::SHARES])
+
+
+@functools.cache
+def files_of_turn(number: int) -> frozenset[str]:
+    """Return the files of a turn: every third file with tests that are marked `in_turn`, in order of name."""
+    return frozenset(_files_with(_IN_TURN)[number::TURNS])
+
+
+def _files_with(pattern: re.Pattern[str]) -> list[str]:
+    """Return the names of the test files that contain a pattern, in order."""
+    candidates = set(FOLDER.rglob("*.py")) - {Path(__file__), FOLDER / "conftest.py"}
+    return sorted(path.relative_to(FOLDER).as_posix() for path in candidates if pattern.search(path.read_text()))
 
 
 def example_count(usual: int, full: int) -> int:

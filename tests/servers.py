@@ -14,7 +14,7 @@ from typing import Final
 from tests import browser, postgres
 from tests.azure import servers as azure
 from tests.debian import Unavailable
-from tests.depth import DEPTH
+from tests.depth import INCLUDES_FULL
 from tests.gcs import servers as gcs
 from tests.lakes.icechunk.v2 import environment as icechunk
 from tests.lakes.nessie import server as nessie
@@ -29,7 +29,7 @@ def _fetch_nessie() -> None:
 def _fetch_programs_of_go() -> None:
     if _is_wanted("S3"):
         s3.fetch(["versity"])
-    if DEPTH:
+    if INCLUDES_FULL:
         gcs.fetch()
 
 
@@ -37,7 +37,7 @@ def _fetch_packages() -> None:
     """Install packages of Debian one after the other, because apt-get does not run twice at the same time."""
     if _is_wanted("BROWSER"):
         browser.fetch()
-        if DEPTH:
+        if INCLUDES_FULL:
             postgres.fetch()
     if _is_wanted("AZURE"):
         azure.fetch()

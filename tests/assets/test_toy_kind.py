@@ -22,9 +22,10 @@ from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.records.plans import approve
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_PLAN
+from tests.depth import in_turn
 from tests.lakes import toy
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 NOW = datetime.now(UTC)
 

@@ -20,11 +20,12 @@ from tests.azure.credentials import ACCOUNT, APPLY_KEY, KEY, READ_VARIABLE, conn
 from tests.cli import cloud_commands
 from tests.cli.cloud_commands import Traces, collect_garbage
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stores.azure_bench import location_of, open_azure_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 traces = cloud_commands.traces
 

@@ -18,7 +18,9 @@ from gc_assets.cli.interrupt import CommandInterrupt, defer_interrupts, install_
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import load_platform
 from tests.cli.lakes import small_lake, write_config
-from tests.depth import select_cases
+from tests.depth import in_turn, select_cases
+
+pytestmark = in_turn
 
 # A command that is interrupted inside exec, as in the import of a dataclass.
 BUSY = """

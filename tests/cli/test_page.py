@@ -17,9 +17,9 @@ from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import load_platform
 from tests.cli.lakes import SmallLake, small_lake
 from tests.dates import now_before_midnight
-from tests.depth import full_suite_only
+from tests.depth import full_suite_only, in_turn
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 LOG, EDITS = dg.AssetKey(["warehouse", "deletion_log"]), dg.AssetKey(["sales", "expiry_log"])
 
 

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.main import cli
 from gc_assets.state.files import Files
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.lakes.lakefs.fake_server import KEY_ID
 from tests.lakes.lakefs.fake_server import SECRET as LAKEFS_SECRET
 from tests.lakes.nessie.server import Server
@@ -30,7 +31,7 @@ from tests.stages.bucket_lakes import lakes_of_all_kinds
 from tests.state.s3_location import unused_location
 from tests.stores.s3_bench import open_s3_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 NESSIE_TOKEN = "a-token-that-nessie-does-not-ask-for"  # noqa: S105  (to be searched for)
 SECRETS = {"S3_SECRET": OWNER[1], "LAKEFS_SECRET": LAKEFS_SECRET, "NESSIE_TOKEN": NESSIE_TOKEN, "OTHER": STRANGER[1]}

@@ -18,14 +18,14 @@ from gc_assets.engine.progress import count_jobs
 from gc_assets.stages.delete.restore import restore
 from gc_assets.state.journal import PublishedTable
 from tests.dates import next_noon
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.server import Server
 from tests.stages.lake_writers import LAG, open_lake_writers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 from tests.stages.remote_execution import all_remote
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 LAKE_ASSETS = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
 STORAGE_ASSETS = ("live_filter", "storage_inventory", "orphan_files")

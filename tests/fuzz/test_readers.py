@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import GcError
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.fuzz.mutations import damage
 from tests.fuzz.targets import Seed, seeds
+
+pytestmark = in_turn
 
 SECONDS = example_count(2, 20)
 

@@ -23,10 +23,12 @@ from gc_assets.config.models import SparkConfig
 from gc_assets.core.errors import UsageError
 from gc_assets.remote import jobs
 from gc_assets.remote.spark_submit import ENTRY_POINT
-from tests.depth import full_suite_only
+from tests.depth import full_suite_only, in_turn
 from tests.job.runs import RunResult, run, sales, with_spark
 from tests.job.serverless import aws
 from tests.job.workspace import CANCELED, FAILED, NOT_INSTALLED, PENDING, RUNNING, SUCCESS, TOKEN, Workspace, workspace
+
+pytestmark = in_turn
 
 if TYPE_CHECKING:
     from databricks.sdk.service.jobs import SubmitTask

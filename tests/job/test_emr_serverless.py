@@ -13,9 +13,11 @@ from botocore.exceptions import ClientError
 
 from gc_assets.remote.emr_serverless import EmrJob
 from gc_assets.remote.spark_submit import ENTRY_POINT
-from tests.depth import full_suite_only
+from tests.depth import full_suite_only, in_turn
 from tests.job.runs import run, sales, with_spark
 from tests.job.serverless import BUCKET, ROLE, Serverless, serverless
+
+pytestmark = in_turn
 
 TABLES = ["sales/policy_table", "sales/lake_refs"]
 

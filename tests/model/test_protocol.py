@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.model.explore import Exploration, explore
 from tests.model.world import (
     ALL_AXIOMS,
@@ -24,6 +24,8 @@ from tests.model.world import (
     successors,
     world_with_others,
 )
+
+pytestmark = in_turn
 
 MODES: Final[tuple[Mode, ...]] = ("trash", "deferred")
 # A lake reads as empty, is no longer configured or is unreadable, while its files are shared and

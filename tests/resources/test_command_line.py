@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.spark
+from tests.depth import in_turn
+
+pytestmark = [pytest.mark.spark, in_turn]
 
 SECRET = "Zm9yIG5vYm9keSdzIGV5ZXM = #"  # noqa: S105
 KEY = "spark.hadoop.fs.s3a.secret.key"

@@ -17,8 +17,11 @@ from botocore.exceptions import ClientError
 
 from gc_assets.s3.client import error_code
 from tests.debian import Unavailable
+from tests.depth import in_turn
 from tests.ports import free_port
 from tests.s3.servers import SERVERS, S3Server, ceph_rgw, fetch, shared_server, versitygw
+
+pytestmark = in_turn
 
 CHECKOUT = Path(__file__).parents[2]
 ODD_KEYS = [

@@ -22,11 +22,12 @@ from gc_assets.stages.read.status import storage_status
 from gc_assets.stages.records.ledger import quarantine_ledger
 from gc_assets.stages.records.plans import StoredPlan, execution_directory, find_plan, unfinished_plans
 from gc_assets.stores.local.lease import acquire
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 @dataclass

@@ -23,13 +23,13 @@ from gc_assets.stages.records.accepted_runs import forget_lake
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from gc_assets.stages.sweep.foreign_files import foreign_notes
 from gc_assets.state.summaries import ForeignFiles
-from tests.depth import full_suite_only
+from tests.depth import full_suite_only, in_turn
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import Answer, Branch, FakeServer
 from tests.lakes.lakefs.support import config_of
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 GATES = {"max_delete_share": 1.0, "max_live_drop": 1.0}
 GONE = {"dropped_tables"}
 

@@ -27,7 +27,7 @@ from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark.commit_rows import add_generations, build_commit_rows
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stores.local.objects import LocalObjects
-from tests.depth import example_count, full_suite_only, select_cases
+from tests.depth import example_count, full_suite_only, in_turn, select_cases
 from tests.lakes.iceberg.builder import LakeBuilder, clock_at
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import file_io
@@ -57,6 +57,8 @@ from tests.stages.random_lakes import (
 from tests.stores.azure_bench import AzureBench
 from tests.stores.gcs_bench import GcsBench
 from tests.stores.s3_bench import S3Bench
+
+pytestmark = in_turn
 
 # The first examples of Hypothesis are simple. Therefore many are drawn, and a part of them is used.
 DRAWN = 200

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.depth import in_turn
 from tests.lakes.icechunk.v2.builder import DocumentTree, document_tree, numbers, set_value
 from tests.lakes.icechunk.v2.library import Library
 from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 NOTHING = {"snapshots": 0, "manifests": 0, "chunks": 0, "transaction_logs": 0}
 

@@ -21,6 +21,7 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.records.plans import find_plan
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.lakes.icechunk.v2.builder import DocumentTree, RepositoryBuilder, document_tree, microseconds, numbers
 from tests.lakes.icechunk.v2.library import Library
 from tests.s3.servers import REGION
@@ -29,7 +30,7 @@ from tests.stages.bucket_mirror import SERVER, mirror_on_s3
 from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago, outcomes
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 FOLDERS = ("snapshots", "manifests", "transactions", "chunks")
 POLICY = {"retention": {"default": "10d"}, "expiry": {"semantics": "icechunk"}}

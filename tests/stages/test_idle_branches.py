@@ -20,6 +20,7 @@ from gc_assets.stages.read.plan_text import summarize_plans
 from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.records.plans import find_plan
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
 from tests.lakes.lakefs.builder import RepositoryBuilder as LakeFsBuilder
@@ -29,7 +30,7 @@ from tests.lakes.nessie.builder import NessieBuilder
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse, counts
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, in_turn]
 
 START = next_noon(days=1)
 DAY = timedelta(days=1)

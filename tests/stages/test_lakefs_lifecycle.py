@@ -23,7 +23,7 @@ from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.read.what_if import what_if
 from gc_assets.state.summaries import LifecycleObjectsSummary
-from tests.depth import full_suite_only, select_cases
+from tests.depth import full_suite_only, in_turn, select_cases
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
@@ -32,7 +32,7 @@ from tests.lakes.lakefs.support import config_of
 from tests.stages.lakefs_reader import unreadable_paths
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 GATES = {"max_delete_share": 1, "max_live_drop": 1}
 
 

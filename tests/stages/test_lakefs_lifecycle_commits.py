@@ -29,12 +29,13 @@ from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.read.table_rows import count_table_rows, read_table_rows
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.state.schemas import EXPIRY_PLAN
+from tests.depth import in_turn
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.support import config_of
 from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 TABLE = table_with(TableRole.PATH_EDITS)
 
 

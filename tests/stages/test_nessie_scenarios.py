@@ -13,13 +13,14 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import start_of_day
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.lakes.nessie.builder import NessieBuilder, open_table
 from tests.lakes.nessie.oracle import contents_since_cutoff
 from tests.lakes.nessie.scenarios import SCENARIOS, PlayedScenario, play
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 START = next_noon(days=2)
 AS_OF = start_of_day(START.date())

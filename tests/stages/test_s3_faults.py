@@ -19,6 +19,7 @@ from gc_assets.core.errors import StoreError
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stores.protocol import QuarantineMode
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.s3.proxy import Exchange, Request, Rule, error_answer, lists, run_proxy
 from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
@@ -27,7 +28,7 @@ from tests.stages.lakehouse import STORAGE, counts
 from tests.stores.s3.bucket_actions import set_versioning
 from tests.stores.s3_bench import open_s3_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 DATA_PREFIX = "iceberg/db/orders/data/"
 LOST = ("gone", "kept", "resized", "same_bytes", "same_size")

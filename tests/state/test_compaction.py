@@ -25,9 +25,12 @@ from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import DELETION_LOG, MANIFEST_ENTRIES, Table
 from gc_assets.state.side_tables import LOCATIONS
+from tests.depth import in_turn
 from tests.state.publisher import DAY, NOW
 from tests.state.s3_location import unused_location
 from tests.stores.builders import memory_directory
+
+pytestmark = in_turn
 
 OWNER = "warehouse"
 

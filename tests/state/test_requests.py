@@ -24,11 +24,11 @@ from gc_assets.state.files import Files
 from gc_assets.state.index import Index, IndexEntry, PastRun
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG, LAKE_REFS, MANIFEST_ENTRIES, Table
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 RUNS = example_count(300, 1_000)
 # Every fifth run decoded new containers, and every twentieth applied a plan. The other runs of

@@ -33,8 +33,9 @@ from gc_assets.stages.records.ledger import quarantine_ledger
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.local.objects import etag_of
 from tests.archives import unpack
+from tests.depth import in_turn
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 DATA = Path(__file__).parents[1] / "data"
 

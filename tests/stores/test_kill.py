@@ -13,8 +13,11 @@ from gc_assets.core.clock import Clock
 from gc_assets.stores.execution import require_balance
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import LEASE_DURATION
+from tests.depth import in_turn
 from tests.process_kills import PROCESSES, exit_code, kill_before
 from tests.stores.builders import CLOCK, NOW, PLAN, apply, apply_concurrently, contents, memory_directory, plan, trash, write
+
+pytestmark = in_turn
 
 KEYS = ("t/a", "t/deep/b", "u/c")
 LATER = Clock(NOW + LEASE_DURATION)

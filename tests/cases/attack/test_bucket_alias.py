@@ -31,12 +31,13 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages.read.doctor_lakes import check_addresses
 from gc_assets.stores.local import mounts
+from tests.depth import in_turn
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import catalog_of
 from tests.stages.lakehouse import Lakehouse
 from tests.stores.s3_bench import open_s3_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 ROWS = Schema(NestedField(1, "id", LongType()))
 GATE = "unknown_addresses"

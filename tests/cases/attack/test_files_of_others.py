@@ -24,10 +24,11 @@ from pyspark.sql import SparkSession
 from gc_assets.core.plan import GateResult, PlanHeader
 from gc_assets.stages.read.acceptances import describe_accepted_prefix
 from gc_assets.stages.records.accepted_prefixes import accept_prefix
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 UUID = "7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00"
 

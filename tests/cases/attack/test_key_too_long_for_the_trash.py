@@ -17,10 +17,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages.records.plans import find_plan
+from tests.depth import in_turn
 from tests.s3.servers import REGION, S3Server
 from tests.stages.lakehouse import Lakehouse, counts
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 def test_key_too_long_for_the_trash_is_left_out(spark: SparkSession, ceph: S3Server, tmp_path: Path) -> None:

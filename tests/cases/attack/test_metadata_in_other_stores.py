@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
@@ -21,7 +22,7 @@ from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, delete, iceberg_
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 ADDRESSES = {
     "hdfs": "hdfs://nn/db/snap-1.avro",

@@ -21,9 +21,10 @@ from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
 from tests.cli.lakes import SPARK
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import NOW, days_ago
 from tests.stages.two_storages import DISKS, TwoStorages
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 LAKE = "shop"
 

@@ -14,12 +14,13 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 GATES = {"max_delete_share": 1, "max_live_drop": 1, "max_unreadable": 9}
 FUNCTION = {"type": "UDF", "dialect": "SPARK", "sqlText": "/* see lib/../udf.sql */ SELECT 1"}
 

@@ -21,10 +21,11 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.delete.apply import ApplyResult
 from gc_assets.stages.mark import commit_graph
 from gc_assets.stages.mark.commit_rows import ReadCommits
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 KEEP_ALL = {"history.expire.max-snapshot-age-ms": str(10**12)}
 
 

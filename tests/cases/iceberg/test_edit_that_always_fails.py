@@ -24,11 +24,12 @@ from gc_assets.core.findings import FAIL, OK, WARN
 from gc_assets.lakes.protocol import PreflightLake, as_preflight
 from gc_assets.stages.records.denials import RETRY_AFTER, request_retry
 from gc_assets.stages.records.plans import find_plan
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.iceberg.rest_server import serve_catalog
 from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 DAY = timedelta(days=1)
 
 

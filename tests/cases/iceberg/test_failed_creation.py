@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 class Table:

@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.lakes.iceberg.catalog import CatalogClient
 from gc_assets.lakes.protocol import UnreadableTable
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 @dataclass

@@ -19,12 +19,13 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
 from tests.cases.iceberg.test_set_aside import set_format_version
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 def test_locations_of_undecodable_metadata_are_protected(spark: SparkSession, nessie: Server, tmp_path: Path) -> None:

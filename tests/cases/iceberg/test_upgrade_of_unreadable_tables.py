@@ -18,10 +18,11 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.manifests import decode
 from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark import manifest_entries
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 def find_manifest(table: TableBuilder) -> Path:

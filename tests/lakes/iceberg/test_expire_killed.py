@@ -10,11 +10,13 @@ from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stores.local.objects import LocalObjects
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, lake, plan_expiry, run_expiry, verdicts
 from tests.process_kills import KillRounds, kill_at_random
 from tests.stages.oracles import iceberg_tables
+
+pytestmark = in_turn
 
 TABLES, SNAPSHOTS, KILLS = 20, 5, example_count(12, 30)
 

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.protocol import Commit, FrozenRefs, Ref
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.builder import RandomTree, random_tree
 from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, edits, graph_of, in_state, lake_at, retention_of
+
+pytestmark = in_turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)

@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.demo.iceberg_builder import parquet_bytes
 from gc_assets.stages.delete.restore import restore
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 FIRST = parquet_bytes(pa.table({"id": pa.array([1], pa.int64()), "part": pa.array(["a"])}))
 SECOND = parquet_bytes(pa.table({"id": pa.array([2, 3, 4], pa.int64()), "part": pa.array(["a", "a", "a"])}))

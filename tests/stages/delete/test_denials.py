@@ -19,10 +19,11 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.records.denials import RETRY_AFTER, request_retry
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.local.store import LocalStore
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 DAY = timedelta(days=1)
 
 

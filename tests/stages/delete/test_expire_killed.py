@@ -17,14 +17,14 @@ from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stages.delete.expire import ExpiryRecord, make_edits, read_actions
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.local.lease import LocalLease, acquire
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.test_expire_random import check_expired_tables, document, random_history
 from tests.lakes.icechunk.builder import document_tree
 from tests.process_kills import KillRounds, kill_at_random
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 HISTORIES, KILLS = example_count(10, 40), example_count(4, 50)
 

@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.records.plans import execution_directory, find_plan
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 @pytest.fixture

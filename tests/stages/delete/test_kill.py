@@ -13,12 +13,13 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
 from gc_assets.stages.records.plans import execution_directory, find_plan, unfinished_plans
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.process_kills import kill_session
 from tests.stages import house_process as process
 from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 # Several batches of the write-ahead log, so that the process can be killed between two.
 LEFTOVERS = 10_000

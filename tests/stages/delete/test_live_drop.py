@@ -15,10 +15,11 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.records.accepted_runs import forget_lake
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 def build_table(lake: LakeBuilder, name: str, commits: int) -> TableBuilder:

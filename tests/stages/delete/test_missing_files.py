@@ -15,11 +15,12 @@ from pyspark.sql import SparkSession
 from gc_assets.core import gates
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.sweep import orphan_files
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import counts, days_ago
 from tests.stages.two_storages import TwoStorages
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 class SharedDisks(TwoStorages):

@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import GateRefused
 from gc_assets.stages.read.acceptances import describe_dead_table
 from gc_assets.stages.records.dead_tables import accept_dead_table
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 def small_lake(spark: SparkSession, root: Path) -> tuple[Lakehouse, LakeBuilder, TableBuilder]:

@@ -32,9 +32,11 @@ from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CONTAINERS, CONTAINERS_SIDE, EDGES, EDGES_SIDE, HASHES, HASHES_SIDE, STATES, STATES_SIDE
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.stages.lakehouse import Lakehouse
 from tests.stores.builders import memory_directory
+
+pytestmark = in_turn
 
 LAKE = "lake"
 # Later than the real time, because rehearsals with a fixed clock drop nothing.

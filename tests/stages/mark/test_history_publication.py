@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 from gc_assets.lakes.iceberg.published_history import PROPERTY
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.state.summaries import HistoryPublicationSummary, SnapshotHistorySummary
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 NAME = "gc.snapshot_history"
 

@@ -25,7 +25,7 @@ from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import EXPIRED_SIDE, LIFECYCLE_SIDE
-from tests.depth import example_count, select_cases
+from tests.depth import example_count, in_turn, select_cases
 from tests.records import publish_table
 from tests.stages.mark.lake_histories import (
     LAKE,
@@ -41,6 +41,8 @@ from tests.stages.mark.lake_histories import (
     read_rows_by_route,
     write,
 )
+
+pytestmark = in_turn
 
 # All histories are in one lake, so that one run marks all of them.
 HISTORIES = example_count(100, 200)

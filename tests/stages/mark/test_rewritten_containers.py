@@ -20,10 +20,11 @@ from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stages.sweep.sweep_checks import rewritten_metadata
 from gc_assets.state.side_tables import METADATA
 from gc_assets.stores.local.objects import LocalObjects
+from tests.depth import in_turn
 from tests.lakes import toy
 from tests.stages.lakehouse import Lakehouse, counts, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 class RewrittenLake(Lakehouse):

@@ -39,7 +39,9 @@ from gc_assets.state.side_tables import (
     UNREADABLE_CONTAINERS,
     UNREADABLE_ROOTS_SIDE,
 )
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
+
+pytestmark = in_turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STORAGE = "warehouse"

@@ -20,10 +20,11 @@ from gc_assets.stages.read.doctor_records import check_interrupted
 from gc_assets.stages.records.adoption import adopt_files
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import execution_directory, unfinished_plans
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 class Backup(Lakehouse):

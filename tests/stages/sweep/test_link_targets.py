@@ -14,10 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.phases import RESTORE
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, counts, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 class LinkedTable(Lakehouse):

@@ -17,10 +17,11 @@ from gc_assets.stages.sweep.listings import find_earlier_listing
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.listings import open_listing
 from gc_assets.state.summaries import StorageInventorySummary
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 EVERY_WEEK = {"listing": {"every": "7d"}, "quarantine_days": 1}
 

@@ -24,13 +24,14 @@ from gc_assets.core.errors import StoreError
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages.read.doctor import doctor
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from tests.depth import in_turn
 from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.lakehouse import STORAGE, Lakehouse
 from tests.stores.inventories.report_builders import PlainReport, list_rows, write_to_disk
 from tests.stores.s3_bench import open_s3_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 DATA = "iceberg/db/t/data/"
 LOST, REPLACED, DUPLICATE, YOUNG = (f"{DATA}{name}.parquet" for name in ("lost", "replaced", "twice", "young"))

@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.stages.sweep.claims import claims_of
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 def test_lakes_that_share_a_catalog_collect_what_one_lake_collects(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gc_assets.core.phases import Action
 from gc_assets.stores.azure.store import AzureStore
 from gc_assets.stores.protocol import PlannedAction, QuarantineMode, Result
 from tests.azure.servers import AzureServer, shared_server
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.s3.proxy import (
     Exchange,
     Fault,
@@ -38,6 +38,8 @@ from tests.s3.proxy import (
 from tests.stores.azure_bench import AzureBench, open_azure_bench
 from tests.stores.builders import PLAN
 from tests.stores.contract import QuarantineBench, inventory
+
+pytestmark = in_turn
 
 KEYS = ("a", "t/b")
 ACTIONS: tuple[Action, ...] = ("quarantine", "restore", "purge")

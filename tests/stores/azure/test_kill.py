@@ -19,11 +19,13 @@ from gc_assets.state.files import Files
 from gc_assets.stores.execution import execute, require_balance
 from gc_assets.stores.protocol import LEASE_DURATION, Outcome, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.write_ahead import open_log
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.process_kills import exit_code
 from tests.stores.azure_bench import AzureBench, open_azure_bench
 from tests.stores.builders import CLOCK, NOW, PLAN
 from tests.stores.contract import QuarantineBench
+
+pytestmark = in_turn
 
 KEYS = ("t/a", "t/deep/b c+%2F")
 LIVE = ("t/live", "live")

@@ -30,13 +30,15 @@ from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, QuarantineMode, Result, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.gcs import server as honest
 from tests.gcs.servers import GcsServer, fake_server, own_server
 from tests.process_kills import PROCESSES
 from tests.stores.builders import CLOCK, PLAN, memory_directory
 from tests.stores.contract import inventory, row_of
 from tests.stores.gcs_bench import GcsBench, open_gcs_bench
+
+pytestmark = in_turn
 
 MODES: list[tuple[QuarantineMode, bool]] = [("trash", False), ("deferred", False), ("versioned", True), ("deferred", True)]
 ACTIONS: tuple[Action, ...] = ("quarantine", "restore", "purge")

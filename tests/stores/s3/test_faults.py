@@ -25,7 +25,7 @@ from gc_assets.stores.execution import execute, require_balance
 from gc_assets.stores.protocol import LEASE_DURATION, Outcome, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import Exchange, Rule, call_after, drop_answer, error_answer, nth
 from tests.s3.servers import shared_server
@@ -33,6 +33,8 @@ from tests.state.s3_location import unused_location
 from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory
 from tests.stores.s3.bucket_actions import is_copy_to_trash, kill_first, open_through_proxy, plan_rows
 from tests.stores.s3_bench import open_s3_bench
+
+pytestmark = in_turn
 
 KEYS = ("a", "t/b", "u/c")
 LATER = Clock(NOW + LEASE_DURATION)

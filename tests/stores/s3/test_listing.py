@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.conditional.listing import Range, common_prefix
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingTask, Problem, Store
+from tests.depth import in_turn
 from tests.s3.proxy import Rule, error_answer, lists
 from tests.stores.contract import inventory
 from tests.stores.s3.bucket_actions import open_through_proxy
 from tests.stores.s3_bench import S3Bench, open_s3_bench
+
+pytestmark = in_turn
 
 NEAR = [".gc-assets", ".gc-assets-x", ".gc-assets.", ".gc-assets0", ".gc-assets0/x", ".gc-assetsx", ".gc-asset", ".gc-assetz/x"]
 RESERVED = [".gc-assets/", ".gc-assets/x", ".gc-assets/~", ".gc-assets/~~", ".gc-assets/\u00e9", ".gc-assets/a/b/c"]

@@ -27,7 +27,7 @@ from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
-from tests.depth import example_count, select_cases
+from tests.depth import example_count, in_turn, select_cases
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import (
     Exchange,
@@ -59,6 +59,8 @@ from tests.stores.s3.bucket_actions import (
     with_action,
 )
 from tests.stores.s3_bench import S3Bench, open_s3_bench
+
+pytestmark = in_turn
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, Result, Store, Upload, UploadCounts
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
+from tests.depth import in_turn
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import (
     Exchange,
@@ -39,6 +40,8 @@ from tests.s3.servers import shared_server
 from tests.stores.builders import CLOCK, PLAN, memory_directory
 from tests.stores.s3.bucket_actions import kill_first, open_through_proxy
 from tests.stores.s3_bench import S3Bench, open_s3_bench
+
+pytestmark = in_turn
 
 MINUTE = timedelta(minutes=1)
 KEYS = ("a", "t/b")

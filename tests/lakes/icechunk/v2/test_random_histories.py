@@ -18,7 +18,7 @@ from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
 from gc_assets.lakes.icechunk.repo_updates import Update, UpdateKind
 from gc_assets.lakes.icechunk.repo_writer import write_repo
 from gc_assets.lakes.protocol import DELETE_REF
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.support import expire, lake_at, plan_actions
 from tests.lakes.icechunk.v2.builder import microseconds, numbers
 from tests.lakes.icechunk.v2.histories import History, write_data_files
@@ -38,6 +38,8 @@ from tests.lakes.icechunk.v2.support import (
     repo_of,
 )
 from tests.stores.builders import memory_directory
+
+pytestmark = in_turn
 
 GROUPS, HISTORIES_A_GROUP = example_count(2, 25), 20
 # Each history is edited by one test. In the full suite, all of them edit all histories.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.support import expire, plan_actions
 from tests.lakes.icechunk.v2.histories import History, write_data_files
 from tests.lakes.icechunk.v2.library import Library
@@ -26,6 +26,8 @@ from tests.lakes.icechunk.v2.support import (
     repo_of,
 )
 from tests.stores.builders import memory_directory
+
+pytestmark = in_turn
 
 GROUPS, HISTORIES_A_GROUP = example_count(1, 20), 15
 STEPS = 10
