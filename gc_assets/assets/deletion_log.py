@@ -36,7 +36,7 @@ from gc_assets.stages.delete.execution import header_of_result
 from gc_assets.stages.delete.plan_selection import in_mode, select_plan
 from gc_assets.stages.read.apply_outcomes import count_reasons
 from gc_assets.stages.read.reversibility import describe_outcomes
-from gc_assets.stages.records.plans import PARTIALLY_APPLIED, StoredPlan, load_plan
+from gc_assets.stages.records.plans import PARTIALLY_APPLIED, UNFINISHED, StoredPlan, load_plan
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
 from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary
@@ -98,7 +98,7 @@ def outcome_metadata(run_context: RunContext, header: PlanHeader, applied: Apply
     reasons = count_reasons(run_context, header, applied.published) if applied.not_done else {}
     counts = {key: total.rows for key, total in applied.by_outcome.items()}
     lines = [to_page_message(line, run_context.config) for line in describe_outcomes(header, counts, reasons)]
-    status = PARTIALLY_APPLIED if applied.not_done else "applied"
+    status = UNFINISHED if applied.has_failed else PARTIALLY_APPLIED if applied.not_done else "applied"
     not_done = {"not_done": describe_not_done(applied.not_done)} if applied.not_done else {}
     # Sentences are paragraphs, and the reasons under a sentence are a list.
     text = "\n".join(_escape_line(line) for line in lines)

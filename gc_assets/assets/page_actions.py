@@ -94,7 +94,7 @@ def apply_config(config: Config, header: PlanHeader) -> Iterator[str]:
 def next_actions(config: Config, plan: StoredPlan) -> Iterator[str]:
     """Yield how a plan is finished, planned again or undone after its apply."""
     plan_id = plan.header.plan_id[:_SHORT_ID]
-    if plan.finished is None or any(name.endswith("/failed") for name in plan.not_done):
+    if plan.finished is None:
         yield f"**To continue**: {_launch('apply', {'plan_id': plan_id})}"
     elif plan.not_done:
         yield "**Next**: the job `run` plans again what is still garbage"

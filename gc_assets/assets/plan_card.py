@@ -31,7 +31,7 @@ from gc_assets.core.units import count_of, format_bytes
 from gc_assets.stages.read.plan_tables import TableAmounts
 from gc_assets.stages.read.plan_text import describe_edits, nothing_to_apply
 from gc_assets.stages.read.reversibility import describe_reversibility
-from gc_assets.stages.records.plans import PARTIALLY_APPLIED, StoredPlan
+from gc_assets.stages.records.plans import PARTIALLY_APPLIED, UNFINISHED, StoredPlan
 
 MAX_CHARACTERS: Final = 999
 _FULL, _MEDIUM, _SHORT = 2, 1, 0
@@ -140,7 +140,7 @@ def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, deta
         yield _wrap(f"**Apply before** {_minute(header.apply_before)}: {apply_action(config, header, short=detail == _SHORT)}")
         if detail == _FULL:
             yield from _yaml(apply_config(config, header))
-    elif status in {"applied", PARTIALLY_APPLIED} and detail != _SHORT:
+    elif status in {"applied", PARTIALLY_APPLIED, UNFINISHED} and detail != _SHORT:
         yield from map(_wrap, next_actions(config, plan))
     elif status == "rejected":
         yield _wrap(f"**Rejected by** {_cut(', '.join(event.by for event in verdict.rejections))}")

@@ -14,13 +14,13 @@ from gc_assets.assets.plan_card import SHORT_ID
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.records.plans import PARTIALLY_APPLIED, ListedPlan, list_plans
+from gc_assets.stages.records.plans import PARTIALLY_APPLIED, UNFINISHED, ListedPlan, list_plans
 
 # Statuses of the plans that a job can act on.
 WAITING: Final[Mapping[str, Collection[str]]] = {
     "approve": ("ready", "refused"),
     "reject": ("ready", "refused", "approved"),
-    "restore": ("applied", PARTIALLY_APPLIED),
+    "restore": ("applied", PARTIALLY_APPLIED, UNFINISHED),
 }
 MAX_LISTED: Final = 5
 _LISTED: Final = {"approve": "These plans wait", "reject": "These plans wait", "restore": "These plans were applied"}

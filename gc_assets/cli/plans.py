@@ -38,7 +38,18 @@ _EDITS: Final = frozenset({"expire", "history"})
 # Plans that a message names.
 _MAX_RESTORABLE: Final = 5
 _PLAN_AGAIN: Final = "To plan again what is still garbage"
-STATUSES: Final = ("ready", "refused", "approved", "rejected", "partially applied", "applied", "restored", "expired", "historical")
+STATUSES: Final = (
+    "ready",
+    "refused",
+    "approved",
+    "rejected",
+    "unfinished",
+    "partially applied",
+    "applied",
+    "restored",
+    "expired",
+    "historical",
+)
 PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", "files", "size", "decision", "approve by", "apply by")
 WIDE_COLUMNS: Final = (*PLAN_COLUMNS, "actions", "edits", "refused_by", "decisions", "created_at", "applied_at", "restored_at")
 
@@ -55,9 +66,10 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
     """List the plans, newest first, with their status.
 
     \b
-    Status: ready (can be approved), refused (by a gate), approved, rejected, applied,
-    partially applied (interrupted, or not everything was changed), restored, expired
-    (too old), historical (analysis of a past date, cannot be applied).
+    Status: ready (can be approved), refused (by a gate), approved, rejected, unfinished (its
+    apply began and can continue), applied, partially applied (ended, but not everything was
+    changed), restored, expired (too old), historical (analysis of a past date, cannot be
+    applied).
 
     \b
     Examples:
@@ -93,7 +105,7 @@ def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool
 @click.argument("plan_id")
 @click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), help="Only this phase. Can be repeated. Default: all.")
 @click.option("--mode", type=click.Choice(["plan", "apply"]), help="Replaces the mode of the storage for this command.")
-@click.option("--end", is_flag=True, help="End a partly applied plan: record its outcomes and start nothing further.")
+@click.option("--end", is_flag=True, help="End an unfinished plan: record its outcomes and start nothing further.")
 @format_option()
 @common_options
 def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, end: bool, format_: str) -> None:
@@ -153,13 +165,14 @@ def _print_what_is_left(header: PlanHeader, applied: ApplyResult) -> None:
         return
     from gc_assets.core.outcomes import describe_not_done
 
-    print_message(f"The plan is partially applied. Not changed: {describe_not_done(applied.not_done)}.", "failed")
+    status = "unfinished" if applied.has_failed else "partially applied"
+    print_message(f"The plan is {status}. Not changed: {describe_not_done(applied.not_done)}.", "failed")
     phases = {name.partition("/")[0] for name in applied.not_done}
     logs = {"files": "deletion_log" if phases - {"expire"} else None, "history edits": "expiry_log" if "expire" in phases else None}
     for subject, name in logs.items():
         if name is not None:
             print_command(f"All reasons for {subject}", command("show", name, run_date=str(header.run_date)))
-    if any(outcome == "failed" for _, outcome in applied.by_outcome):
+    if applied.has_failed:
         print_command("To try the failed ones again", command("apply", header.plan_id[:12]))
     else:
         print_command(f"This plan has ended. {_PLAN_AGAIN}", command("run"))
@@ -221,17 +234,21 @@ def _print_recorded(context: RunContext, plan: StoredPlan, phases: Sequence[str]
 
 
 def _end_plan(settings: Settings, platform: Platform, run_context: RunContext, plan: StoredPlan, format_: str) -> None:
-    """Close a partly applied plan."""
+    """Close an unfinished plan."""
     from gc_assets.cli.progress import CommandProgress, show_progress
+    from gc_assets.core.outcomes import describe_not_done
     from gc_assets.stages.delete.close import close_plan
 
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         applied = close_plan(_start_spark(progress, platform, settings), run_context, plan)
     report_apply(run_context, plan.header, applied)
     _print_apply_result(run_context, plan, applied, format_)
-    if any(outcome == "failed" for _, outcome in applied.by_outcome):
+    if applied.has_failed:
         print_message("Some files could not be checked, so the plan stays open. See `gc-assets show deletion_log`, then repeat this.")
         raise click.exceptions.Exit(1)
+    if applied.not_done:
+        print_message(f"The plan has ended, partially applied. Not changed: {describe_not_done(applied.not_done)}.")
+        print_command(_PLAN_AGAIN, command("run"))
 
 
 def _print_apply_result(context: RunContext, plan: StoredPlan, applied: ApplyResult, format_: str) -> None:
@@ -422,8 +439,8 @@ def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
     decisions = [str(event) for event in plan.verdict.events]
     events = [event.model_dump(mode="json", exclude={"plan_id"}) for event in plan.verdict.events]
     approve_by = header.approve_before if status in {"ready", "refused"} else None
-    is_unfinished = status in {"ready", "refused", "approved"} or (status == "partially applied" and plan.record.finished_at is None)
-    apply_by = header.apply_before if is_unfinished and header.has_work else None
+    can_apply = status in {"ready", "refused", "approved", "unfinished"} and header.has_work
+    apply_by = header.apply_before if can_apply else None
     return {
         "plan_id": header.plan_id,
         "storage": config.label_of(header.storage),

@@ -354,9 +354,9 @@ def unfinished_apply(plans: Sequence[str]) -> GateResult:
     """Fail if an earlier apply on the storage is incomplete, as its moves are not recorded yet.
 
     Args:
-        plans: The partly applied plans, each with the reason why it is still open.
+        plans: The unfinished plans, each with the reason why it is still open.
     """
-    message = "no earlier plan is partly applied."
+    message = "no earlier plan is unfinished."
     if plans:
         message = (
             f"{count_of(len(plans), 'plan', 'were')} started and not finished: {show_list(plans, separator='; ')}. "

@@ -223,15 +223,11 @@ def test_card_of_an_approved_plan_has_the_configuration_that_applies_it(mode: st
     assert dg.validate_run_config(job, run_config(text))
 
 
-@pytest.mark.parametrize("end", [None, {"quarantine/failed": {"files": 2, "bytes": 200}}], ids=["interrupted", "failed"])
-def test_card_of_an_unfinished_apply_names_the_job_that_continues_it(end: dict[str, Any] | None, tmp_path: Path) -> None:
+def test_card_of_an_unfinished_apply_names_the_job_that_continues_it(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path))
-    if end is None:
-        State.of(at.config).files.replace(f"{execution_directory(plan.header)}/log.json", b"{}")
-    else:
-        record_finished(State.of(at.config), plan.header, {"at": NOW.isoformat(), "by_outcome": end})
+    State.of(at.config).files.replace(f"{execution_directory(plan.header)}/log.json", b"{}")
     text = join_lines(card(at, load_plan(at.config, plan.published)))
-    assert "**partially applied**" in text
+    assert "**unfinished**" in text
     # A plan id with digits only is quoted.
     assert f"- **To continue**: the job `apply` with `plan_id: {plan.header.plan_id[:12]}`" in text.replace('"', "")
     assert "restore" not in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def test_interrupted_apply_names_what_is_final_and_the_rest_is_skipped_after_its
     assert "Quarantine:" not in interrupted.stderr
     assert f"gc-assets apply {name} --end" in interrupted.stderr
     assert "All steps so far are complete" not in interrupted.stderr
-    assert shell.json("plans")[0]["status"] == "partially applied"
+    assert shell.json("plans")[0]["status"] == "unfinished"
 
     shell.now += timedelta(days=4)
     late = shell("apply", name)
@@ -82,3 +83,20 @@ def test_interrupted_apply_names_what_is_final_and_the_rest_is_skipped_after_its
     again = shell("apply", name)
     assert (again.exit_code, "was applied in part" in again.stderr) == (1, True)
     assert shell("plans", "--status", "partially applied").exit_code == 0
+
+
+def test_ended_plan_is_no_longer_unfinished(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = RehearsedShell(small_lake(tmp_path))
+    (plan,) = json.loads(shell("run", "--format", "json").stdout)
+    name = plan["plan_id"][:12]
+    shell("approve", name, "--by", "ada")
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "execute_in_process", interrupt)
+        shell("apply", name)
+    (row,) = shell.json("plans", "--status", "unfinished")
+    assert row["apply_by"] is not None
+    ended = shell("apply", name, "--end")
+    assert ended.exit_code == 0
+    assert "The plan has ended, partially applied. Not changed: " in ended.stderr
+    (row,) = shell.json("plans", "--status", "partially applied")
+    assert row["apply_by"] is None

@@ -1,4 +1,4 @@
-"""Close plans that were applied in part, so that they do not stop later plans.
+"""Close unfinished plans, so that they do not stop later plans.
 
 Closing starts no move and no edit. Each move with an outcome is recorded in `deletion_log`, so that
 the ledger contains it. Files of an interrupted batch, which may have been moved, are moved back. A
@@ -38,7 +38,7 @@ from gc_assets.stores.write_ahead import open_log
 
 @log_progress(DELETION_LOG, attrgetter("header.storage"))
 def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> ApplyResult:
-    """Close a partly applied plan, and publish its outcomes.
+    """Close an unfinished plan, and publish its outcomes.
 
     If interrupted files cannot be looked up or moved back, the plan stays open.
 
@@ -49,7 +49,7 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     """
     header, state = plan.header, context.state
     if plan.finished is not None or plan.restored_at is not None or not has_begun(state, header):
-        raise UsageError(f"plan {header.plan_id} is not partly applied, so there is nothing to end")
+        raise UsageError(f"plan {header.plan_id} is not unfinished, so there is nothing to end")
     storage = context.storage(header.storage)
     if storage.mode != "apply":
         raise GateRefused(f"storage {storage.name} is in mode plan. Run `{command('apply', header.plan_id[:12], end=True, mode='apply')}`.")
@@ -68,7 +68,7 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
 
 
 def close_outdated_plans(spark: SparkSession, context: RunContext, storage_name: str) -> list[str]:
-    """Close the partly applied plans of a storage whose time has ended.
+    """Close the unfinished plans of a storage whose time has ended.
 
     Returns:
         The plans that are still open, each with the reason.

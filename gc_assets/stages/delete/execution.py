@@ -87,6 +87,11 @@ class ApplyResult:
         return select_not_done({f"{phase}/{outcome}": total.rows for (phase, outcome), total in self.by_outcome.items()})
 
     @property
+    def has_failed(self) -> bool:
+        """True if a row or an edit failed, so that the plan stays unfinished."""
+        return any(outcome == FAILED for _, outcome in self.by_outcome)
+
+    @property
     def edited(self) -> bool:
         """True if history edits were executed, with any outcome."""
         return any(phase == EXPIRE for phase, _ in self.by_outcome)

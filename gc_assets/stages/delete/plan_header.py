@@ -37,7 +37,7 @@ class PlanContent:
         deferred: Files that would be purged if all tables were readable.
         left_out: Files and edits that cannot succeed now.
         left_out_expired: The expired files among them.
-        open_plans: Earlier plans that are partly applied, with the reason why they are open.
+        open_plans: Earlier plans that are unfinished, with the reason why they are open.
         expired_since: Live files of the last accepted run that the policy has expired since.
         table_drops: Descriptions of the tables that lost most other live files.
     """

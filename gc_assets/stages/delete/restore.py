@@ -53,7 +53,7 @@ def restore(
     selected with `--plan`. A real run also restores copies quarantined by rehearsals, but a
     rehearsal restores only copies of rehearsals.
 
-    A finished plan is used up once one of its files was restored. A partly applied plan remains so,
+    A finished plan is used up once one of its files was restored. An unfinished plan remains so,
     and files moved according to its write-ahead log are restored too.
 
     Args:

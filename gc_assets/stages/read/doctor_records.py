@@ -112,7 +112,7 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
         begun = [plan for plan in begun if plan != holder.plan_id]
         yield Finding(storage.name, "interrupted", OK, f"plan {holder.plan_id[:12]} is applied now, by {holder}")
     elif not begun:
-        yield Finding(storage.name, "interrupted", OK, "no plan is applied in part")
+        yield Finding(storage.name, "interrupted", OK, "no plan is unfinished")
     if not begun:
         return
     unknown = unknown_plans(context.config, storage.name)

@@ -35,7 +35,7 @@ from gc_assets.stages.read.dropped_tables import accept_command, describe, find_
 from gc_assets.stages.read.key_search import MAX_MATCHES, find_keys
 from gc_assets.stages.read.live_rows import LiveRows
 from gc_assets.stages.records.ledger import newest_entries
-from gc_assets.stages.records.plans import PARTIALLY_APPLIED, list_plans
+from gc_assets.stages.records.plans import UNFINISHED, list_plans
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.dropped_tables import DROPPED, claims_with_dropped
 from gc_assets.stages.sweep.foreign_files import FOREIGN, protected_keys
@@ -46,7 +46,7 @@ from gc_assets.state.side_tables import EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, StorageInventorySummary
 
 # Statuses of a plan that can still change files.
-_OPEN: Final = frozenset({"ready", "refused", "approved", PARTIALLY_APPLIED})
+_OPEN: Final = frozenset({"ready", "refused", "approved", UNFINISHED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Report the status of a storage: its last run, pending plans and unfinished applies.
 
-The state is read, and the lease of the storage if a plan is applied in part.
+The state is read, and the lease of the storage if a plan is unfinished.
 """
 
 from __future__ import annotations

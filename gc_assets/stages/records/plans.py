@@ -40,6 +40,8 @@ MIN_PLAN_ID: Final = 8
 _RECORDS: Final = "_records.json"
 _FINISHED, _RESTORED, _LOG = "finished.json", "restored.json", "log.json"
 _ENDS: Final = ("finished_at", "restored_at", "not_done")
+# Statuses of a plan whose execution began: it can be continued, or it has ended with rows left.
+UNFINISHED: Final = "unfinished"
 PARTIALLY_APPLIED: Final = "partially applied"
 # Statuses of plans that wait for a decision or for an apply.
 _OPEN: Final = frozenset({"ready", "refused", "approved"})
@@ -103,7 +105,7 @@ class PlanRecord(RenamedKeys):
             return "restored"
         if self.finished_at is not None:
             return PARTIALLY_APPLIED if self.not_done else "applied"
-        return PARTIALLY_APPLIED if self.is_begun else self.decision_status(plan, now, verdict)
+        return UNFINISHED if self.is_begun else self.decision_status(plan, now, verdict)
 
     def decision_status(self, plan: PlanSummary, now: datetime, verdict: Verdict) -> str:
         """Return the status of the plan as if no apply had begun."""

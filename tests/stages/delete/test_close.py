@@ -1,4 +1,4 @@
-"""A partly applied plan whose time has ended is closed by the next run, which moves nothing."""
+"""An unfinished plan whose time has ended is closed by the next run, which moves nothing."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_user_ends_a_plan_within_its_time(interrupted: tuple[Lakehouse, PlanHead
     closed = close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
     assert counts(closed.by_outcome) == {("quarantine", "denied"): len(moved)}
     assert house.trash(header) == set()
-    with pytest.raises(UsageError, match="not partly applied"):
+    with pytest.raises(UsageError, match="is not unfinished"):
         close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
     house.plan()
     assert moved <= house.keys("deletion_plan", action="quarantine")

@@ -12,7 +12,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.explain import Explanation, explain
-from gc_assets.stages.records.plans import approve, reject
+from gc_assets.stages.records.plans import approve, find_plan, record_finished, reject
 from gc_assets.state.schemas import STORAGE_INVENTORY
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.records import NOW, STORAGE, log_row, publish_log, publish_mark, publish_table, run_context_at
@@ -119,3 +119,7 @@ def test_verdict_follows_the_decision_on_the_plan(spark: SparkSession, tmp_path:
     context = replace(house.run_context(), clock=Clock(header.apply_before))
     late = explain_key(context, key)
     assert (late.verdict, "But the plan is expired" in late.sentence) == ("waiting", True)
+    ended = {"at": house.now.isoformat(), "by_outcome": {"quarantine/changed": {"files": 1, "bytes": 1}}}
+    record_finished(house.run_context().state, find_plan(house.config, header.plan_id).header, ended)
+    left = explain_key(house.run_context(), key)
+    assert (left.verdict, "But the plan is partially applied" in left.sentence) == ("waiting", True)

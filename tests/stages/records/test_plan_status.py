@@ -40,9 +40,9 @@ def finish(at: Platform, **by_outcome: int) -> None:
     record_finished(State.of(at.config), begin(at), {"at": NOW.isoformat(), "by_outcome": amounts, "edits": {}})
 
 
-def test_begun_plan_is_partially_applied_and_still_waits_for_its_apply(at: Platform) -> None:
+def test_begun_plan_is_unfinished_and_still_waits_for_its_apply(at: Platform) -> None:
     begin(at)
-    assert statuses(at) == statuses(at, hours=100) == {"partially applied"}
+    assert statuses(at) == statuses(at, hours=100) == {"unfinished"}
     (listed,) = list_plans(at.config)
     assert listed.awaits_apply(NOW)
     assert listed.is_open(NOW)
