@@ -130,7 +130,9 @@ $(STAMP): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) has no venv: apt-get install -y python3-venv" >&2; exit 2; }
 	@echo "Installing into $(VENV) (a minute or two, 2 GB) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[all]'
+	@$(BIN)/pip install -q --no-compile -c constraints.txt uv
+	@$(BIN)/uv pip install -q -p $(BIN)/python -c constraints.txt -e '.[all]' \
+	  || { echo "uv failed, which does not read the configuration of pip: trying pip ..."; $(BIN)/pip install -q --no-compile -c constraints.txt -e '.[all]'; }
 	@touch $@
 
 constraints: ## resolve pyproject.toml again and rewrite constraints.txt

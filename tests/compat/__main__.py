@@ -19,11 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tests.compat.cells import Cell, cell_of_commit, select_cells
+from tests.compat.cells import CELLS, Cell, cell_of_commit, select_cells
 from tests.compat.environments import BUILD, CHECKOUT, NoEnvironment, installed_versions, make_environment
 from tests.compat.page import Result, render, update_page
 from tests.compat.scene import build_scene
-from tests.depth import commit_count
+from tests.depth import TURNS, commit_count
 from tests.interpreters import find_interpreter
 
 CHECKS: Final = "tests/compat/cell_checks.py"
@@ -55,15 +55,22 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--python", default="", help="only cells of this Python, such as python3.13")
     parser.add_argument("--spark", default="", help="only cells of this Spark version, such as 4.0")
     parser.add_argument("--cell", default="", help="only cells with this text in their name, such as lowest")
-    parser.add_argument("--by-commit", action="store_true", help="only the cell of the number of commits, without changing the page")
+    parser.add_argument(
+        "--by-commit",
+        action="store_true",
+        help="only the cell of the number of commits with a third of the tests, without changing the page",
+    )
     return parser.parse_args(arguments)
 
 
 def _run_cells(cells: Sequence[Cell], *, is_quick: bool) -> list[Result]:
     """Run one cell after the other. The next environment is made during the tests of a cell.
 
-    Unless `is_quick`, the cells of a Spark version also use servers of Spark Connect and clusters.
+    Unless `is_quick`, a cell runs all marked files instead of a third of them, and the cells of a Spark version also use servers of Spark
+    Connect and clusters.
     """
+    # The remainder of the number selects the cell.
+    files = marked_files()[commit_count() // len(CELLS) % TURNS :: TURNS] if is_quick else marked_files()
     with (
         ThreadPoolExecutor(max_workers=1) as pool,
         tempfile.TemporaryDirectory(prefix="gc-assets-compat-") as folder,
@@ -76,10 +83,10 @@ def _run_cells(cells: Sequence[Cell], *, is_quick: bool) -> list[Result]:
             pool.shutdown(cancel_futures=True)
             raise SystemExit(f"the checks fail in the environment of this checkout: see {BUILD / 'reference.log'}")
         depths = {cell: "all" if cell.spark and not is_quick else "" for cell in cells}
-        return [_run_cell(cell, made, Path(folder), depths[cell]) for cell, made in environments]
+        return [_run_cell(cell, made, Path(folder), [CHECKS, *files], depths[cell]) for cell, made in environments]
 
 
-def _run_cell(cell: Cell, made: Future[Path], folder: Path, depth: str) -> Result:
+def _run_cell(cell: Cell, made: Future[Path], folder: Path, files: Sequence[str], depth: str) -> Result:
     start = time.monotonic()
     try:
         python = made.result()
@@ -87,7 +94,7 @@ def _run_cell(cell: Cell, made: Future[Path], folder: Path, depth: str) -> Resul
         missing = find_interpreter(cell.python) is None
         fault, versions = f"{'not run' if missing else 'failed'}: {error}", {}
     else:
-        fault, versions = _pytest(python, folder, [CHECKS, *marked_files()], cell.name, depth), installed_versions(cell)
+        fault, versions = _pytest(python, folder, files, cell.name, depth), installed_versions(cell)
     _show(cell.name, fault, time.monotonic() - start)
     return Result(cell, fault, versions)
 
