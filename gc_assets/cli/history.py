@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
-from gc_assets.cli.output import print_message, write_json
+from gc_assets.cli.output import print_data, print_message, stream_width, write_json
 from gc_assets.core.errors import UsageError
 from gc_assets.core.suggest import did_you_mean, join_names
+
+if TYPE_CHECKING:
+    from gc_assets.report.text_graph import GraphLine
+
+_INDENT: Final = "  "
+# Narrower texts next to many lanes are hard to read. Longer lines are then left whole.
+_MIN_TEXT: Final = 30
 
 
 @click.command("history", short_help="Show commit histories now and after expiry.")
@@ -37,24 +47,49 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
     platform = settings.platform()
     run_context = platform.run_context(run_date or platform.clock.today())
     names = [item.name for item in platform.config.lakes] if lake is None else [platform.config.lake_of_user(lake).name]
-    found: list[dict[str, Any]] = []
+    found: list[tuple[str, str, dict[str, tuple[GraphLine, ...]]]] = []
     tables: set[str] = set()
     for name in names:
         refs, reachable, expiry = (run_context.table(asset, name) for asset in (LAKE_REFS, REACHABLE_SNAPSHOTS, EXPIRY_PLAN))
         for history in histories(run_context, name, refs, reachable, expiry):
             tables.add(history.name)
             if table in {None, history.name} and (history.changes or everything or table is not None):
-                drawn = {when: list(text_graph(history, after=after)) for when, after in (("now", False), ("after_expiry", True))}
-                found.append({"lake": name, "history": history.name, **drawn})
+                drawn = {"now": tuple(text_graph(history, after=False)), "after_expiry": tuple(text_graph(history, after=True))}
+                found.append((name, history.name, drawn))
     if table is not None and table not in tables:
         raise UsageError(f"--table {table}: no such table; the tables are {join_names(sorted(tables))}{did_you_mean(table, tables)}")
     if format_ == "json":
-        write_json(found)
+        write_json(_json_row(*item) for item in found)
         return
-    for item in found:
-        click.echo(f"{item['lake']}: {item['history']}, now")
-        click.echo("\n".join(f"  {line}" for line in item["now"]))
-        click.echo(f"{item['lake']}: {item['history']}, after expiry")
-        click.echo("\n".join(f"  {line}" for line in item["after_expiry"]) + "\n")
+    width = stream_width(sys.stdout)
+    for name, shown, drawn in found:
+        for when, lines in drawn.items():
+            print_data(f"{name}: {shown}, {when.replace('_', ' ')}")
+            for line in fit_graph(lines, width):
+                click.echo(line)
+        click.echo()
     if not found:
         print_message("The policy changes no history. Use --all to show unchanged histories.")
+
+
+def _json_row(lake: str, name: str, drawn: Mapping[str, Iterable[GraphLine]]) -> dict[str, Any]:
+    return {"lake": lake, "history": name, **{when: [str(line) for line in lines] for when, lines in drawn.items()}}
+
+
+def fit_graph(lines: Iterable[GraphLine], width: int | None) -> Iterator[str]:
+    """Yield the indented lines of a graph. Longer texts wrap next to the lanes that continue.
+
+    Args:
+        lines: The lines of the graph.
+        width: The maximum width of a line, or None.
+    """
+    from gc_assets.cli.tables import wrap
+
+    for line in lines:
+        room = None if width is None else width - len(_INDENT) - len(line.lanes) - 1
+        if room is None or room < _MIN_TEXT or not line.text:
+            yield f"{_INDENT}{line}"
+            continue
+        first, *others = wrap(line.text, room, _INDENT)
+        yield f"{_INDENT}{replace(line, text=first)}"
+        yield from (f"{_INDENT}{line.lanes_below:{len(line.lanes)}} {_INDENT}{part.strip()}".rstrip() for part in others)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from gc_assets.core.printable import show
 from gc_assets.report.drawing import Drawing, Node
@@ -10,7 +11,25 @@ from gc_assets.report.drawing import Drawing, Node
 ID_CHARACTERS = 20  # the length of an Icechunk id; Iceberg ids have at most 19 digits
 
 
-def text_graph(history: Drawing, *, after: bool) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class GraphLine:
+    """A line of the graph.
+
+    Attributes:
+        lanes: The lanes, such as `| *`.
+        text: The commit at `*`. Empty for a line that only merges lanes.
+        lanes_below: The lanes that continue under the line, for the rest of a text that wraps.
+    """
+
+    lanes: str
+    text: str = ""
+    lanes_below: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.lanes, self.text) if part)
+
+
+def text_graph(history: Drawing, *, after: bool) -> Iterator[GraphLine]:
     """Yield one line per commit, and one line where lanes merge.
 
     Args:
@@ -26,14 +45,18 @@ def text_graph(history: Drawing, *, after: bool) -> Iterator[str]:
             lanes[awaiting[0]] = node.commit_id
         for other in awaiting[1:]:
             lanes[other] = None
-            yield _merge_line(lanes, awaiting[0], other)
-        drawn = "".join("* " if index == awaiting[0] else "| " if awaited else "  " for index, awaited in enumerate(lanes)).rstrip()
-        yield f"{drawn} {_commit_text(node, after=after)}"
+            yield GraphLine(_merge_line(lanes, awaiting[0], other))
+        drawn = _draw_lanes(lanes, awaiting[0])
         lanes[awaiting[0]] = node.parent_after if after else node.parent
+        yield GraphLine(drawn, _commit_text(node, after=after), _draw_lanes(lanes))
         while lanes and lanes[-1] is None:
             lanes.pop()
     if history.hidden:
-        yield f"and {history.hidden:,} older commits"
+        yield GraphLine("", f"and {history.hidden:,} older commits")
+
+
+def _draw_lanes(lanes: Sequence[str | None], commit_in: int | None = None) -> str:
+    return "".join("* " if index == commit_in else "| " if awaited else "  " for index, awaited in enumerate(lanes)).rstrip()
 
 
 def _free_lane(lanes: list[str | None]) -> int:

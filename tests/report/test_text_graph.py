@@ -12,7 +12,7 @@ def node(name: str, parent: str | None, after: str | None = "same", *, leaves: b
 
 
 def draw_lines(*nodes: Node, after: bool = False, hidden: int = 0) -> list[str]:
-    return list(text_graph(Drawing("t", nodes, hidden), after=after))
+    return list(map(str, text_graph(Drawing("t", nodes, hidden), after=after)))
 
 
 def test_linear_history_is_newest_first_with_refs() -> None:
