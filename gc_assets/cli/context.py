@@ -193,6 +193,29 @@ class Timestamp(click.ParamType):
         return to_utc(moment)
 
 
+class WholeNumber(click.ParamType):
+    """A whole number of at least 0.
+
+    Args:
+        most: The largest valid number, or None.
+    """
+
+    name = "number"
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = -1
+        if number < 0 or (self.most is not None and number > self.most):
+            limit = "at least 0" if self.most is None else f"0 to {self.most:,}"
+            self.fail(f"{str(value)!r} is not a whole number of {limit}.", param, ctx)
+        return number
+
+
 RUN_DATE: Final = RunDate()
 TIMESTAMP: Final = Timestamp()
 

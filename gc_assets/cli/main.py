@@ -86,6 +86,12 @@ class Commands(click.Group):
             ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise _readable(error, ctx) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  (click's signature)
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -95,6 +101,8 @@ class Commands(click.Group):
         try:
             with restore_interrupts():
                 return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _readable(error, ctx) from error
         except GcError as error:
             for line in with_commands(f"gc-assets: {error}"):
                 print_message(line, "failed")
@@ -114,6 +122,14 @@ class Commands(click.Group):
             else:
                 print_message("Run the command again with -v for a traceback.")
             ctx.exit(1)
+
+
+def _readable(error: click.UsageError, ctx: click.Context) -> click.UsageError:
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # since click 8.2
+        return error
+    from gc_assets.cli.usage_errors import ReadableUsageError
+
+    return ReadableUsageError(error, " ".join(filter(None, (ctx.command_path, ctx.invoked_subcommand))))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

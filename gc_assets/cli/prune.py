@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.context import Settings, WholeNumber, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.units import LONGEST, count_of
@@ -13,7 +13,7 @@ from gc_assets.core.units import LONGEST, count_of
 @click.command("prune", short_help="Remove old run directories from the state.")
 @click.option(
     "--keep-days",
-    type=click.IntRange(0, LONGEST.days),
+    type=WholeNumber(LONGEST.days),
     default=30,
     show_default=True,
     metavar="N",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, run_date_option, wide_option
+from gc_assets.cli.context import Settings, WholeNumber, common_options, run_date_option, wide_option
 from gc_assets.cli.output import json_default, print_command, print_message, write_json, write_table
 from gc_assets.core.errors import UsageError
 from gc_assets.core.suggest import did_you_mean, join_names
@@ -37,15 +37,28 @@ TABLE_ROWS = 100
 MAX_COMMANDS: Final = 5
 
 
+class _Asset(click.types.StringParamType):
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        del param, ctx
+        return f"The assets are {', '.join(_shown_tables())}."
+
+
+def _shown_tables() -> dict[str, Table]:
+    from gc_assets.lakes.kinds import all_tables
+    from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
+
+    return {**all_tables(), SHOWN_DROPPED_TABLES.name: SHOWN_DROPPED_TABLES}
+
+
 @click.command("show", short_help="Print a table of a run date.")
-@click.argument("asset")
+@click.argument("asset", type=_Asset())
 @run_date_option
 @click.option("--lake", metavar="N", help="The lake of the table. Required if there are several.")
 @click.option("--storage", metavar="N", help="The storage of the table. Required if there are several.")
 @click.option("--table", "only", metavar="T", help="Only rows of this table: `namespace.table`.")
 @click.option("--format", "format_", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", show_default=True)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="The file to write. Default: standard output.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N rows. Default: {TABLE_ROWS} for `table`, otherwise all.")
+@click.option("--limit", type=WholeNumber(), metavar="N", help=f"At most N rows. Default: {TABLE_ROWS} for `table`, otherwise all.")
 @wide_option
 @common_options
 def show_command(
@@ -72,11 +85,9 @@ def show_command(
       gc-assets show dropped_tables
       gc-assets show live_files --lake sales --format parquet -o live.parquet
     """
-    from gc_assets.lakes.kinds import all_tables
     from gc_assets.state.schemas import TABLE_NAME
-    from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
 
-    tables = {**all_tables(), SHOWN_DROPPED_TABLES.name: SHOWN_DROPPED_TABLES}
+    tables = _shown_tables()
     if asset not in tables:
         raise UsageError(f"no asset {asset!r}; the assets are {', '.join(tables)}{did_you_mean(asset, tables)}")
     if format_ == "parquet" and output is None:

@@ -139,7 +139,14 @@ def test_unknown_configuration_key_is_refused(config: str) -> None:
         (["prune", "--keep-days", "-1"], "keep-days"),
         (["metrics", "--out", "/nowhere/gc.prom"], "Cannot write --out /nowhere/gc.prom: No such file or directory"),
         (["rnu"], "did you mean run?"),
-        (["plans", "--fromat", "json"], "Did you mean '--format'?"),
+        (["plans", "--fromat", "json"], "gc-assets: there is no option --fromat; did you mean --format?"),
+        (["show"], "gc-assets: ASSET is missing. The assets are policy_table, current_rules"),
+        (["plans", "--status", "redy"], "--status: 'redy' is not one of ready, refused, approved"),
+        (["show", "lake_refs", "--limit", "few"], "--limit: 'few' is not a whole number of at least 0."),
+        (["prune", "--keep-days", "-1"], "--keep-days: '-1' is not a whole number of 0 to 365,000."),
+        (["plans", "today"], "gc-assets: today is not expected here."),
+        (["export", "focsu"], "gc-assets: there is no command focsu; did you mean focus?"),
+        (["run", "--listing=3"], "gc-assets: --listing takes no value."),
         (["run", "--lake", "slaes"], "did you mean sales?"),
         (["run", "--storage", "warehosue"], "did you mean warehouse?"),
         (["run", "--through", "live_file"], "did you mean live_files?"),
@@ -152,6 +159,17 @@ def test_usage_error_exits_with_2_and_lists_valid_names(arguments: list[str], me
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, command",
+    [(["rnu"], "gc-assets"), (["plans", "--fromat"], "gc-assets plans"), (["run", "--lake"], "gc-assets run"), (["--bogus"], "gc-assets")],
+)
+def test_usage_error_ends_with_the_command_for_help(arguments: list[str], command: str) -> None:
+    result = CliRunner().invoke(cli, arguments, prog_name="gc-assets")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith(f"Help:\n  {command} --help\n")
+    assert not [word for word in ("Error:", "Try '", "Invalid value") if word in result.stderr]
 
 
 def test_option_without_effect_is_accepted_with_a_warning(config: str) -> None:
