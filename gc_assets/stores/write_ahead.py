@@ -1,6 +1,6 @@
 """The write-ahead log of a plan's execution: intents, then outcomes.
 
-`log.json` names the plan. Each batch has two files with one JSON object per line:
+`log.json` names the plan, and the quarantine mode in which it moves files. Each batch has two files with one JSON object per line:
 `share-<n>/<batch>.intent.jsonl`, written before its first action, and `<batch>.outcome.jsonl`,
 written after its last. The hash of a key determines its share, so the records of a key are found
 whatever batches the plan is divided into. The files can be read without this module.
@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import xxhash
 
@@ -24,7 +24,7 @@ from gc_assets.core.hashing import SPARK_SEED
 from gc_assets.core.phases import DENIED, DONE, FAILED, QUARANTINE, VERDICTS, Action
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.files import Files
-from gc_assets.stores.protocol import Outcome, PlannedAction
+from gc_assets.stores.protocol import Outcome, PlannedAction, QuarantineMode
 
 # The history of a share is held in memory when a plan is resumed: about 50 MB.
 KEYS_PER_SHARE = 50_000
@@ -60,12 +60,18 @@ class ShareHistory:
 
 @dataclass(frozen=True, slots=True)
 class WriteAheadLog:
-    """Log of one plan in `directory` of the state. Pickles. Files are only added."""
+    """Log of one plan in `directory` of the state. Pickles. Files are only added.
+
+    Attributes:
+        quarantine: The mode in which the plan quarantines files. None in logs of restores and of
+            releases before 0.4, which do not record it.
+    """
 
     files: Files
     directory: str
     plan_id: str
     shares: int
+    quarantine: str | None = None
 
     def require_visible(self) -> None:
         """Raise `StateError` if this process cannot read the log.
@@ -165,10 +171,15 @@ def _is_done(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.verdict == DONE
 
 
-def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteAheadLog:
+def open_log(files: Files, directory: str, plan_id: str, planned: int, quarantine: str | None = None) -> WriteAheadLog:
     """Return the log of a plan, and create it if it does not exist.
 
     Called under the lease of the storage, before executors use the log.
+
+    Args:
+        planned: Number of rows of the plan, for a new log.
+        quarantine: The plan's quarantine mode, for a new log. A state that lacks the plan, such as a
+            backup, still contains the log.
 
     Raises:
         StateError: If the directory contains the log of another plan.
@@ -177,12 +188,12 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteA
     try:
         header: dict[str, Any] = parse_json(files.read(path))
     except FileNotFoundError:
-        header = {"plan_id": plan_id, "shares": max(1, -(-planned // KEYS_PER_SHARE))}
+        header = {"plan_id": plan_id, "shares": max(1, -(-planned // KEYS_PER_SHARE)), "quarantine": quarantine}
         files.replace(path, json.dumps(header).encode())
     except ValueError as error:
         raise StateError(f"cannot parse {path} in the state: {error}; restore it from a backup") from error
     _require_plan(path, header, plan_id)
-    return WriteAheadLog(files, directory, plan_id, header["shares"])
+    return WriteAheadLog(files, directory, plan_id, header["shares"], header.get("quarantine"))
 
 
 def find_log(files: Files, directory: str, plan_id: str) -> WriteAheadLog | None:
@@ -197,7 +208,8 @@ def find_log(files: Files, directory: str, plan_id: str) -> WriteAheadLog | None
 
 
 def _require_plan(path: str, header: dict[str, Any], plan_id: str) -> None:
-    if header.get("plan_id") != plan_id or not isinstance(header.get("shares"), int):
+    is_mode = header.get("quarantine") in {None, *get_args(QuarantineMode)}
+    if header.get("plan_id") != plan_id or not isinstance(header.get("shares"), int) or not is_mode:
         raise StateError(f"{path} in the state: expected the log of plan {plan_id}, found {header}")
 
 

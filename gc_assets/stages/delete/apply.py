@@ -77,7 +77,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
         resumed, ungated = has_begun(state, header), stale or removes_nothing
         verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
         lease.renew()  # a mark can take longer than a lease lasts
-        log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count)
+        log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count, header.quarantine)
         execution = PlanExecution(spark, context, plan, log, lease, only_interrupted=stale and not removes_nothing)
         for phase in planned_phases:
             if phase == EXPIRE:

@@ -60,7 +60,7 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, current_user())
     with release_on_exit(lease):
         log_activity(f"closing plan {header.plan_id[:12]}")
-        log = open_log(state.files, execution_directory(header), header.plan_id, header.rows + header.uploads.count)
+        log = open_log(state.files, execution_directory(header), header.plan_id, header.rows + header.uploads.count, header.quarantine)
         session = choose_session(spark, plan.published.receipt.rows, len(plan.published.paths()))
         execution = PlanExecution(session, context, plan, log, lease, only_interrupted=True)
         execution.end(PlanRows.verify(session, state, plan))

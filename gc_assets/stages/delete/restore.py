@@ -147,7 +147,7 @@ def _read_moved(
 ) -> Iterator[MovedFiles]:
     """Yield readers of the files that these plans' write-ahead logs moved or may have moved.
 
-    If the state does not contain the plan of a log, its mode is that of the storage.
+    If neither the state nor the log contains the mode of a plan, it is that of the storage.
     """
     files = context.state.files
     for plan_id in sorted(plan_ids):
@@ -156,7 +156,7 @@ def _read_moved(
             continue  # no file was reached
         header = headers.get(plan_id)
         log = open_log(files, directory, plan_id, 1)
-        mode, rehearsal = context.storage(storage_name).quarantine, context.clock.is_rehearsal
+        mode, rehearsal = log.quarantine or context.storage(storage_name).quarantine, context.clock.is_rehearsal
         rows = log.shares * KEYS_PER_SHARE
         if header is not None:
             mode, rehearsal, rows = header.quarantine, header.rehearsal, header.rows

@@ -29,14 +29,14 @@ from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import record_ended, unfinished_plans, unknown_plans
 from gc_assets.stages.records.quarantine_clock import quarantine_clock
-from gc_assets.state.journal import PublishedTable, State
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
 from gc_assets.stores.execution import release_on_exit, to_deletion_log
-from gc_assets.stores.protocol import Outcome, PlannedAction, QuarantineMode, Store
+from gc_assets.stores.protocol import Outcome, PlannedAction, Store
 from gc_assets.stores.trash import TrashedObject, list_trash
-from gc_assets.stores.write_ahead import find_log
+from gc_assets.stores.write_ahead import WriteAheadLog, find_log
 
 # Entries of the trash that a check examines at most.
 MAX_EXAMINED: Final = 100_000
@@ -151,14 +151,16 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
         etags = {item: store.trashed_etag(item.plan_id, item.key) if _PLAN_ID.fullmatch(item.plan_id) else None for item in files}
         skipped = [item for item in files if etags[item] is None]
         now, ended = quarantine_clock(context, storage_name).now(), unknown_plans(context.config, storage_name)
-        moved = defaultdict[tuple[str, QuarantineMode], list[Outcome]](list)
+        moved = defaultdict[tuple[str, str], list[Outcome]](list)
         for item, etag in etags.items():
             if etag is not None:
                 action = PlannedAction(item.key, QUARANTINE, item.size_bytes, etag)
                 moved[item.plan_id, "trash"].append(Outcome(action, DONE, None, now, lease.token))
-        mode = context.storage(storage_name).quarantine
-        for plan_id in ended if mode != "trash" else ():
-            moved[plan_id, mode] += _moved_by_log(state, storage_name, plan_id, now, lease.token)
+        for plan_id in ended:
+            log = find_log(state.files, f"{storage_name}/apply/{plan_id}", plan_id)
+            mode = (log.quarantine if log is not None else None) or context.storage(storage_name).quarantine
+            if log is not None and mode != "trash":
+                moved[plan_id, mode] += _read_moved(log, now, lease.token)
         adopted = UnknownFiles(
             tuple(
                 TrashedObject(plan_id, outcome.planned.key, outcome.planned.size_bytes)
@@ -185,9 +187,8 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
         return AdoptionResult(published, adopted, skipped, ended)
 
 
-def _moved_by_log(state: State, storage_name: str, plan_id: str, at: datetime, token: int) -> Iterator[Outcome]:
+def _read_moved(log: WriteAheadLog, at: datetime, token: int) -> Iterator[Outcome]:
     """Yield the moves of a write-ahead log to quarantine. A move without an outcome counts as done."""
-    log = find_log(state.files, f"{storage_name}/apply/{plan_id}", plan_id)
-    for share in range(log.shares if log is not None else 0):
-        for planned, outcome in log.read_quarantined(share) if log is not None else ():
+    for share in range(log.shares):
+        for planned, outcome in log.read_quarantined(share):
             yield outcome or Outcome(planned, DONE, None, at, token)

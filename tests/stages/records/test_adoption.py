@@ -7,22 +7,32 @@ in the state.
 from __future__ import annotations
 
 import shutil
+import uuid
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from gc_assets.core.findings import FAIL
 from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages.delete.restore_request import resolve_request, restore_files
 from gc_assets.stages.read.doctor_records import check_interrupted
 from gc_assets.stages.records.adoption import adopt_files
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import execution_directory, unfinished_plans
+from tests.dates import next_noon
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import ROWS, catalog_of
 from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
+from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = [pytest.mark.spark, in_turn]
 
@@ -103,3 +113,47 @@ def test_adoption_reads_the_log_if_quarantine_has_no_trash(spark: SparkSession, 
     adopted = adopt_files(house.run_context(), STORAGE, "ada").adopted
     assert adopted.plan_ids == [house.unknown.plan_id]
     assert house.count_copies(house.unknown) == len(adopted.files) == house.unknown.totals["quarantine"].files
+
+
+@pytest.mark.parametrize("applied, present", [("trash", "deferred"), ("deferred", "trash")])
+def test_log_names_the_quarantine_mode_of_its_unknown_plan(spark: SparkSession, tmp_path: Path, applied: str, present: str) -> None:
+    house = restore_backup(Backup(spark, tmp_path), quarantine=applied)
+    house.settings["quarantine"] = present
+    planned = house.unknown.totals["quarantine"].files
+    assert house.restore_plan(house.unknown) == planned
+    assert house.trash(house.unknown) == set()
+
+
+def leave_files(table: Table, count: int) -> None:
+    """Write files that no snapshot names, as a crashed writer does."""
+    for number in range(count):
+        with table.io.new_output(f"{table.location()}/data/00000-{number}-{uuid.uuid4()}.parquet").create() as stream:
+            stream.write(b"left by a crash")
+
+
+def test_adoption_records_hidden_versions_after_the_mode_was_changed(spark: SparkSession, tmp_path: Path) -> None:
+    with open_s3_bench("ceph", versioned=True, prefix="lakes/") as bench:
+        settings = {"quarantine": "versioned", "quarantine_days": 9, "gates": {"max_delete_share": 1.0}}
+        house = BucketHouse(spark, tmp_path, settings=settings, now=next_noon(days=30), bench=bench)
+        properties = catalog_of(house)
+        catalog = SqlCatalog("default", **properties)
+        catalog.create_namespace("db")
+        table = catalog.create_table("db.t", ROWS)
+        table.append(pa.table({"id": pa.array([1, 2], pa.int64())}))
+        house.lakes = [IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": properties})]
+        leave_files(table, 2)
+        house.approve_and_apply(house.plan())
+        shutil.copytree(house.root / "state", house.root / "backup")
+        leave_files(table, 3)
+        house.now += timedelta(days=1)
+        unknown = house.plan()
+        before = house.contents()
+        house.approve_and_apply(unknown)
+        (house.root / "state" / execution_directory(unknown) / "finished.json").unlink()
+        shutil.copytree(house.root / "backup", house.root / "state", dirs_exist_ok=True)
+        house.settings["quarantine"] = "trash"
+        house.now += timedelta(days=1)
+        adopted = adopt_files(house.run_context(), STORAGE, "ada").adopted
+        assert (adopted.amount.files, adopted.plan_ids) == (3, [unknown.plan_id])
+        house.restore(unknown.plan_id)
+        assert house.contents() == before
