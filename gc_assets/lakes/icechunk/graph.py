@@ -13,6 +13,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.forest import Reach, build_forest, refs_reaching
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule
+from gc_assets.lakes.icechunk.ref_names import other_name
 from gc_assets.lakes.protocol import Commit, FrozenRefs
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import COMMIT_GRAPH
@@ -37,6 +38,7 @@ class Graph:
         entries: By position, the entries of snapshots that `repo` lists. Empty for spec version 1.
         stored: By position, the storage times of their objects in microseconds since 1970.
         pointers: The refs, tags first, by name.
+        renamed: Refs whose other name has another rule, with this rule. They only protect.
         reach: By position, the refs that reach the snapshot before any edit.
     """
 
@@ -46,6 +48,7 @@ class Graph:
     entries: Mapping[int, str]
     stored: Mapping[int, int]
     pointers: Sequence[Pointer]
+    renamed: Sequence[Pointer]
     reach: Sequence[Reach]
 
     @property
@@ -93,20 +96,28 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
         for key in (UNREADABLE, ENTRY, STORED)
     )
     stored_us = {index: int(value) for index, value in stored.items()}
-    pointers: list[Pointer] = []
+
+    def rule_for(name: str) -> Rule:
+        cutoff, path = config.retention.cutoff_for(name)
+        return Rule(cutoff, path, moment_micros(cutoff.moment(as_of)))
+
+    pointers, renamed = list[Pointer](), list[Pointer]()
     for ref in sorted(refs.refs, key=lambda ref: (ref.ref_type != "tag", ref.ref_name)):
         if ref.head_commit_id is None or ref.head_commit_id not in forest.position:
             raise LakeUnreadable(
                 f"lake {refs.lake}: {ref.ref_type} {ref.ref_name!r} points to snapshot {ref.head_commit_id}, which is not in snapshots/; "
                 "run again if it was just written, otherwise restore the snapshot or delete the ref with icechunk"
             )
-        cutoff, path = config.retention.cutoff_for(ref.ref_name)
-        pointers.append(Pointer(ref, forest.position[ref.head_commit_id], Rule(cutoff, path, moment_micros(cutoff.moment(as_of)))))
+        head = forest.position[ref.head_commit_id]
+        pointers.append(Pointer(ref, head, rule_for(ref.ref_name)))
+        if (name := other_name(ref.properties)) is not None and (rule := rule_for(name)) != pointers[-1].rule:
+            renamed.append(Pointer(ref, head, rule))
     heads: dict[int, list[str]] = defaultdict(list)
     shared = shared_names(pointers)
     for pointer in pointers:
         heads[pointer.head].append(pointer.label if pointer.ref.ref_name in shared else pointer.ref.ref_name)
-    return Graph(History.of(forest, stamps, missing), missing, unreadable, entries, stored_us, pointers, refs_reaching(forest, heads))
+    reach = refs_reaching(forest, heads)
+    return Graph(History.of(forest, stamps, missing), missing, unreadable, entries, stored_us, pointers, renamed, reach)
 
 
 def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from gc_assets.lakes.icechunk.current_state import label, ref_of
 from gc_assets.lakes.icechunk.editor import Editor
+from gc_assets.lakes.icechunk.ref_names import DECODED_NAME
 from gc_assets.lakes.icechunk.refs import READ_ONLY
 from gc_assets.lakes.icechunk.repo_edits import RepoEdits
 from gc_assets.lakes.icechunk.repo_execution import heads_of
@@ -43,6 +44,8 @@ def find_protection(ref: Ref, shared: Collection[str]) -> str | None:
         return _IS_MAIN
     if ref.ref_name in shared:
         return _IS_SHARED
+    if DECODED_NAME in ref.properties:
+        return f"it may also be named {ref.properties[DECODED_NAME]!r}"
     return "icechunk does not find its directory" if READ_ONLY in ref.properties else None
 
 

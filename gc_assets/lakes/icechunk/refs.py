@@ -17,11 +17,10 @@ from typing import Any
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.objects import Objects
-from gc_assets.core.paths import FILE, scheme_of
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.ids import is_object_id
-from gc_assets.lakes.icechunk.ref_names import escape, unescape
+from gc_assets.lakes.icechunk.ref_names import read_name, stored_name
 from gc_assets.lakes.protocol import ContentRoot, Ref, RefType
 
 POINTER = "ref.json"
@@ -106,12 +105,12 @@ def _parse_refs(lake: str, objects: Objects, repository: str, listed: Mapping[st
     files: list[str] = []
     for directory, present in sorted(names.items()):
         at = f"{prefix}{directory}/"
-        ref_type, _, stored_name = directory.partition(".")
-        if ref_type not in _TYPES or not stored_name or "/" in stored_name:
+        ref_type, _, encoded_name = directory.partition(".")
+        if ref_type not in _TYPES or not encoded_name or "/" in encoded_name:
             raise LakeUnreadable(
                 f"lake {lake}: {at} is neither branch.<name> nor tag.<name>; it may be a ref of an unknown format, so nothing is collected"
             )
-        ref_name = _read_name(repository, stored_name)
+        ref_name, properties = read_name(repository, encoded_name)
         files += [at + name for name in sorted(present & {POINTER, TOMBSTONE})]
         if _TYPES[ref_type] == "tag" and TOMBSTONE in present:
             continue
@@ -123,8 +122,9 @@ def _parse_refs(lake: str, objects: Objects, repository: str, listed: Mapping[st
                 "restore it, or remove the rest of the ref"
             )
         head = _read_head(lake, objects, at + POINTER, _TYPES[ref_type], ref_name)
-        is_usual = at + POINTER == ref_address(repository, _TYPES[ref_type], ref_name)
-        refs.append(Ref(ref_name, _TYPES[ref_type], head, properties={} if is_usual else {READ_ONLY: directory}))
+        if at + POINTER != ref_address(repository, _TYPES[ref_type], ref_name):
+            properties[READ_ONLY] = directory
+        refs.append(Ref(ref_name, _TYPES[ref_type], head, properties=properties))
     refs.sort(key=lambda ref: (ref.ref_type != "tag", ref.ref_name))
     return RefListing(tuple(refs), tuple(_content_roots(files, listed)))
 
@@ -162,7 +162,7 @@ def head_document(snapshot_id: str) -> bytes:
 
 def ref_address(repository: str, ref_type: RefType, ref_name: str) -> str:
     """Return the address of a ref's object, as the library writes it in this store."""
-    return f"{repository}/refs/{ref_type}.{_stored_name(repository, ref_name)}/{POINTER}"
+    return f"{repository}/refs/{ref_type}.{stored_name(repository, ref_name)}/{POINTER}"
 
 
 def tombstone_address(repository: str, tag_name: str) -> str:
@@ -170,15 +170,7 @@ def tombstone_address(repository: str, tag_name: str) -> str:
 
     The tag's own object stays, and its name can never be used again.
     """
-    return f"{repository}/refs/tag.{_stored_name(repository, tag_name)}/{TOMBSTONE}"
-
-
-def _stored_name(repository: str, ref_name: str) -> str:
-    return escape(ref_name) if scheme_of(repository) == FILE else ref_name
-
-
-def _read_name(repository: str, stored_name: str) -> str:
-    return unescape(stored_name) if scheme_of(repository) == FILE else stored_name
+    return f"{repository}/refs/tag.{stored_name(repository, tag_name)}/{TOMBSTONE}"
 
 
 def _content_roots(addresses: Iterable[str], sizes: Mapping[str, int]) -> Iterable[ContentRoot]:

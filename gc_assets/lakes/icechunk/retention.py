@@ -21,6 +21,7 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire, resolve_semantics
 from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
 from gc_assets.lakes.icechunk.reasons import Reasons, keep_until
+from gc_assets.lakes.icechunk.ref_names import other_name
 from gc_assets.lakes.icechunk.refs import READ_ONLY
 from gc_assets.lakes.icechunk.repository_settings import ONLINE, RepositorySettings
 from gc_assets.lakes.protocol import DANGLING, DELETE_REF, EXPIRED, REMOVE_SNAPSHOT, RETAINED, CommitState, FrozenRefs, Retention
@@ -43,7 +44,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
         return _retain_all(refs.lake, graph, f"kept: the repository is {settings.availability}, so nothing of it is collected")
     ambiguous = shared_names(graph.pointers)
     fixed = _find_fixed(graph, ambiguous, settings)
-    protecting = [pointer for pointer in graph.pointers if _is_protecting(graph, pointer, config, fixed)]
+    protecting = [pointer for pointer in (*graph.pointers, *graph.renamed) if _is_protecting(graph, pointer, config, fixed)]
     deletable = [pointer for pointer in protecting if id(pointer) not in fixed and _is_deletable(pointer, config)]
     semantics = resolve_semantics(config.expiry.semantics, settings.spec_version)
     compared: dict[Semantics, Expiration] = {
@@ -75,10 +76,12 @@ def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
 
 def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySettings) -> set[int]:
     """Return the ids of the refs that must not be deleted, whatever the policy."""
+    renamed = {id(pointer.ref) for pointer in graph.renamed}
     return {
         id(pointer)
-        for pointer in graph.pointers
+        for pointer in (*graph.pointers, *graph.renamed)
         if pointer.ref.ref_name in ambiguous
+        or id(pointer.ref) in renamed
         or READ_ONLY in pointer.ref.properties
         or (pointer.ref.ref_type == "tag" and not settings.can_delete_tags)
     }
@@ -307,6 +310,12 @@ def _describe_names(lake: str, graph: Graph, ambiguous: frozenset[str]) -> Itera
     for pointer in graph.pointers:
         if READ_ONLY in pointer.ref.properties:
             yield (
-                f"lake {lake}: icechunk does not find {pointer.label} on a disk, because refs/{pointer.ref.properties[READ_ONLY]}/ was "
-                "copied from a bucket or renamed; it is kept and never deleted"
+                f"lake {lake}: icechunk does not find {pointer.label} in this store, because refs/{pointer.ref.properties[READ_ONLY]}/ "
+                "was copied from S3 or renamed; it is kept and never deleted"
             )
+    for pointer in graph.renamed:
+        other = other_name(pointer.ref.properties)
+        yield (
+            f"lake {lake}: {pointer.label} may also be named {other!r}, which has another rule ({pointer.rule.path}). Both rules keep its "
+            "history, and it is never deleted; let one rule match both names"
+        )

@@ -1,20 +1,35 @@
-"""Icechunk's local store percent-encodes ref names, so that a rule of `retention.refs` silently did not match them.
+"""Icechunk's library percent-encodes ref names in some stores, so that a rule of `retention.refs` silently did not match them.
 
-Source: `object_store`, `PathPart` (its local store and icechunk's `local_filesystem_storage`). The branch `release#1` is in
-`refs/branch.release%231/`. With the name `release%231`, `keep: forever` did not apply and three commits expired.
+Source: `object_store`, `PathPart`, which icechunk uses on disks, Azure and Google Cloud Storage, and on S3 only if
+`Storage.new_s3_object_store` opens the repository. The branch `release#1` is in `refs/branch.release%231/`. With the name
+`release%231`, `keep: forever` did not apply and three commits expired.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import icechunk
 import pytest
+import zarr
 
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.icechunk.ref_names import escape, unescape
 from gc_assets.lakes.icechunk.refs import ref_address
+from gc_assets.lakes.protocol import PROTECTED
+from gc_assets.stores.store import open_objects
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_value
 from tests.lakes.icechunk.support import deleted_refs, edits, expire, in_state, lake_at, plan_actions, retention_of, undo
+from tests.s3.servers import REGION
+from tests.stages.bucket_lakes import icechunk_storage
+from tests.stores.azure_bench import open_azure_bench
+from tests.stores.gcs_bench import open_gcs_bench
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = START + timedelta(days=30)
@@ -106,6 +121,108 @@ def test_branch_copied_from_a_bucket_is_never_deleted(tmp_path: Path) -> None:
     assert {ref.ref_name for ref in lake.freeze(LATER).refs} == {"main", "a#1"}
 
 
-def test_names_in_a_bucket_are_not_encoded() -> None:
+@pytest.mark.parametrize("location", ["file:///lake/repo", "abfss://lake@account.dfs.core.windows.net/repo", "gs://lake/repo"])
+def test_only_names_on_s3_are_not_encoded(location: str) -> None:
     assert ref_address("s3://lake/repo", "branch", "release#1") == "s3://lake/repo/refs/branch.release#1/ref.json"
-    assert ref_address("file:///lake/repo", "branch", "release#1") == "file:///lake/repo/refs/branch.release%231/ref.json"
+    assert ref_address(location, "branch", "release#1") == f"{location}/refs/branch.release%231/ref.json"
+
+
+# A prefix that icechunk does not encode.
+PREFIX = "lakes/"
+BENCHES = {
+    "azure": lambda: open_azure_bench(prefix=PREFIX),
+    "gcs": lambda: open_gcs_bench(prefix=PREFIX),
+    "s3": lambda: open_s3_bench("versity", prefix=PREFIX),
+    "object_store": lambda: open_s3_bench("versity", prefix=PREFIX),
+}
+
+
+class BucketRepository:
+    """A repository of five snapshots in a bucket, with a branch of each name at its end."""
+
+    def __init__(self, kind: str, bench: Any, names: Sequence[str]) -> None:
+        self.bench, self.storage = bench, icechunk_storage(bench, "weather")
+        if kind == "object_store":
+            self.storage = s3_object_store(bench, "weather")
+        self.repo = icechunk.Repository.create(self.storage, icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0))
+        for number in range(4):
+            session = self.repo.writable_session("main")
+            zarr.open_group(session.store, mode="a").require_array("x", shape=(4,), chunks=(2,), dtype="i4")[...] = number
+            self.tip = session.commit(str(number))
+        for name in names:
+            self.repo.create_branch(name, self.tip)
+
+    def lake(self, retention: dict[str, Any] | None = None, **expiry: Any) -> IcechunkLake:
+        location = f"{self.bench.store.location}weather/"
+        settings = {"name": "weather", "kind": "icechunk", "location": location, "retention": retention or {}, "expiry": expiry}
+        return IcechunkLake(IcechunkLakeConfig.model_validate(settings), open_objects(self.bench.connections))
+
+
+def s3_object_store(bench: S3Bench, name: str) -> icechunk.Storage:
+    """Return the storage of a repository that icechunk reaches through `object_store`."""
+    server = bench.server
+    options = icechunk.S3Options(region=REGION, endpoint_url=server.endpoint, allow_http=True, force_path_style=True)
+    keys = icechunk.S3Credentials.Static(icechunk.S3StaticCredentials(server.access_key, server.secret_key))
+    return icechunk.Storage.new_s3_object_store(options, bench.bucket, f"{bench.prefix}{name}", keys)
+
+
+def count_retained(lake: IcechunkLake) -> int:
+    return len(in_state(retention_of(lake, datetime.now(UTC) + timedelta(days=30)), "retained"))
+
+
+@pytest.mark.parametrize("kind", ["azure", "gcs", "s3"])
+def test_names_in_a_bucket_are_those_of_the_library(kind: str) -> None:
+    with BENCHES[kind]() as bench:
+        # Azurite and versitygw refuse or rewrite some of the others.
+        names = [name for name in SPECIAL if not set(name) & set("\\?\t")]
+        repository = BucketRepository(kind, bench, names)
+        assert {ref.ref_name for ref in repository.lake().freeze(LATER).refs} == {"main", *names}
+        for name in ("release#1", "100%", "rel-é", "%231"):
+            assert count_retained(repository.lake({"default": 1, "refs": [{"match": re.escape(name), "keep": "forever"}]})) == 5
+        assert count_retained(repository.lake({"default": 1})) == 2
+
+
+@pytest.mark.parametrize("kind", ["azure", "gcs"])
+def test_branch_with_an_escaped_name_in_a_bucket_is_deleted_and_restored(kind: str) -> None:
+    with BENCHES[kind]() as bench:
+        repository, now = BucketRepository(kind, bench, ["work#1"]), datetime.now(UTC) + timedelta(days=30)
+        session = repository.repo.writable_session("main")
+        zarr.open_group(session.store, mode="a")["x"][...] = 9
+        session.commit("after the branch")
+        before = bench.everything()
+        lake = repository.lake({"default": "1d", "refs": [{"match": "main", "keep": 1}]}, delete_expired_branches=True)
+        actions = plan_actions(lake, now)
+        assert "work#1" in {action.ref_name for action in actions}
+        assert {outcome.verdict for outcome in expire(lake, now, actions)} == {"done"}
+        assert set(icechunk.Repository.open(repository.storage).list_branches()) == {"main"}
+        undo(lake, actions)
+        assert icechunk.Repository.open(repository.storage).lookup_branch("work#1") == repository.tip
+        assert bench.everything() == before
+
+
+@pytest.mark.parametrize("rule", ["release#1", "release%231"])
+def test_name_on_s3_with_two_readings_is_kept_by_a_rule_for_either(rule: str) -> None:
+    """icechunk's usual client writes the name itself, its other client encodes it. The key does not tell which."""
+    with BENCHES["object_store"]() as bench:
+        repository = BucketRepository("object_store", bench, ["release#1"])
+        assert count_retained(repository.lake({"default": 1})) == 2
+        lake = repository.lake({"default": 1, "refs": [{"match": re.escape(rule), "keep": "forever"}]}, delete_expired_branches=True)
+        assert {ref.ref_name for ref in lake.freeze(LATER).refs} == {"main", "release%231"}
+        assert count_retained(lake) == 5
+        notes = retention_of(lake, datetime.now(UTC) + timedelta(days=30)).notes
+        assert any("branch release%231 may also be named 'release#1', which has another rule" in note for note in notes)
+
+
+@pytest.mark.parametrize("match", ["(?!release#).*", "(?!release%).*"])
+def test_name_on_s3_with_two_readings_is_no_idle_branch(match: str) -> None:
+    with BENCHES["object_store"]() as bench:
+        repository = BucketRepository("object_store", bench, ["release#1", "plain"])
+        branches = {ref.ref_name: ref.properties.get(PROTECTED) for ref in repository.lake().freeze(LATER).refs}
+        assert branches["plain"] is None
+        assert "may also be named 'release#1'" in (branches["release%231"] or "")
+
+
+def test_rule_for_an_encoded_name_still_applies(built: RepositoryBuilder) -> None:
+    """Earlier releases knew refs by their encoded names only, and rules may still spell these."""
+    lake = lake_at(built.path, {"default": 1, "tags": "ignore", "refs": [{"match": "release%231", "keep": "forever"}]})
+    assert len(in_state(retention_of(lake, LATER), "retained")) == 5
