@@ -28,12 +28,14 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
     Example:
       gc-assets adopt warehouse --by ada
     """
+    from gc_assets.cli.progress import show_work
     from gc_assets.core.units import count_of, format_bytes
     from gc_assets.stages.records.adoption import adopt_files
 
     platform = settings.platform()
     name = platform.config.storage_of_user(storage).name
-    result = adopt_files(platform.run_context(platform.clock.today()), name, by, comment)
+    with show_work("adopt", verbose=settings.verbose):
+        result = adopt_files(platform.run_context(platform.clock.today()), name, by, comment)
     amount = result.adopted.amount
     if format_ == "json":
         found = {"files": amount.files, "bytes": amount.bytes, "plans": result.adopted.plan_ids, "ended": list(result.ended)}

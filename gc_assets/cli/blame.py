@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option, open_spark, run_date_option
+from gc_assets.cli.context import Settings, common_options, format_option, run_date_option, start_spark
 from gc_assets.cli.output import print_message
 from gc_assets.cli.what_if import amount_columns, effect_rows, write_amounts
 from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from gc_assets.engine.run_context import RunContext
+    from gc_assets.resources.platform import Platform
 
 
 @click.command("blame", short_help="Show what each table, ref or age keeps.")
@@ -43,17 +42,19 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
     run_context = platform.run_context(run_date or platform.clock.today())
     names = [platform.config.lake_of_user(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
     if by == "table":
-        _print_tables(run_context, names, format_)
+        _print_tables(settings, run_context, names, format_)
     else:
-        _print_effects(open_spark(platform, verbose=settings.verbose), run_context, by, names, format_)
+        _print_effects(settings, platform, run_context, by, names, format_)
 
 
-def _print_tables(context: RunContext, lakes: Sequence[str], format_: str) -> None:
+def _print_tables(settings: Settings, context: RunContext, lakes: Sequence[str], format_: str) -> None:
+    from gc_assets.cli.progress import show_work
     from gc_assets.stages.read.run_tables import CURRENT_STATE
     from gc_assets.stages.read.usage import usage_by_table
 
     config = context.config
-    shares = [item for item in usage_by_table(context, [item.name for item in config.storages]) if item.lake in lakes]
+    with show_work("blame", verbose=settings.verbose):
+        shares = [item for item in usage_by_table(context, [item.name for item in config.storages]) if item.lake in lakes]
     with_tables = {share.lake for share in shares if share.table is not None}
     rows: list[dict[str, Any]] = []
     for share in shares:
@@ -67,10 +68,13 @@ def _print_tables(context: RunContext, lakes: Sequence[str], format_: str) -> No
     print_message("Each live file is counted once, at one commit that needs it.")
 
 
-def _print_effects(spark: SparkSession, context: RunContext, by: str, lakes: Sequence[str], format_: str) -> None:
+def _print_effects(settings: Settings, platform: Platform, context: RunContext, by: str, lakes: Sequence[str], format_: str) -> None:
+    from gc_assets.cli.progress import show_work
     from gc_assets.stages.read.blame import blame_by_age, blame_by_ref
 
-    effects = blame_by_ref(spark, context, lakes) if by == "ref" else blame_by_age(spark, context, lakes)
+    with show_work("blame", verbose=settings.verbose):
+        spark = start_spark(settings, platform)
+        effects = blame_by_ref(spark, context, lakes) if by == "ref" else blame_by_age(spark, context, lakes)
     write_amounts([{by: effect.scenario.label, **row} for effect in effects for row in effect_rows(context.config, effect)], format_)
     for note in dict.fromkeys(note for effect in effects for note in effect.notes):
         print_message(f"Note: {note}.")

@@ -113,6 +113,16 @@ def open_session(collector: Collector, *, verbose: bool = False) -> SparkSession
         return collector.spark()
 
 
+def start_spark(settings: Settings, platform: Platform) -> SparkSession:
+    """Return the Spark session, with its start as the activity of the command's progress."""
+    from gc_assets.engine.progress import set_activity
+
+    set_activity("starting Spark")
+    spark = open_spark(platform, verbose=settings.verbose)
+    set_activity("")
+    return spark
+
+
 @contextmanager
 def _quiet_children() -> Generator[None]:
     """Redirect the standard error of this process and new processes to a file.

@@ -38,11 +38,13 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
       gc-assets explain 00000-0.parquet
       gc-assets explain file:///data/warehouse/weather/chunks/ABC --run-date 2026-11-21
     """
+    from gc_assets.cli.progress import show_work
     from gc_assets.stages.read.explain import explain
 
     platform = settings.platform()
     run_context = platform.run_context(run_date or platform.clock.today())
-    found = explain(run_context, key, storage and platform.config.storage_of_user(storage).name)
+    with show_work("explain", verbose=settings.verbose):
+        found = explain(run_context, key, storage and platform.config.storage_of_user(storage).name)
     if format_ == "json":
         write_json(map(explanation_row, found))
     else:

@@ -47,6 +47,7 @@ def focus_command(settings: Settings, run_date: date | None, since: date | None,
       gc-assets export focus -o focus.csv
       gc-assets export focus --since 2026-11-01 -o november.csv
     """
+    from gc_assets.cli.progress import show_work
     from gc_assets.report.focus import credit_rows, usage_rows, write_csv
 
     platform = settings.platform()
@@ -61,7 +62,7 @@ def focus_command(settings: Settings, run_date: date | None, since: date | None,
         write_csv(rows, sys.stdout)
         return
     try:
-        with click.open_file(output, "w", encoding="utf-8", atomic=True) as file:
+        with show_work("export focus", verbose=settings.verbose), click.open_file(output, "w", encoding="utf-8", atomic=True) as file:
             count = write_csv(rows, file)
     except OSError as error:
         raise UsageError(f"Cannot write -o {output}: {error.strerror}") from None

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
 from gc_assets.cli.output import print_message
-from gc_assets.engine.progress import SILENCE_SECONDS, StageProgress, current_work
+from gc_assets.engine.progress import SILENCE_SECONDS, StageProgress, current_work, measure_work
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,6 +86,13 @@ def show_progress(progress: CommandProgress, *, verbose: bool) -> Generator[Comm
         if not verbose:
             is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
             display.enter_context(_live_display(progress) if is_terminal else _regular_lines(progress))
+        yield progress
+
+
+@contextmanager
+def show_work(name: str, *, verbose: bool) -> Generator[CommandProgress]:
+    """Show the progress of a command that publishes no table, under the name of the command."""
+    with show_progress(CommandProgress(), verbose=verbose) as progress, measure_work(name):
         yield progress
 
 

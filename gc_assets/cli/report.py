@@ -36,12 +36,15 @@ def report_command(settings: Settings, run_date: date | None, output: str, lakes
       gc-assets report -o report.html
       gc-assets report --run-date 2026-11-21 --storage warehouse -o warehouse.html
     """
+    from gc_assets.cli.progress import show_work
     from gc_assets.report.load import load_report
     from gc_assets.report.page import render
 
     platform = settings.platform()
     names = [platform.config.lake_of_user(name).name for name in lakes], [platform.config.storage_of_user(name).name for name in storages]
-    page = render(load_report(platform.run_context(run_date or platform.clock.today()), lakes=names[0], storages=names[1]))
+    run_context = platform.run_context(run_date or platform.clock.today())
+    with show_work("report", verbose=settings.verbose):
+        page = render(load_report(run_context, lakes=names[0], storages=names[1]))
     if output == "-":
         click.echo(page)
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option, open_spark, run_date_option
+from gc_assets.cli.context import Settings, common_options, format_option, run_date_option, start_spark
 from gc_assets.cli.output import print_message, write_json, write_table
 from gc_assets.core.units import count_of
 
@@ -47,6 +47,7 @@ def what_if_command(
       gc-assets what-if --drop-ref audit --lake sales
       gc-assets what-if --retention 7d --drop-ref audit --run-date 2026-11-21 --format json
     """
+    from gc_assets.cli.progress import show_work
     from gc_assets.stages.read.scenarios import Scenario, lakes_with_refs
     from gc_assets.stages.read.what_if import what_if
 
@@ -63,7 +64,8 @@ def what_if_command(
     changes += [f"without {', '.join(dropped)}"] if dropped else []
     concerned = names if retention is not None or not dropped else lakes_with_refs(run_context, names, dropped)
     scenario = Scenario(" and ".join(changes) or "the current configuration", tuple(concerned), retention, frozenset(dropped))
-    (effect,) = what_if(open_spark(platform, verbose=settings.verbose), run_context, [scenario])
+    with show_work("what-if", verbose=settings.verbose):
+        (effect,) = what_if(start_spark(settings, platform), run_context, [scenario])
     write_amounts(effect_rows(platform.config, effect), format_)
     print_message(describe_effect(effect, run_context))
     for note in effect.notes:

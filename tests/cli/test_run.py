@@ -262,6 +262,15 @@ def test_what_if_refuses_unknown_ref_and_cutoff(lake_after_run: tuple[Shell, Res
     assert lake_after_run[0]("what-if", "--retention", "2026-01-01").exit_code == 2
 
 
+@pytest.mark.parametrize("arguments", [["what-if"], ["blame", "--by", "ref"], ["report", "-o", "-"]], ids=lambda words: words[0])
+def test_pipe_shows_progress_of_commands_that_read_a_run(
+    arguments: list[str], lake_after_run: tuple[Shell, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gc_assets.cli.progress.SILENCE_SECONDS", 0.01)
+    result = lake_after_run[0](*arguments)
+    assert re.search(rf"^  {arguments[0]}: \d+ s", result.stderr, re.MULTILINE)
+
+
 def test_blame_by_age_is_monotonic(lake_after_run: tuple[Shell, Result]) -> None:
     rows = lake_after_run[0].json("blame", "--by", "age")
     freed = {row["age"]: row["freed_bytes"] for row in rows if row["table"] == "shop.orders"}
