@@ -262,7 +262,7 @@ def test_what_if_refuses_unknown_ref_and_cutoff(lake_after_run: tuple[Shell, Res
     assert lake_after_run[0]("what-if", "--retention", "2026-01-01").exit_code == 2
 
 
-@pytest.mark.parametrize("arguments", [["what-if"], ["blame", "--by", "ref"], ["report", "-o", "-"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("arguments", [["what-if"], ["blame", "--by", "ref"], ["report", "-o", "-"]], ids=lambda arguments: arguments[0])
 def test_pipe_shows_progress_of_commands_that_read_a_run(
     arguments: list[str], lake_after_run: tuple[Shell, Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
