@@ -107,6 +107,8 @@ class LakeTables:
 
     Attributes:
         seen_at: Time of the freeze.
+        missed_at: Time at which the waiting time of a table begins that this run misses first, or None
+            if it is that of the freeze. The clock of the host may be behind that of the store.
         tables: Its readable tables with claims on the storage.
         uuids: Uuids of all its tables, including those that cannot be read.
         unreadable_uuids: Uuids of the tables that cannot be read.
@@ -124,6 +126,11 @@ class LakeTables:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     unreadable_names: frozenset[str] = frozenset()
     is_unreadable: bool = False
+    missed_at: datetime | None = None
+
+    @property
+    def waits_from(self) -> datetime:
+        return self.seen_at if self.missed_at is None else max(self.seen_at, self.missed_at)
 
 
 def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
@@ -163,7 +170,7 @@ def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> Remembere
     """Return a table that its lake does not list. `lost` is the number of tables missed first now."""
     is_replaced = table.table_name is not None and table.table_name in lake.names
     if table.gone_since is None:
-        table = replace(table, gone_since=lake.seen_at, lost_tables=lost, known_tables=lost + len(lake.tables))
+        table = replace(table, gone_since=lake.waits_from, lost_tables=lost, known_tables=lost + len(lake.tables))
     return replace(table, replaced=is_replaced)
 
 

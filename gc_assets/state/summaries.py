@@ -125,6 +125,7 @@ class LakeRefsSummary(Summary):
         unread: Unreadable tables not listed in any other table of the run.
         resolved_as: Digest of the storages by which addresses were resolved.
         repository: The repository, if the lake is one of a server.
+        catalog: Kind and address of the catalog or server, with symbolic links resolved.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -145,6 +146,7 @@ class LakeRefsSummary(Summary):
     named_prefixes_error: str | None = None
     resolved_as: str | None = None
     repository: RepositorySummary | None = None
+    catalog: str | None = None
 
 
 class CommitGraphSummary(Summary):

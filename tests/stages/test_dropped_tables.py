@@ -10,8 +10,8 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.assets.markdown import dropped_tables_markdown
-from gc_assets.core.errors import GateRefused, UsageError
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, LakeUnreadable, UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.iceberg.catalog import CatalogClient
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
+from gc_assets.stages.mark import lake_refs
 from gc_assets.stages.read.acceptances import describe_dead_table
 from gc_assets.stages.read.dropped_tables import accept_command, find_dropped_locations, read_dropped_tables, short_row
 from gc_assets.stages.read.explain import explain
@@ -31,7 +33,10 @@ from gc_assets.stages.read.run_tables import summarize_tables
 from gc_assets.stages.records.accepted_runs import forget_lake
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from gc_assets.stages.records.set_aside import set_table_aside
+from gc_assets.stages.sweep import table_memory
+from gc_assets.stages.sweep.claims import effective_claims
 from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 from tests.depth import full_suite_only
@@ -542,7 +547,8 @@ def test_table_outside_of_the_patterns_keeps_its_files(shop: Shop) -> None:
     assert shop.waits_for("a") == "no pattern of `tables` matches it"
 
 
-def test_link_to_another_catalog_keeps_the_files_of_the_tables_that_it_lacks(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["after the run", "after the freeze", "before the second run of the date"])
+def test_link_to_another_catalog_keeps_the_files_of_the_tables_that_it_lacks(spark: SparkSession, tmp_path: Path, moment: str) -> None:
     shop = Shop(spark, tmp_path, "ab")
     house, link = shop.house, tmp_path / "current"
     for name in ("blue", "green"):
@@ -552,12 +558,55 @@ def test_link_to_another_catalog_keeps_the_files_of_the_tables_that_it_lacks(spa
         database.execute("delete from iceberg_tables where table_name = 'a'")
     link.symlink_to("blue")
     house.lakes = [shop.lake.config(catalog={"type": "sql", "uri": f"sqlite:///{link}/catalog.db"})]
-    shop.run(0.1)
+    house.now += timedelta(days=0.1)
+    house.mark()
+    if moment != "after the freeze":
+        house.sweep()
     link.unlink()
     link.symlink_to("green")
+    if moment == "after the freeze":
+        house.sweep()
+    elif moment == "before the second run of the date":
+        shop.run(0.1)
+        assert {row["table_name"] for row in house.rows("lake_refs", "sales")} == {"db.b"}
     shop.run(1)
     assert shop.run(9).rows == 0
     assert shop.read_dropped() == {}
+
+
+def test_link_re_pointed_during_the_freeze_stops_the_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(spark, tmp_path, "a")
+    link = tmp_path / "current.db"
+    shutil.copy(tmp_path / "catalog.db", tmp_path / "green.db")
+    link.symlink_to("catalog.db")
+    shop.house.lakes = [shop.lake.config(catalog={"type": "sql", "uri": f"sqlite:///{link}"})]
+
+    def freeze_and_re_point(*arguments: Any) -> Any:
+        link.unlink()
+        link.symlink_to("green.db")
+        return freeze(*arguments)
+
+    freeze = lake_refs.freeze_lake
+    monkeypatch.setattr(lake_refs, "freeze_lake", freeze_and_re_point)
+    with pytest.raises(LakeUnreadable, match="led to another catalog after it was read; run again"):
+        shop.run(1)
+
+
+def test_waiting_time_begins_at_the_time_of_the_store_if_the_host_is_behind(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(spark, tmp_path, "ab")
+    shop.drop("a")
+    shop.house.now += timedelta(days=1)
+    shop.house.mark()
+    memory, now = table_memory.read_memory(shop.house.run_context(), STORAGE), datetime.now(UTC) + timedelta(days=10)
+    monkeypatch.setattr(table_memory, "read_memory", lambda *_: memory)
+    monkeypatch.setattr(type(shop.house.run_context().store(STORAGE)), "now", lambda _: now)
+    context = replace(shop.house.run_context(), clock=Clock())
+    refs = [context.table(LAKE_REFS, "sales")]
+    claims, _ = effective_claims(context, STORAGE, [*refs, context.table(LIVE_FILES, "sales")])
+    remembered, _ = table_memory.update_memory(context, STORAGE, claims, refs)
+    assert {item.table_name: item.gone_since for item in remembered} == {"db.a": now, "db.b": None}
 
 
 def test_screens_name_the_dropped_table(shop: Shop) -> None:

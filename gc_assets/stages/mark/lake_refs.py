@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -72,7 +73,8 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
     - the run is a rehearsal and the freeze is not, or the reverse;
     - the run is a verification mark;
-    - the run date is today and a table could not be read in the last run of that date;
+    - the run date is today and a table could not be read in the last run of that date, or the lake
+      has another catalog since;
     - the run date is today and a plan has edited the history of the lake since the freeze, which
       therefore names commits that no longer exist, or the format of the lake was upgraded since.
 
@@ -101,8 +103,10 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("reading refs")
     frozen_at = context.clock.now()
-    lake, resolver = context.lake(lake_name), context.resolver()
+    lake, resolver, catalog = context.lake(lake_name), context.resolver(), locate_catalog(context, lake_name)
     refs, sides = _freeze(context, lake, resolver, frozen_at)
+    if locate_catalog(context, lake_name) != catalog:
+        raise LakeUnreadable(f"lake {lake_name}: {catalog} led to another catalog after it was read; run again")
     refuse_hidden(context, lake_name, lake, build_freeze(frozen_at, refs.refs))
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     summary = LakeRefsSummary(
@@ -121,10 +125,20 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         named_prefixes=None if refs.named_prefixes is None else dict(refs.named_prefixes.prefixes),
         named_prefixes_error=None if refs.named_prefixes is None else refs.named_prefixes.error,
         repository=summarize_repository(refs, frozen_at),
+        catalog=catalog,
     )
     written = write_rows(rows, LAKE_REFS, run, state.files, sides)
     summary = summary.model_copy(update={"resolved_as": resolver.settings_digest})
     return publish(state, run, written, context.clock, summary=summary, unsafe=context.unsafe)
+
+
+def locate_catalog(context: RunContext, lake_name: str) -> str:
+    """Return kind and address of the catalog or server of a lake, without secrets.
+
+    Symbolic links in a local path are resolved: one may lead to another catalog later.
+    """
+    kind, address = context.config.lake(lake_name).catalog_location()
+    return f"{kind}{os.path.realpath(address) if address.startswith('/') else address}"
 
 
 def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: datetime) -> tuple[FrozenRefs, dict[str, pa.Table]]:
@@ -165,6 +179,8 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
         return False
     if context.run_date != context.clock.today():
         return True
+    if frozen.summary(LakeRefsSummary).catalog not in {None, locate_catalog(context, lake_name)}:
+        return False
     if not _was_read_in_full(context, lake_name, frozen):
         return False
     if not _has_current_sources(context, lake_name, frozen):

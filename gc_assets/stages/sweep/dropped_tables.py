@@ -236,7 +236,7 @@ def find_dropped_tables(
     now = min(frozen_at, listing.as_of or frozen_at)
     decided = [replace(item, former_files=sums.get(index, FormerFiles())) for index, item in enumerate(tables)]
     unreadable = _list_unreadable(context, live)
-    times = {lake.lake: lake.seen_at for lake in lakes}
+    times = {lake.lake: lake.waits_from for lake in lakes}
     decided = [_add_state(context, item, now, unreadable, is_new=item.table.gone_since == times.get(item.table.lake)) for item in decided]
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]

@@ -6,7 +6,6 @@ so a refused run, such as one with an incomplete table list, changes nothing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
@@ -23,6 +22,7 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import as_repository
 from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify, is_never_read
+from gc_assets.stages.mark.lake_refs import locate_catalog
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
 from gc_assets.stages.records.plans import list_plans
@@ -119,8 +119,11 @@ def update_memory(
         return [], []
     lakes = list_lake_tables(context, refs, claims, known_tables(context))
     previous = _add_verified(context, _add_never_read(context, storage_name, previous, refs), lakes)
-    remembered = remember_tables(previous, lakes)
     listed = {(item.lake, item.table_uuid) for item in previous if item.gone_since is None}
+    if not context.clock.is_rehearsal and not {uuid for _, uuid in listed} <= frozenset[str]().union(*(lake.uuids for lake in lakes)):
+        missed_at = context.store(storage_name).now()
+        lakes = [replace(lake, missed_at=missed_at) for lake in lakes]
+    remembered = remember_tables(previous, lakes)
     return [
         replace(item, last_writer=_find_writer(context, item))
         if item.gone_since is not None and (item.lake, item.table_uuid) in listed
@@ -197,7 +200,7 @@ def record_verified(context: RunContext, mark: RunContext, refs: Iterable[Publis
             [
                 VerifiedTable(
                     table_uuid=uuid,
-                    catalog=catalog_identity(context, lake),
+                    catalog=catalog_identity(mark, lake),
                     at=summary.frozen_at,
                     metadata_location=addresses[uuid],
                     newest_ms=known[uuid].newest,
@@ -216,17 +219,16 @@ def list_lake_tables(
 
 
 def catalog_identity(context: RunContext, lake_name: str) -> str:
-    """Return what identifies the catalog or server of a lake in this run, without secrets."""
+    """Return what identifies the catalog or server that this run read a lake from, without secrets.
+
+    Freezes of releases before 0.4 do not contain it. Then it is the configured one.
+    """
     refs = context.find(LAKE_REFS, lake_name)
-    repository = refs.summary(LakeRefsSummary).repository if refs is not None else None
+    summary = None if refs is None else refs.summary(LakeRefsSummary)
+    repository = None if summary is None else summary.repository
     server_id = f" {repository.server_id}" if repository is not None and repository.server_id is not None else ""
-    kind, address = context.config.lake(lake_name).catalog_location()
-    return f"{kind}{_resolve_links(address)}{server_id}"
-
-
-def _resolve_links(address: str) -> str:
-    """Return a local path with symbolic links resolved: a link can lead to another catalog."""
-    return os.path.realpath(address) if address.startswith("/") else address
+    read_from = None if summary is None else summary.catalog
+    return f"{read_from or locate_catalog(context, lake_name)}{server_id}"
 
 
 def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Claim], known: Mapping[str, KnownTable]) -> LakeTables:
