@@ -6,8 +6,9 @@ Lookups are vectorised by directory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ class Claim:
         collect: False if files under the prefix must never become candidates.
         table: Table identity at this location, or None if the lake itself claims the prefix.
         is_unread: True for a location that a table which was never read may have.
+        names: Regular expression for the names of the claimed files, which are directly in the
+            prefix. All other files are shielded. If None, all files under the prefix are claimed.
     """
 
     prefix: str
@@ -43,6 +46,7 @@ class Claim:
     collect: bool = True
     table: str | None = None
     is_unread: bool = False
+    names: str | None = None
 
 
 def find_table_prefix(key: str) -> str:
@@ -100,36 +104,45 @@ class Claims:
             claims above or inside it.
         shielded: Single keys without an owner.
         wide: Claims that were too wide.
+        names: Regular expression for the names of claimed files by prefix (`Claim.names`).
+        shared: Claims with `names` that are shielded, because another lake uses the place.
     """
 
     owners: dict[str, Owner | None]
     shielded: frozenset[str] = frozenset()
     wide: tuple[Claim, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    shared: tuple[Claim, ...] = ()
 
     @classmethod
     def of(cls, claims: Iterable[Claim], shielded: Collection[str] = (), wide: Sequence[Claim] = ()) -> Claims:
         """Build the claims. A prefix is shielded if its claims differ in `collect`."""
         owners: dict[str, Owner | None] = {}
+        claims = list(claims)
+        names = {claim.prefix: claim.names for claim in claims if claim.names is not None and claim.collect}
         for claim in sorted(claims, key=lambda claim: (claim.prefix, claim.collect, claim.owner.lake, claim.owner.table_uuid or "")):
             if claim.prefix and not claim.prefix.endswith("/"):
                 raise ValueError(f"a claim must end in '/', found {claim.prefix!r}")
             owners.setdefault(claim.prefix, claim.owner if claim.collect else None)
-        return cls(owners, frozenset(shielded), tuple(wide))
+        return cls(owners, frozenset(shielded), tuple(wide), names)
 
     def owner_of(self, key: str) -> Owner | None:
         """Return the owner of a key, or None if it is unclaimed or shielded."""
-        return None if key in self.shielded else self.owner(key[: key.rfind("/") + 1])
+        directory, name = key[: key.rfind("/") + 1], key[key.rfind("/") + 1 :]
+        if key in self.shielded or (directory in self.names and re.fullmatch(self.names[directory], name) is None):
+            return None
+        return self.owner(directory)
 
     def owner(self, directory: str) -> Owner | None:
         """Return the owner of a directory by its deepest claim, or None if it is shielded.
 
         `directory` ends in `/`, or is empty for the root.
         """
-        deepest: Owner | None = None
+        deepest, start = None, directory
         while True:
             if directory in self.owners:
                 found = self.owners[directory]
-                if found is None:
+                if found is None or (directory in self.names and directory != start):
                     return None
                 deepest = deepest or found
             if not directory:
@@ -142,13 +155,22 @@ class Claims:
             directory = directory[: directory[:-1].rfind("/") + 1]
         return directory
 
+    def is_by_name(self, keys: pa.Array) -> pa.Array:
+        """Return a mask of the keys in prefixes of which only files with some names are claimed."""
+        directories = pc.replace_substring_regex(keys, "[^/]*$", "")
+        return pc.is_in(directories, pa.array(sorted(self.names), keys.type))
+
     def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return a lake column and a table uuid column, with nulls for unclaimed keys."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         owners = [self.owner(directory) for directory in directories.dictionary.to_pylist()]
         lakes = pa.array([owner.lake if owner else None for owner in owners], pa.string()).take(directories.indices)
         tables = pa.array([owner.table_uuid if owner else None for owner in owners], pa.string()).take(directories.indices)
-        if not self.shielded:
+        if not self.shielded and not self.names:
             return lakes, tables
         shielded, no_owner = pc.is_in(keys, pa.array(sorted(self.shielded), keys.type)), pa.scalar(None, pa.string())
+        for prefix, pattern in self.names.items():
+            inside = pc.equal(directories.dictionary, prefix).take(directories.indices)
+            is_claimed = pc.match_substring_regex(pc.replace_substring_regex(keys, "(?s)^.*/", ""), f"^(?:{pattern})$")
+            shielded = pc.or_(shielded, pc.and_not(inside, is_claimed))
         return pc.if_else(shielded, no_owner, lakes), pc.if_else(shielded, no_owner, tables)

@@ -123,8 +123,13 @@ class FileTraits:
 
     Attributes:
         metadata_patterns: Recognize this kind's metadata in claims of other lakes.
-        uncollected_metadata: Regular expression for keys of unclaimed metadata, which is counted
-            but never deleted.
+        uncollected_metadata: Regular expression for keys of metadata. It is counted if it is
+            unclaimed, and no commit ever names garbage that it matches.
+        metadata_directory: The end of the address of a claim on metadata. In such a claim, only
+            files with names of `metadata_names` are claimed, and containers of expired commits are
+            live. Nothing in it is collected if a container of the lake was not decoded, or another
+            lake has a claim in its parent directory.
+        metadata_names: Regular expression for the names of containers.
         rewritten_in_place: Container file kinds that are overwritten in the format. The new content
             references the same objects.
         never_committed: Reason for orphans never referenced by a commit. Files ever referenced by a
@@ -141,12 +146,18 @@ class FileTraits:
 
     metadata_patterns: tuple[MetadataPattern, ...] = ()
     uncollected_metadata: str | None = None
+    metadata_directory: str | None = None
+    metadata_names: str = ""
     rewritten_in_place: frozenset[str] = frozenset()
     never_committed: str | None = None
     named_times: Callable[[pa.Array], pa.Array] | None = None
     own_names: str | None = None
     data_names: str | None = None
     own_paths: str | None = None
+
+    def is_metadata_claim(self, address: str) -> bool:
+        """Return True for the address of a claim on metadata."""
+        return self.metadata_directory is not None and address.endswith(f"/{self.metadata_directory}")
 
 
 def _describe_retention(config: LakeConfig, properties: Mapping[str, str], source: str = "lakes.yaml") -> str:

@@ -54,6 +54,14 @@ def missing_modules(kind: LakeKind) -> list[str]:
     return [name for name in kind.modules if importlib.util.find_spec(name) is None]
 
 
+def uncollected_metadata() -> str:
+    """Return a regular expression for keys of metadata of any lake kind that no commit names.
+
+    It matches no key if no kind has such metadata.
+    """
+    return "|".join(kind.files.uncollected_metadata for kind in KINDS.values() if kind.files.uncollected_metadata is not None) or "^$"
+
+
 def reversible_titles() -> str:
     """Return the titles of kinds with reversible history edits, for messages."""
     return " and ".join(kind.title for kind in KINDS.values() if kind.undoes_edits)

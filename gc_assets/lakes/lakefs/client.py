@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import urllib3
 from lakefs_sdk.api.branches_api import BranchesApi
+from lakefs_sdk.api.config_api import ConfigApi
 from lakefs_sdk.api.internal_api import InternalApi
 from lakefs_sdk.api.objects_api import ObjectsApi
 from lakefs_sdk.api.repositories_api import RepositoriesApi
@@ -292,6 +293,23 @@ class RepositoryClient:
         if response.grace_period is None or response.grace_period < 0:
             raise self._unreadable("garbage collection config", f"expected a grace_period in seconds, found {response.grace_period!r}")
         return min(seconds(response.grace_period), LONGEST)
+
+    def edition(self) -> str | None:
+        """Return the edition of the server, which is `lakeFS` if it is open source.
+
+        Older servers do not give it, and the result is None.
+        """
+
+        def fetch() -> Any:
+            response: Any = ConfigApi(self._api).get_config_with_http_info(_preload_content=False, **OPTIONS)
+            return parse_json(response.raw_data)
+
+        try:
+            document = self._call("configuration", fetch)
+            found = (document.get("version_config") or {}).get("version_context")
+        except (ValueError, AttributeError) as error:
+            raise self._unreadable("configuration", f"the response has no version_config ({error})") from error
+        return found if isinstance(found, str) and found else None
 
     def dump_refs(self) -> RefsDump:
         """Dump all current refs and all commits to the namespace, on the server."""

@@ -74,6 +74,10 @@ class LakeFsLakeConfig(LakeConfig):
         default=True,
         description="Check objects again that another path once kept from a lifecycle rule. The lakeFS proposal never does.",
     )
+    unused_ranges: Literal["keep", "collect"] = Field(
+        default="keep",
+        description="`collect`: ranges and metaranges that no commit names are garbage, also those of old dumps of the refs.",
+    )
     full_listing: Duration = Field(
         default=timedelta(days=7),
         description="Interval of full listings of data/. Runs between them list only changed partitions. 0s: every run.",
@@ -95,6 +99,8 @@ class LakeFsLakeConfig(LakeConfig):
         found["recheck_deduplicated"] = found.pop("verify_deduplicated")  # its name in the digests up to 0.3
         if self.lifecycle == "address":  # as in the digests of releases without this option
             del found["lifecycle"]
+        if self.unused_ranges == "keep":
+            del found["unused_ranges"]
         return found
 
     def catalog_location(self) -> tuple[str, str]:

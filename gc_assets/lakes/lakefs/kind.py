@@ -49,6 +49,9 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     return discover(target)
 
 
+# Ranges and metaranges are directly in this directory, with hashes as names.
+_METADATA: Final = "_lakefs/"
+_OBJECT_ID: Final = "[0-9a-f]{64}"
 # The first character is that of a time from 2020 to 2045, also in partitions, which count down from
 # the year 4000. The last one contains one of 96 bits.
 _XID: Final = "[b-h][0-9a-v]{18}[0g]"
@@ -77,12 +80,14 @@ KIND: Final = LakeKind(
     ),
     files=FileTraits(
         metadata_patterns=(MetadataPattern(r"(^|/)_lakefs/"),),
-        uncollected_metadata=r"(^|/)_lakefs/[0-9a-f]{64}$",
+        uncollected_metadata=f"(^|/){_METADATA}{_OBJECT_ID}$",
+        metadata_directory=_METADATA,
+        metadata_names=_OBJECT_ID,
         never_committed="uncommitted",
         named_times=_named_times,
         # `data/PARTITION/OBJECT`, both xids (lakeFS `pkg/upload/path_provider.go`). In a partition the
         # length is enough. Parts of uploads to Google Cloud Storage have further endings. The storage
         # may be `data/` itself.
-        own_paths=f"(^|(^|/)data/)({_XID}/[0-9a-z]{{20}}|{_XID})([,.][^/]*)?$",
+        own_paths=f"(^|(^|/)data/)({_XID}/[0-9a-z]{{20}}|{_XID})([,.][^/]*)?$|(^|/){_METADATA}{_OBJECT_ID}$",
     ),
 )

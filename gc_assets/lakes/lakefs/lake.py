@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs import containers
 from gc_assets.lakes.lakefs.addresses import DATA, METADATA, RESULTS, Roots, possible_names
 from gc_assets.lakes.lakefs.branches import BranchClient, create_branches, delete_branches, protect_branches
-from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, Repository, RepositoryClient, RetentionRules, Server
+from gc_assets.lakes.lakefs.client import ACCESS_PAUSE_SECONDS, RefDeleted, RefsDump, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle_commits import PathClient, delete_paths, restore_paths
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
@@ -39,6 +39,7 @@ from gc_assets.lakes.lakefs.namespaces import find_incomparable, find_overlap, n
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import RETENTION_DAYS, retain
 from gc_assets.lakes.lakefs.staging import StagedObject, is_listed, read_server_list, staged_objects
+from gc_assets.lakes.lakefs.unused_ranges import find_obstacle, pin_dumps
 from gc_assets.lakes.protocol import (
     Claim,
     Commit,
@@ -66,6 +67,15 @@ _RECORDS: Final = "records"
 
 
 _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """Claims, pinned files and notes of a freeze about ranges and metaranges."""
+
+    claims: tuple[Claim, ...] = ()
+    pinned: tuple[ContentRoot, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class LakeFsLake:
@@ -138,22 +148,37 @@ class LakeFsLake:
         refuse_overlap(self.name, self._config.repository, repository.storage_namespace, client.namespaces())
         rules = client.retention_rules() if self._config.retention.source == "server" else None
         min_age = client.link_expiry() + LINK_MARGIN
-        refs, sources, staged = self._read_consistent(client, repository, location, rules)
+        refs, sources, staged, dump = self._read_consistent(client, repository, location, rules)
         changed, has_rule = [item.branch for item in staged], self._config.commit_rule_filter()
         refs = protect_branches(self._branch_client(), refs, self._config.idle_rules, changed, has_rule, read_only=repository.read_only)
         roots = Roots.of(location, self._storages, is_renamed=self._is_renamed)
+        metadata = self._claim_metadata(client, location, dump)
         return FrozenRefs(
             lake=self.name,
             kind=self.kind,
             refs=refs,
             sources=sources,
-            claims=(Claim(f"{location}{DATA}"),),
-            pinned=_pin_staged(staged, roots),
-            notes=tuple(self._build_notes(repository, rules, refs, min_age)),
+            claims=(Claim(f"{location}{DATA}"), *metadata.claims),
+            pinned=(*_pin_staged(staged, roots), *metadata.pinned),
+            notes=(*self._build_notes(repository, rules, refs, min_age), *metadata.notes),
             min_age_seconds=int(min_age.total_seconds()),
             uncommitted=_build_uncommitted(staged, roots),
             repository=_identify(self._config.repository, repository, client.installation_id()),
         )
+
+    def _claim_metadata(self, client: RepositoryClient, location: str, dump: RefsDump) -> _Metadata:
+        """Claim the ranges and metaranges, if those that no commit names are collected."""
+        if self._config.unused_ranges == "keep":
+            return _Metadata()
+        obstacle, pinned = find_obstacle(client), tuple[ContentRoot, ...]()
+        try:
+            if obstacle is None:
+                pinned = pin_dumps(self._objects, location, dump)
+        except LakeUnreadable as error:
+            obstacle = str(error)
+        if obstacle is None:
+            return _Metadata((Claim(f"{location}{METADATA}"),), pinned)
+        return _Metadata(notes=(f"lake {self.name}: unused ranges are kept, because the server may need them: {obstacle}",))
 
     @property
     def publishes_results(self) -> bool:
@@ -238,7 +263,7 @@ class LakeFsLake:
 
     def _read_consistent(
         self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
-    ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject]]:
+    ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject], RefsDump]:
         for _ in range(ATTEMPTS - 1):
             try:
                 return self._read(client, repository, location, rules)
@@ -248,8 +273,8 @@ class LakeFsLake:
 
     def _read(
         self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
-    ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject]]:
-        """Return consistent refs, sources and staged objects.
+    ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject], RefsDump]:
+        """Return consistent refs, sources and staged objects, and the dump with them.
 
         Raises `RefDeleted` if the repository changed while it was read.
         """
@@ -288,7 +313,7 @@ class LakeFsLake:
             *(Ref(n, "branch", c, properties={RETENTION_DAYS: str(days[n])} if n in days else {}) for n, c in sorted(branches.items())),
             *(Ref(n, "tag", c) for n, c in sorted(tags.items())),
         )
-        return refs, sources, staged
+        return refs, sources, staged, dump
 
     def _refuse_hidden_branches(self, client: RepositoryClient, branches: Iterable[str], commit_ids: set[str]) -> None:
         """Raise `LakeUnreadable` if the server lists a commit instead of a branch.

@@ -24,7 +24,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import PINNED, PINNED_SIDE, ROOTS
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, ROOTS
 
 # If several commits need an object, the lowest rank applies. The first two ranks are live. REACHED:
 # a ref reaches the retained commit. SPARED: no ref reaches the retained commit, which is young or
@@ -49,6 +49,8 @@ class RootTables:
         edited: True if plans edit the lake's history.
         contents: Parts of `live_contents`; None for lakes without it.
         tolerant: If True, only the contents of heads must exist.
+        metadata_claims: Addresses of the claims on metadata (`FileTraits.metadata_directory`). With
+            one, the containers of expired commits are live, and only their entries are garbage.
     """
 
     files: Files
@@ -59,6 +61,7 @@ class RootTables:
     edited: bool
     contents: tuple[str, ...] | None = None
     tolerant: bool = False
+    metadata_claims: tuple[str, ...] = ()
 
 
 def find_root_inputs(context: RunContext, lake_name: str) -> dict[str, PublishedTable]:
@@ -70,6 +73,8 @@ def find_root_inputs(context: RunContext, lake_name: str) -> dict[str, Published
 
 
 def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, PublishedTable]) -> RootTables:
+    traits = context.kind(lake_name).files
+    claims = read_parts(context.state.files, inputs[LAKE_REFS.name].paths(CLAIMS_SIDE), CLAIMS, ["address"]).column("address").to_pylist()
     return RootTables(
         context.state.files,
         tuple(inputs[COMMIT_GRAPH.name].paths()),
@@ -79,6 +84,7 @@ def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, Publ
         context.kind(lake_name).edits_history,
         tuple(inputs[LIVE_CONTENTS.name].paths()) if LIVE_CONTENTS.name in inputs else None,
         context.config.lake(lake_name).tolerates_missing_history,
+        tuple(filter(traits.is_metadata_claim, claims)),
     )
 
 
@@ -254,6 +260,18 @@ def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
         no_weaker = candidates.filter(pc.fill_null(pc.less_equal(candidates.column("rank"), known), True))
         found = _keep_strongest(pa.concat_tables([found, no_weaker]))
     return found
+
+
+def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
+    """Return the containers that only expired commits need as live files, if a claim contains them.
+
+    They may be absent, because no tool can read such a commit then. Both tables have the columns
+    `ROOTS`.
+    """
+    kept = containers.filter(pc.greater(containers.column("rank"), SPARED)) if tables.metadata_claims else containers.slice(0, 0)
+    no = pa.array(np.zeros(kept.num_rows, bool))
+    rank = pa.array(np.full(kept.num_rows, SPARED, np.int8))
+    return replace_columns(kept, {"is_container": no, "must_exist": no, "rank": rank}).select(ROOTS.names).cast(ROOTS)
 
 
 def _keep_strongest(rows: pa.Table) -> pa.Table:

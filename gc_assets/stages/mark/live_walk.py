@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, ROOT_KINDS, Kind
 from gc_assets.stages.mark.container_states import build_states, digest_states
 from gc_assets.stages.mark.content_index import ContentIndex
-from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, read_content_roots
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, list_kept_containers, read_content_roots
 from gc_assets.stages.mark.edges import EdgeIndex, read_edges
 from gc_assets.stages.mark.last_known import (
     WHOLE_LAKE,
@@ -152,12 +152,14 @@ class LiveWalk:
             found = self._optional_if_absent(closure(rooted.roots, rooted.edges))
             containers = self._find_lengths(index, found)
             leaves = rooted.roots.filter(pc.invert(rooted.roots.column("is_container")))
-            states = build_states(found, containers.lengths, leaves, index)
+            kept = list_kept_containers(self.roots, found)
+            states = build_states(found, containers.lengths, pa.concat_tables([leaves, kept]), index)
+            undecoded = found.filter(pc.is_null(containers.lengths)).column("address").to_pylist() if self.roots.metadata_claims else []
             sides = {
                 STATES_SIDE: states,
                 METADATA_SIDE: _add_identities(_required_metadata(found, containers.lengths, leaves), index),
                 OPTIONAL_SIDE: _optional_files(leaves),
-                CLAIMS_SIDE: self._build_claims(unlisted, rooted),
+                CLAIMS_SIDE: pa.concat_tables([self._build_claims(unlisted, rooted), *self._shield_metadata(undecoded)]),
                 UNKNOWN_SIDE: containers.unknown,
                 UNREADABLE_ROOTS_SIDE: rooted.of_unreadable,
             }
@@ -170,6 +172,7 @@ class LiveWalk:
                     *describe_accepted_lengths(self.lake_name, found, containers.lengths),
                     *describe_missing_expired(self.lake_name, found, self._read_failures()),
                     *describe_unread_expired(self.lake_name, found, self._read_failures()),
+                    *_describe_kept_metadata(self.lake_name, undecoded),
                 ],
                 "unreadable": rooted.unreadable,
             }
@@ -311,6 +314,13 @@ class LiveWalk:
             shields.append(build_claims(locations.slice(0, 0), locations.filter(pc.and_(is_location, is_mine))))
         return pa.concat_tables([claims, *shields])
 
+    def _shield_metadata(self, undecoded: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the claims on metadata as shields, if containers are unknown that it may contain."""
+        if undecoded:
+            frozen = read_parts(self.roots.files, list(self.claims), CLAIMS)
+            of_metadata = pc.is_in(frozen.column("address"), pa.array(self.roots.metadata_claims, pa.string()))
+            yield build_shields(frozen.filter(of_metadata), [WHOLE_LAKE])
+
     def _read_failures(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.cache.unreadable), UNREADABLE_CONTAINERS, ["address", "error", "absent"])
 
@@ -375,6 +385,14 @@ def _add_identities(metadata: pa.Table, index: pa.Table) -> pa.Table:
 def _count_by_storage(rows: pa.Table) -> dict[str, int]:
     counts = rows.group_by("storage").aggregate([([], "count_all")]).to_pylist()
     return {row["storage"]: row["count_all"] for row in counts}
+
+
+def _describe_kept_metadata(lake_name: str, undecoded: Sequence[str]) -> Iterator[str]:
+    if undecoded:
+        yield (
+            f"lake {lake_name}: unused metadata is kept, because {len(undecoded):,} metadata objects of its commits are missing or "
+            f"unreadable (for example {min(undecoded)}), and others may belong to the same commits; restore them from a backup"
+        )
 
 
 def _unreadable_message(lake_name: str, required: pa.Table, errors: Mapping[str, str]) -> str:

@@ -28,6 +28,7 @@ from gc_assets.stages.mark.content_roots import (
     RootTables,
     closure,
     find_root_inputs,
+    list_kept_containers,
     open_root_tables,
     rank_roots,
     read_content_roots,
@@ -165,12 +166,12 @@ class ScenarioTask:
             unreadable = as_optional_live(read_parts(files, list(self.unreadable), UNREADABLE_ROOTS).select(ROOTS.names))
             edits = read_edits(files, self.logs)
             reachable = read_parts(files, list(self.roots.reachable), REACHABLE_SNAPSHOTS.schema, ["state"])
-            below, named = _live(pa.concat_tables([read_content_roots(self.roots), unreadable]), edges, 0)
+            below, named = _live(self.roots, pa.concat_tables([read_content_roots(self.roots), unreadable]), edges, 0)
             current, found, expired, unknown = below, [(below, named)], dict[str, int](), pa.array([], pa.string())
             for bit, (lake, refs) in self.policies.items():
                 retention = lake.retain(replace(refs, edits=edits), commits, self.as_of, self.grace_cutoff)
                 roots = rank_roots(self.roots, RetentionTables(retention.reachable, retention.expiry, retention.contents))
-                below, named = _live(pa.concat_tables([roots, unreadable]), edges, bit)
+                below, named = _live(self.roots, pa.concat_tables([roots, unreadable]), edges, bit)
                 found.append((below, named))
                 expired[str(bit)] = _count_retained(reachable) - _count_retained(retention.reachable)
                 new_containers = below.filter(pc.invert(pc.is_in(below.column("container"), current.column("container").combine_chunks())))
@@ -196,7 +197,7 @@ def _apply_scenario(context: RunContext, lake_name: str, refs: PublishedTable, s
     return lake, replace(frozen, refs=left, previous=previous)
 
 
-def _live(roots: pa.Table, edges: EdgeIndex, bit: int) -> tuple[pa.Table, pa.Table]:
+def _live(tables: RootTables, roots: pa.Table, edges: EdgeIndex, bit: int) -> tuple[pa.Table, pa.Table]:
     """Return the live containers under the roots, and the live files that they and the roots are.
 
     The results have the columns `SCENARIO_CONTAINERS` and `SCENARIO_FILES`. Each row occurs once.
@@ -204,7 +205,8 @@ def _live(roots: pa.Table, edges: EdgeIndex, bit: int) -> tuple[pa.Table, pa.Tab
     files = pc.not_equal(roots.column("kind"), Kind.UNLISTED_LOCATION)
     live = roots.filter(pc.and_(files, pc.less_equal(roots.column("rank"), SPARED)))
     found = closure(live, edges)
-    direct = pa.concat_tables([found, live.filter(pc.invert(live.column("is_container")))])
+    kept = list_kept_containers(tables, closure(roots, edges)) if tables.metadata_claims else found.slice(0, 0)
+    direct = pa.concat_tables([found, kept, live.filter(pc.invert(live.column("is_container")))])
     located = direct.filter(pc.is_valid(direct.column("storage"))).group_by(["storage", "key"]).aggregate([])
     mark = pa.scalar(1 << bit, pa.int64())
     below = pa.table({"container": found.column("address"), "live": pa.repeat(mark, found.num_rows)}, SCENARIO_CONTAINERS)

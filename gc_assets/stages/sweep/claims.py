@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,8 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
     claims, wide = effective_claims(context, storage_name, tables)
     state, files = collector_paths(context, storage_name)
     found = Claims.of([*claims, *(Claim(key, COLLECTOR, collect=False) for key in state)], files, wide)
+    shared = tuple(claim for claim in claims if claim.names is not None and not claim.collect)
+    found = replace(found, shared=shared)
     added: dict[str, Owner | None] = {claim.prefix: claim.owner for claim in dropped}
     return replace(found, owners={**added, **found.owners}) if added else found
 
@@ -38,7 +40,17 @@ def effective_claims(context: RunContext, storage_name: str, tables: Iterable[Pu
     """Return the claims of these tables on a storage, and those that were too wide (see
     `narrow_claims`).
     """
-    return narrow_claims(_claims(context, storage_name, tables))
+    return narrow_claims(list(_shield_shared(_claims(context, storage_name, tables))))
+
+
+def _shield_shared(claims: Sequence[Claim]) -> Iterator[Claim]:
+    """Yield the claims, those on metadata as shields if another lake uses their parent directory."""
+    for claim in claims:
+        if claim.names is not None and claim.collect:
+            place = claim.prefix[: claim.prefix[:-1].rfind("/") + 1]
+            others = (other.prefix for other in claims if other.owner.lake != claim.owner.lake)
+            claim = replace(claim, collect=not any(prefix.startswith(place) or place.startswith(prefix) for prefix in others))
+        yield claim
 
 
 def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], list[str]]:
@@ -65,6 +77,10 @@ def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> l
         f"lake {lake}: {address} is a whole storage, or contains a prefix that another table or lake claims. Only the directories "
         f"{' and '.join(TABLE_FOLDERS)} in it are swept. Give each table its own location."
         for lake, address in locations
+    ] + [
+        f"lake {claim.owner.lake}: unused metadata in {context.resolver().address(storage_name, claim.prefix)} is kept, because another "
+        "lake uses files in the same place"
+        for claim in claims.shared
     ]
 
 
@@ -85,7 +101,7 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
     def is_left(table: PublishedTable, row: Mapping[str, Any]) -> bool:
         return identify(table, row) in collected and _is_outside_patterns(context, table, row)
 
-    return [_to_claim(table.receipt.owner, row) for table, row in rows if not is_left(table, row)]
+    return [_to_claim(context, table.receipt.owner, row) for table, row in rows if not is_left(table, row)]
 
 
 def _is_outside_patterns(context: RunContext, table: PublishedTable, row: Mapping[str, Any]) -> bool:
@@ -98,10 +114,12 @@ def _is_outside_patterns(context: RunContext, table: PublishedTable, row: Mappin
     return is_frozen_shield and not context.config.lake(table.receipt.owner).collects(row["table_name"])
 
 
-def _to_claim(lake: str, row: Mapping[str, Any]) -> Claim:
+def _to_claim(context: RunContext, lake: str, row: Mapping[str, Any]) -> Claim:
     if LakeClaim(row["address"], row["table_uuid"], row["table_name"], row["collect"]).is_unread:
         return Claim(row["key"], Owner(lake, None), collect=False, table=f"unread {lake}/{row['table_name']}", is_unread=True)
-    return Claim(row["key"], Owner(lake, row["table_uuid"]), row["collect"], row["location_of"] or row["table_uuid"])
+    traits = context.kind(lake).files
+    names = traits.metadata_names if row["collect"] and traits.is_metadata_claim(row["address"]) else None
+    return Claim(row["key"], Owner(lake, row["table_uuid"]), row["collect"], row["location_of"] or row["table_uuid"], names=names)
 
 
 def list_unread_locations(context: RunContext, storage_name: str, refs: Iterable[PublishedTable]) -> list[Claim]:

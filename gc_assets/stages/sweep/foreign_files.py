@@ -211,9 +211,11 @@ def claim_ages(
 def _owners(claims: Iterable[Claim]) -> list[tuple[str, str]]:
     """Return each prefix with the table that claims it, or "" for a claim of a lake.
 
-    A prefix that a lake only protects is no claim of all its tables.
+    A prefix that a lake only protects is no claim of all its tables. A claim on metadata is as old as
+    the lake.
     """
-    return sorted({(claim.prefix, claim.table or "") for claim in claims if claim.collect or claim.table is not None})
+    own = (claim for claim in claims if claim.names is None and (claim.collect or claim.table is not None))
+    return sorted({(claim.prefix, claim.table or "") for claim in own})
 
 
 def foreign_notes(context: RunContext, storage_name: str, found: Sequence[ForeignFiles]) -> list[str]:

@@ -46,7 +46,7 @@ from gc_assets.engine.tables import (
     write_rows,
 )
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS
-from gc_assets.lakes.kinds import KINDS
+from gc_assets.lakes.kinds import uncollected_metadata
 from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
@@ -415,7 +415,7 @@ def _summarize(
         foreign_claims=len(checks.foreign_files),
         **checks.dropped.summary(),
         foreign_by_rule=_sum_amounts({key: total for key, total in written.totals.items() if key[0] == FOREIGN}, 2),
-        # Ranges and metaranges that no retained commit needs. They are never deleted, only counted.
+        # Ranges and metaranges under no claim that no retained commit needs. They are only counted.
         unneeded_metadata=Amount(files=probed.summary.get("unneeded_files", 0), bytes=probed.summary.get("unneeded_bytes", 0)),
         live_keys=live_count(sweep.live, storage_name).files,
         rewritten=metadata.reread.num_rows,
@@ -515,14 +515,6 @@ def _last_complete(context: RunContext, owner: Owner, last: PublishedTable | Non
     refs = context.state.current(owner.lake, LAKE_REFS.name, day)
     known = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid"]).column("table_uuid") if refs is not None else ()
     return day if owner.table_uuid is None or owner.table_uuid in set(map(str, known)) else context.run_date
-
-
-def uncollected_metadata() -> str:
-    """Return a regular expression for keys of metadata that is under no claim, of any lake kind.
-
-    It matches no key if no kind has such metadata.
-    """
-    return "|".join(kind.files.uncollected_metadata for kind in KINDS.values() if kind.files.uncollected_metadata is not None) or "^$"
 
 
 def _without_owners(keys: DataFrame, owners: Collection[Owner]) -> DataFrame:

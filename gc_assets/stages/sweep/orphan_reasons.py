@@ -26,6 +26,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE, Task, collect_arrow, frame_from_arrow, spark_schema
 from gc_assets.engine.tasks import fits_in_process
 from gc_assets.lakes.file_kinds import FILE_KINDS
+from gc_assets.lakes.kinds import uncollected_metadata
 from gc_assets.stages.sweep.candidate_matches import CandidateMatches, ReleasedCandidates
 from gc_assets.stages.sweep.dropped_tables import DroppedFinder
 from gc_assets.stages.sweep.exact_comparison import find_collisions, find_hits, ignores_case
@@ -129,7 +130,7 @@ class ReasonSearch:
         never_committed = {lake.name: self.context.kind(lake.name).files.never_committed for lake in lakes}
         edited = frozenset(lake.name for lake in lakes if self.context.kind(lake.name).edits_history)
         reasons = {lake: reason for lake, reason in never_committed.items() if reason is not None}
-        return _AddReasons(matches, self.foreign, self.dropped, edited, reasons, self.deferred)
+        return _AddReasons(matches, self.foreign, self.dropped, edited, reasons, self.deferred, uncollected_metadata())
 
     def _route_live(self, orphans: DataFrame, collisions: pa.Array) -> DataFrame:
         """Compare candidates with the live keys themselves, and route those that are equal."""
@@ -183,6 +184,7 @@ class _AddReasons:
         matches: The candidates, matched with all lakes.
         edited: Lakes whose history is edited before files are deleted.
         never_committed: By lake, the reason of files that no commit named, if it has an own one.
+        metadata: Regular expression for keys of metadata, which has no such reason.
     """
 
     matches: CandidateMatches
@@ -191,6 +193,7 @@ class _AddReasons:
     edited: frozenset[str]
     never_committed: dict[str, str]
     deferred: tuple[str, ...]
+    metadata: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (self._add(batch) for batch in batches if batch.num_rows)
@@ -207,6 +210,8 @@ class _AddReasons:
         is_held = pc.and_not(pc.fill_null(pc.equal(strength, HELD), False), is_foreign)
         lakes = pa.array(list(self.never_committed), STRING)
         unnamed = pa.array(list(self.never_committed.values()), STRING).take(pc.index_in(batch.column("lake"), lakes))
+        is_metadata = pc.match_substring_regex(batch.column("key"), self.metadata)
+        unnamed = pc.if_else(is_metadata, pa.scalar(None, STRING), unnamed)
         is_expired = pc.and_(is_named, pc.or_(pc.fill_null(pc.less_equal(strength, RELEASED), False), pc.is_valid(unnamed)))
         reason = pc.if_else(is_expired, "expired", pc.coalesce(unnamed, "unreferenced"))
         reason = pc.if_else(is_foreign, FOREIGN, pc.if_else(is_lifecycle, "lifecycle", reason))

@@ -108,7 +108,10 @@ class Probe:
                 is_protected = pc.match_substring_regex(owned.column("key"), self.protected)
                 count(PROTECTED, owned.filter(is_protected))
                 owned = owned.filter(pc.invert(is_protected))
-            suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), self.suspect)).select(CANDIDATES.names))
+            is_suspect = pc.match_substring_regex(owned.column("key"), self.suspect)
+            if self.claims.names:  # metadata in a claim on metadata is that of the lake
+                is_suspect = pc.and_not(is_suspect, self.claims.is_by_name(owned.column("key")))
+            suspects.write(owned.filter(is_suspect).select(CANDIDATES.names))
             old = self.ages.is_old(owned)
             count(YOUNG, owned.filter(pc.invert(old)))
             candidates = owned.filter(old)

@@ -269,6 +269,8 @@ def _reusable_directories(context: RunContext, storage_name: str, baseline: Publ
     for lake in context.config.lakes:
         refs = context.state.latest(lake.name, LAKE_REFS.name) if lake.full_listing_every is not None else None
         claims = read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if refs is not None else []
+        # lakeFS writes ranges again in place, which does not change the directory.
+        claims = [row for row in claims if not context.kind(lake.name).files.is_metadata_claim(row["address"])]
         prefixes += [row["key"] for row in claims if row["storage"] == storage_name]
     rows = read_parts(context.state.files, baseline.paths(DIRECTORIES_SIDE), DIRECTORIES)
     listed = zip(*(rows.column(name).to_pylist() for name in DIRECTORIES.names), strict=True)

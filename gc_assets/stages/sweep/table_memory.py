@@ -278,7 +278,8 @@ def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence
     found = find_read_repository(summary)
     if found is None:
         return None
-    prefixes = {claim.prefix for claim in claims if claim.owner.lake == lake and claim.table is None and claim.collect}
+    own = (claim for claim in claims if claim.owner.lake == lake and claim.table is None and claim.collect)
+    prefixes = {claim.prefix for claim in own if claim.names is None}
     return _remember_repository(context, lake, found, tuple(sorted(prefixes)), summary.frozen_at)
 
 

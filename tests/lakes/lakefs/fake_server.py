@@ -249,6 +249,8 @@ class FakeServer:
         # Time of commits by requests. If None, that of the clock.
         self.now: datetime | None = None
         self.installation: str | None = None
+        # None for servers that do not state their edition.
+        self.edition: str | None = "lakeFS"
         self.tasks: dict[str, dict[str, str] | None] = {}
         self.pages_of_uncommitted: list[tuple[str, str]] | None = None
         self._listed: dict[str, tuple[dict[str, FakeObject], list[str]]] = {}
@@ -274,6 +276,9 @@ class FakeServer:
             return found if found is not None else self._answer(method, [unquote(step) for step in path.split("/")[1:]], query, body)
 
     def _answer(self, method: str, steps: list[str], query: dict[str, str], body: dict[str, Any]) -> Answer:
+        if (method, steps) == ("GET", ["config"]):
+            edition = {} if self.edition is None else {"version_context": self.edition}
+            return 200, {"version_config": {"version": "1.84.0", **edition}}
         if (method, steps) == ("GET", ["config", "garbage-collection"]):
             return 200, {"grace_period": self.grace_period}
         if (method, steps) == ("GET", ["repositories"]):

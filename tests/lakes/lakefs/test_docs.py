@@ -41,7 +41,7 @@ def test_page_explains_every_option() -> None:
 
 
 def test_page_explains_every_reason() -> None:
-    assert options("Reasons") == {"expired", "lifecycle", KIND.files.never_committed}
+    assert options("Reasons") == {"expired", "lifecycle", KIND.files.never_committed, "unreferenced"}
 
 
 def test_page_lists_permissions_of_all_calls(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def write_results(context: RunContext, refs: PublishedTable, run: TableRun, writ
     from gc_assets.lakes.lakefs.lake import LakeFsLake  # it imports the SDK
 
     lake_name = refs.receipt.owner
-    lake, claims = context.lake(lake_name), read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS)
+    lake, rows = context.lake(lake_name), read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS)
+    claims = [row for row in rows if row["address"].endswith(f"/{DATA}")]
     is_rehearsal = context.clock.is_rehearsal and any(storage.rehearsals != "allowed" for storage in context.config.storages)
     is_current = context.verification_id is None and context.run_date == context.clock.today()
     if not isinstance(lake, LakeFsLake) or not lake.publishes_results or is_rehearsal or not is_current or len(claims) != 1:

@@ -1,0 +1,85 @@
+"""Find out if ranges and metaranges that no commit names can be collected, and pin those of dumps.
+
+Besides commits, two things name them: dumps of the refs, and the branches of a server that compacts
+staged objects (`compacted_base_metarange_id`). No API shows the latter. The open-source edition has
+no compaction: its branches have no such field (`graveler.proto`, BranchData, up to 1.84 at least).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.objects import Objects
+from gc_assets.core.untrusted_input import parse_json
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.lakefs.addresses import METADATA
+from gc_assets.lakes.lakefs.client import RefsDump, RepositoryClient
+from gc_assets.lakes.lakefs.metaranges import read_metarange
+from gc_assets.lakes.lakefs.object_ids import is_object_id
+from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG
+from gc_assets.lakes.protocol import ContentRoot
+
+OPEN_SOURCE: Final = "lakeFS"
+MANIFEST: Final = "refs_manifest.json"
+_FIELDS: Final = {"commits_meta_range_id": COMMIT, "branches_meta_range_id": BRANCH, "tags_meta_range_id": TAG}
+
+
+def find_obstacle(client: RepositoryClient) -> str | None:
+    """Return why a server may need ranges that no commit names, or None."""
+    try:
+        edition = client.edition()
+    except LakeUnreadable as error:
+        return f"its edition cannot be read: {error}"
+    if edition == OPEN_SOURCE:
+        return None
+    name = "an unknown edition; upgrade it" if edition is None else f"the edition {edition}"
+    return f"it is {name}. Only the open-source edition is known to need no ranges besides those of commits"
+
+
+def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentRoot, ...]:
+    """Return the ranges and metaranges of a dump, and of the dump in `refs_manifest.json`.
+
+    They may be absent.
+
+    Args:
+        objects: Reads the objects.
+        location: Location of the namespace, which ends in `/`.
+        dump: The dump that a run reads.
+
+    Raises:
+        LakeUnreadable: If one of the metaranges, or the manifest, cannot be read.
+    """
+    ids = {dump.commits: COMMIT, dump.branches: BRANCH, dump.tags: TAG, **_read_manifest(objects, location)}
+    kinds = dict[str, str]()
+    for metarange_id, entity in ids.items():
+        kinds[metarange_id] = Kind.METARANGE
+        kinds |= dict.fromkeys(_read_range_ids(objects, location, metarange_id, entity), Kind.RANGE)
+    return tuple(ContentRoot(f"{location}{METADATA}{name}", kind, is_container=False, must_exist=False) for name, kind in kinds.items())
+
+
+def _read_manifest(objects: Objects, location: str) -> Mapping[str, str]:
+    """Return the metaranges of the dump in the namespace, if there is one, with their entities."""
+    address = f"{location}{METADATA}{MANIFEST}"
+    try:
+        document = parse_json(objects.read(address))
+        found = {document[field]: entity for field, entity in _FIELDS.items()}
+        if not all(isinstance(name, str) and is_object_id(name) for name in found):
+            raise TypeError(f"expected ids of metaranges, found {sorted(found)}")  # noqa: TRY301
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LakeUnreadable(f"the dump of the refs {address} cannot be read: {error}; dump them again, or remove the file") from error
+    return found
+
+
+def _read_range_ids(objects: Objects, location: str, metarange_id: str, entity: str) -> Iterator[str]:
+    address = f"{location}{METADATA}{metarange_id}"
+    where = f"metarange of the {entity} dump {address}"
+    try:
+        yield from (item.range_id for item in read_metarange(where, metarange_id, objects.read(address), entity))
+    except (OSError, FormatError) as error:
+        raise LakeUnreadable(
+            f"{where} cannot be read: {error}; if {MANIFEST} in {location}{METADATA} names it, dump the refs again, or remove that file"
+        ) from error
