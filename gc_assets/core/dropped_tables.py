@@ -266,7 +266,8 @@ def _find_reason(
     table, former = dropped.table, dropped.former_files
     if catalog is None:
         return f"lake {table.lake} is not in lakes.yaml"
-    if catalog != table.catalog:
+    # An acceptance of a repository is about the server that knew it.
+    if catalog != table.catalog and (accepted is None or table.noun == REPOSITORY):
         return f"lake {table.lake} reads another catalog than the run that knew the table"
     if unreadable:
         names = ", ".join(unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")

@@ -574,6 +574,25 @@ def test_link_to_another_catalog_keeps_the_files_of_the_tables_that_it_lacks(spa
     assert shop.read_dropped() == {}
 
 
+def test_accepted_table_of_a_former_catalog_is_collected(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "ab")
+    link = tmp_path / "current.db"
+    link.symlink_to("catalog.db")
+    shop.house.lakes = [shop.lake.config(catalog={"type": "sql", "uri": f"sqlite:///{link}"})]
+    shop.run(1)
+    shop.drop("a")
+    shop.run(2)
+    shutil.copy(tmp_path / "catalog.db", tmp_path / "next.db")
+    link.unlink()
+    link.symlink_to("next.db")
+    assert shop.run(12).rows == 0
+    assert shop.waits_for("a") == "lake sales reads another catalog than the run that knew the table"
+    uuid, (location,) = find_dropped_locations(shop.house.config, "db.a")
+    accept_dead_table(shop.house.config, shop.house.clock, uuid, location, "ada")
+    shop.run(13)
+    assert shop.list_planned() == {"db/a"}
+
+
 def test_link_re_pointed_during_the_freeze_stops_the_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(spark, tmp_path, "a")
     link = tmp_path / "current.db"
