@@ -7,7 +7,7 @@ run, so the stages that delete repeat all tests themselves.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import dagster as dg
 from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.plan_metadata import gates_table
 from gc_assets.core.errors import StateError
+from gc_assets.core.plan import Unreadable
 from gc_assets.core.printable import to_message
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
@@ -114,7 +115,14 @@ def _heads(context: RunContext, refs: PublishedTable) -> int:
 
 
 def _all_readable(_: RunContext, published: PublishedTable) -> Verdict:
-    unreadable = published.summary(LiveFilesSummary).unreadable
+    return _name_unreadable(published.summary(LiveFilesSummary).unreadable)
+
+
+def _all_listed(_: RunContext, published: PublishedTable) -> Verdict:
+    return _name_unreadable(published.summary(OrphanFilesSummary).unreadable)
+
+
+def _name_unreadable(unreadable: Sequence[Unreadable]) -> Verdict:
     return Verdict(not unreadable, {"unreadable": len(unreadable)}, "\n".join(item.message for item in unreadable) or None)
 
 
@@ -175,6 +183,12 @@ LIVE_WHILE_REFS: Final = Check(
 )
 ALL_READABLE: Final = Check(
     "all_readable", "Reports unreadable tables. They delay every purge until they are repaired.", _all_readable, blocking=False
+)
+ALL_LISTED: Final = Check(
+    "all_readable",
+    "Reports tables with metadata that the listing lacks. They delay every purge until they are repaired.",
+    _all_listed,
+    blocking=False,
 )
 EVERYTHING_DECODED: Final = Check(
     "everything_decoded",

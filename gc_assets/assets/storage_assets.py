@@ -9,7 +9,7 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.assets.asset_step import AssetStep, RunDates, asset_keys, build_asset
-from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
+from gc_assets.assets.checks import ALL_LISTED, COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
 from gc_assets.assets.deletion_log import deletion_log
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import breakdown_steps, dropped_tables_markdown, escape_markdown, storage_breakdown_markdown
@@ -201,7 +201,7 @@ STORAGE_STEPS: Final = (
         outputs=(StepOutput(ORPHAN_FILES, _orphan_figures, _orphan_report),),
         inputs=(LIVE_FILTER, STORAGE_INVENTORY, LAKE_REFS),
         stage=orphan_files,
-        checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE),
+        checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE, ALL_LISTED),
     ),
     # The plan changes nothing. Links in other storages may lead into this one. It also uses their
     # sweeps, but does not depend on them: a storage that cannot be listed does not stop the others.

@@ -111,6 +111,16 @@ def test_unreadable_tables_only_warn(context: RunContext) -> None:
     assert "table db.t of lake sales has been unreadable since" in (found.description or "")
 
 
+def test_metadata_that_only_the_listing_lacks_warns(context: RunContext) -> None:
+    unreadable = Unreadable(lake="sales", table_name="db.t", table_uuid="u", why="m.avro is missing from the listing", since=context.as_of)
+    swept = publish_table(context, "warehouse", ORPHAN_FILES, [], **EMPTY_SWEEP)
+    assert verdict(checks.ALL_LISTED, context, swept).passed
+    swept = publish_table(context, "warehouse", ORPHAN_FILES, [], **{**EMPTY_SWEEP, "unreadable": [unreadable.model_dump(mode="json")]})
+    found = verdict(checks.ALL_LISTED, context, swept)
+    assert (found.passed, checks.ALL_LISTED.blocking, found.numbers) == (False, False, {"unreadable": 1})
+    assert "m.avro is missing from the listing" in (found.description or "")
+
+
 def publish_filter(context: RunContext, keys: list[str]) -> PublishedTable:
     bloom = Filter.empty(FilterSpec.for_keys(keys=max(1, len(keys)), seed=7))
     bloom.add(xxhash64(pa.array(keys, pa.string())))
