@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from gc_assets.assets.names import asset_key
 from gc_assets.assets.page_actions import to_page_message
+from gc_assets.assets.results import rehearsal_metadata
 from gc_assets.assets.user_assets import Binding, configured_bindings, find_bindings, max_garbage_share, written_tables
 from gc_assets.config.models import Config
 from gc_assets.core.errors import GcError
+from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
 from gc_assets.resources.collector import Collector
@@ -150,10 +152,11 @@ def _evaluate(context: RunContext, key: dg.AssetKey, found: TableFigures | None,
         return _result(key, False, f"the run of {context.run_date} has no figures of the table. See gc-assets blame.", {})
     metadata = {**_metadata(context, found), "max_garbage_share": limit}
     if found.unreadable is not None:
-        return _result(key, False, f"the table is unreadable: {found.unreadable}. Run gc-assets doctor.", metadata)
-    unneeded = format_bytes(found.garbage.bytes + found.expired.bytes)
-    text = f"{found.garbage_share:.1%} of the bytes are garbage or expired history ({unneeded}); at most {limit:.1%} are allowed"
-    return _result(key, found.garbage_share <= limit, text, metadata)
+        passed, text = False, f"the table is unreadable: {found.unreadable}. Run gc-assets doctor."
+    else:
+        unneeded, passed = format_bytes(found.garbage.bytes + found.expired.bytes), found.garbage_share <= limit
+        text = f"{found.garbage_share:.1%} of the bytes are garbage or expired history ({unneeded}); at most {limit:.1%} are allowed"
+    return _result(key, passed, mark_rehearsal(text, context.clock.is_rehearsal), metadata)
 
 
 def _result(key: dg.AssetKey, passed: bool, description: str, metadata: dict[str, Any]) -> dg.AssetCheckResult:
@@ -164,6 +167,7 @@ def _result(key: dg.AssetKey, passed: bool, description: str, metadata: dict[str
 
 def _metadata(context: RunContext, found: TableFigures) -> dict[str, Any]:
     metadata: dict[str, Any] = {
+        **rehearsal_metadata(context),
         "live_bytes": found.live.bytes,
         "live_files": found.live.files,
         "garbage_bytes": found.garbage.bytes,

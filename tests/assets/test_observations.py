@@ -174,6 +174,15 @@ def test_check_compares_the_share_with_the_limit_of_its_asset(planned: tuple[Sma
 
 
 @pytest.mark.spark
+def test_figures_of_a_rehearsal_are_marked(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
+    _, at, result = planned
+    assert at.clock.is_rehearsal
+    assert all(metadata["rehearsal"].startswith("REHEARSAL: ") for metadata in read_metadata(result).values())
+    checks = [item for item in result.get_asset_check_evaluations() if item.check_name == CHECK]
+    assert all(str(item.description).startswith("REHEARSAL ") and "rehearsal" in item.metadata for item in checks)
+
+
+@pytest.mark.spark
 def test_check_runs_alone_on_the_newest_run(planned: tuple[SmallLake, Platform, dg.ExecuteInProcessResult]) -> None:
     _, at, result = planned
     key = dg.AssetCheckKey(dg.AssetKey(["ingest"]), CHECK)
