@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import dagster as dg
-import pyarrow as pa
 
 from gc_assets.assets.plan_card import SHORT_ID
-from gc_assets.core.errors import GcError, UsageError
+from gc_assets.core.errors import UsageError
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.records.plans import PARTIALLY_APPLIED, UNFINISHED, ListedPlan, list_plans
@@ -24,20 +22,18 @@ WAITING: Final[Mapping[str, Collection[str]]] = {
 }
 MAX_LISTED: Final = 5
 _LISTED: Final = {"approve": "These plans wait", "reject": "These plans wait", "restore": "These plans were applied"}
-_log: Final = logging.getLogger(__name__)
 
 
 def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
     """Return the plans that `approve`, `reject` or `restore` can act on, newest first.
 
-    The result is empty if the state cannot be read, so that the code location still loads.
+    Not called when the code location is loaded, which therefore does not depend on the state.
+
+    Raises:
+        GcError: If the state cannot be read. The launchpad shows the error in place of its list.
     """
     now = platform.clock.now()
-    try:
-        found = [plan for plan in list_plans(platform.config, empty=True) if plan.status_at(now) in WAITING[job]]
-    except (GcError, OSError, pa.ArrowException) as error:
-        _log.warning("Cannot read the plans for the job %s: %s", job, error)
-        return []
+    found = [plan for plan in list_plans(platform.config, empty=True) if plan.status_at(now) in WAITING[job]]
     shown = [plan for plan in found if plan.header.rehearsal == platform.clock.is_rehearsal and plan.is_listed]
     return sorted(shown, key=lambda plan: plan.run.run_id, reverse=True)
 
@@ -115,5 +111,6 @@ def _describe(platform: Platform, plan: ListedPlan) -> str:
     files, size_bytes = (sum(getattr(amount, name) for amount in header.totals.values()) for name in ("files", "bytes"))
     refused = ", refused by its gates" if plan.status_at(platform.clock.now()) == "refused" else ""
     edits = f", {count_of(sum(header.expiry_actions.values()), 'history edit')}" if header.expiry_actions else ""
+    edits += f", {count_of(paths, 'deleted path')}" if (paths := sum(header.deleted_paths.values())) else ""
     plan_name = f"{platform.config.label_of(header.storage)}, {header.run_date}"
     return f"{plan_name}, {count_of(files, 'file')}, {format_bytes(size_bytes)}{edits}{refused}"

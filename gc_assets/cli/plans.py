@@ -71,6 +71,9 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
     changed), restored, expired (too old), historical (analysis of a past date, cannot be
     applied).
 
+    --wide adds columns such as the edits: history edits by lake, which are also deletions of idle
+    branches and, for lakeFS, commits that delete paths, with the number of paths.
+
     \b
     Examples:
       gc-assets plans
@@ -273,7 +276,7 @@ def _print_apply_result(context: RunContext, plan: StoredPlan, applied: ApplyRes
 @click.option("--prefix", metavar="X", help="Restore all files under this canonical prefix.")
 @click.option("--key", metavar="K", help="Restore this file: a canonical key or an address.")
 @click.option("--storage", metavar="N", help="The storage. Required if there are several and no plan or address determines it.")
-@click.option("--history", is_flag=True, help="Also undo the history edits of the plan (with --plan).")
+@click.option("--history", is_flag=True, help="Also undo the edits of histories and branches of the plan (with --plan).")
 @format_option()
 @common_options
 def restore_command(
@@ -282,8 +285,9 @@ def restore_command(
     """Move quarantined files back to their original keys. Needs no approval, and never replaces an
     existing file.
 
-    --history also undoes the edits of Icechunk histories. Expired Iceberg snapshots cannot be
-    restored.
+    --history also undoes the edits of Icechunk histories, creates deleted idle branches again, and
+    reverts the commits by which lifecycle rules deleted paths on lakeFS branches. Expired Iceberg
+    snapshots cannot be restored.
 
     \b
     Examples:
@@ -341,8 +345,8 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
         from gc_assets.lakes.kinds import reversible_titles
 
         print_message(
-            f"The history edits of the plan remain. To undo those of {reversible_titles()}, relax the retention first (otherwise the "
-            "next plan repeats them), and then use --history."
+            f"The history edits of the plan remain. To undo those of {reversible_titles()} and those of branches, relax the retention or "
+            "the lifecycle rules first (otherwise the next plan repeats them), and then use --history."
         )
     if plan is not None and result.by_outcome:
         _print_reversibility(platform, plan, restored=result.missing is None)
@@ -410,10 +414,19 @@ def _table_row(row: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
         "approve by": _deadline(row["approve_by"]),
         "apply by": _deadline(row["apply_by"]),
         "actions": ", ".join(_actions(row)),
-        "edits": ", ".join(f"{name} {count:,}" for name, count in row["expiry_actions"].items()),
+        "edits": ", ".join(_describe_edits(row)),
         "refused_by": ", ".join(row["refused_by"]),
         "decisions": "; ".join(row["decisions"]),
     }
+
+
+def _describe_edits(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each lake with its number of history edits, and of the paths that they delete."""
+    from gc_assets.core.units import count_of
+
+    for name, count in row["expiry_actions"].items():
+        paths = row["deleted_paths"].get(name)
+        yield f"{name} {count:,}" + (f" ({count_of(paths, 'path')})" if paths else "")
 
 
 def _decision(row: Mapping[str, Any]) -> str:
@@ -450,6 +463,7 @@ def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
         "bytes": sum(total.bytes for total in header.totals.values()),
         "actions": {name: total.files for name, total in header.totals.items()},
         "expiry_actions": header.expiry_actions,
+        "deleted_paths": header.deleted_paths,
         "uploads": header.uploads.count,
         "upload_bytes": header.uploads.bytes,
         "refused_by": list(header.refused_by),

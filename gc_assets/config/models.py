@@ -98,6 +98,12 @@ class Gates(Model):
         default=10, ge=0, description="Largest number of dropped tables whose files a plan may delete, without replaced ones."
     )
     max_idle_branches: int = Field(default=20, ge=0, description="Largest number of idle branches that a plan may delete.")
+    max_deleted_paths: int = Field(
+        default=100_000, ge=0, description="Largest number of paths that a plan may delete on branches by commits."
+    )
+    max_deleted_path_share: Share = Field(
+        default=0.5, description="Largest share of the paths of one branch that a plan may delete by a commit."
+    )
 
     max_sick = RenamedAttribute("max_unreadable")
 
@@ -232,10 +238,9 @@ class StorageConfig(_RecordOwner):
             del found["abort_uploads"]
         if not self.aliases:
             del found["aliases"]
-        if found["gates"]["max_dropped_tables"] == Gates().max_dropped_tables:
-            del found["gates"]["max_dropped_tables"]
-        if found["gates"]["max_idle_branches"] == Gates().max_idle_branches:
-            del found["gates"]["max_idle_branches"]
+        for name in ("max_dropped_tables", "max_idle_branches", "max_deleted_paths", "max_deleted_path_share"):
+            if found["gates"][name] == getattr(Gates(), name):
+                del found["gates"][name]
         max_unreadable = found["gates"].pop("max_unreadable")
         if max_unreadable != Gates().max_unreadable:
             found["gates"]["max_sick"] = max_unreadable  # the name that the digests of 0.3 contain

@@ -350,6 +350,30 @@ def idle_branches(branches: int, limit: int) -> GateResult:
     return _result("idle_branches", branches <= limit, message, overridable=True, numbers={"branches": branches, "limit": limit})
 
 
+def deleted_paths(paths: int, limit: int, share: float, place: str, max_share: float, *, configured: bool) -> GateResult:
+    """Fail if a plan deletes more than `limit` paths of branches, or more than a share of one branch.
+
+    Args:
+        paths: Number of paths that commits delete on all branches.
+        limit: Maximum number.
+        share: The largest share of the paths of one branch.
+        place: That branch with its lake.
+        max_share: Maximum share.
+        configured: False for the default share, which is not applied to plans up to `SMALL_PLAN`.
+    """
+    small = not configured and paths <= SMALL_PLAN.files
+    message = (
+        f"{count_of(paths, 'path')} planned for deletion by commits; max_deleted_paths allows {limit:,}. The largest share of a branch is "
+        f"{share:.1%} ({place}); max_deleted_path_share allows {max_share:.1%}"
+    )
+    message += f" (not applied to a plan of at most {SMALL_PLAN.files:,} paths)." if small else "."
+    passed = paths <= limit and (small or share <= max_share)
+    if not passed:
+        message += " Check the lifecycle rules, and `gc-assets show lifecycle_paths`."
+    numbers = {"paths": float(paths), "limit": limit, "share": share, "max_share": max_share}
+    return _result("deleted_paths", passed, message, overridable=True, numbers=numbers)
+
+
 def unfinished_apply(plans: Sequence[str]) -> GateResult:
     """Fail if an earlier apply on the storage is incomplete, as its moves are not recorded yet.
 

@@ -239,6 +239,8 @@ def _amounts(header: PlanHeader) -> str:
     edits = sum(header.expiry_actions.values())
     found = [f"{count_of(total.files, 'file')} ({format_bytes(total.bytes)})"] if total.files else []
     found += [f"{count_of(edits, 'history edit')}"] if edits else []
+    paths = sum(header.deleted_paths.values())
+    found += [f"{count_of(paths, 'path')} deleted on branches"] if paths else []
     return ", ".join([*found, *([str(header.uploads)] if header.uploads.count else [])])
 
 

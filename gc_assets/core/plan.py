@@ -38,6 +38,7 @@ _NOT_IN_ID: Final = frozenset(
         "edits_by_action",
         "idle_branches",
         "path_edits",
+        "deleted_paths",
         "warnings",
     }
 )
@@ -219,6 +220,7 @@ class PlanSummary(_Model):
     rows: int
     uploads: Uploads = Uploads()
     edits_by_action: dict[str, int] = Field(default_factory=dict)
+    deleted_paths: dict[str, int] = Field(default_factory=dict)
     listed_at: datetime | None = None
 
     @property
@@ -259,6 +261,7 @@ class PlanHeader(RenamedKeys, _Model):
             (since 0.4).
         path_edits: Number of branches whose paths are deleted by a commit, by lake. They are among
             the expiry actions (since 0.4).
+        deleted_paths: Number of paths that these commits delete, by lake (since 0.4).
         uploads: Uploads to abort (since 0.4).
         listed_at: Time of the earlier listing on which the plan rests. None if its run listed the
             storage (since 0.4).
@@ -301,6 +304,7 @@ class PlanHeader(RenamedKeys, _Model):
     edits_by_action: dict[str, int] = Field(default_factory=dict)
     idle_branches: dict[str, int] = Field(default_factory=dict)
     path_edits: dict[str, int] = Field(default_factory=dict)
+    deleted_paths: dict[str, int] = Field(default_factory=dict)
     expiry_digest: str
     gates: tuple[GateResult, ...]
     rows: int
@@ -356,12 +360,13 @@ def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapp
         done: Files and bytes with the outcome `done`, by phase.
         edits: Number of history edits with the outcome `done`, by lake.
     """
-    aborted = done.get(ABORT, Amount())
+    aborted, is_complete = done.get(ABORT, Amount()), sum(edits.values()) == sum(header.expiry_actions.values())
     return header.model_copy(
         update={
             "totals": {phase: amount for phase, amount in done.items() if phase not in {EXPIRE, ABORT} and amount.files},
             "expiry_actions": {lake: count for lake, count in edits.items() if count},
-            "edits_by_action": header.edits_by_action if sum(edits.values()) == sum(header.expiry_actions.values()) else {},
+            "edits_by_action": header.edits_by_action if is_complete else {},
+            "deleted_paths": header.deleted_paths if is_complete else {},
             "idle_branches": {lake: min(count, edits.get(lake, 0)) for lake, count in header.idle_branches.items() if edits.get(lake)},
             "path_edits": {lake: min(count, edits.get(lake, 0)) for lake, count in header.path_edits.items() if edits.get(lake)},
             "uploads": Uploads(count=aborted.files, bytes=aborted.bytes),

@@ -537,7 +537,11 @@ class PathLake(Lake, Protocol):
     """
 
     def delete_paths(
-        self, plan_id: str, actions: Sequence[ExpiryAction], read_paths: Callable[[ExpiryAction], Sequence[str]]
+        self,
+        plan_id: str,
+        actions: Sequence[ExpiryAction],
+        read_paths: Callable[[ExpiryAction], Sequence[str]],
+        check: Callable[[], None],
     ) -> Iterator[ExpiryOutcome]:
         """Delete the planned paths of branches that still have the planned head.
 
@@ -546,6 +550,8 @@ class PathLake(Lake, Protocol):
         Args:
             plan_id: Recorded in the commits.
             read_paths: Returns the paths of an action.
+            check: Renews the lease of the apply. Called before each request that changes something,
+                and raises an error if the lease is lost.
 
         Yields:
             One outcome per action, as `expire` does.

@@ -17,6 +17,8 @@ from prometheus_client.registry import Collector
 from gc_assets._version import __version__
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
 from gc_assets.report.shares import breakdown_steps
 from gc_assets.stages.records.plans import list_plans, load_plan, previous_plan, unfinished_plans
 from gc_assets.state.journal import PublishedTable, State
@@ -24,6 +26,7 @@ from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, MANIFEST
 from gc_assets.state.summaries import (
     ExpiryPlanSummary,
     FreezeTime,
+    LifecyclePathsSummary,
     LiveFilesSummary,
     ManifestEntriesSummary,
     OrphanFilesSummary,
@@ -49,6 +52,7 @@ FAMILIES: Final = (
     ("planned_files", ("storage", "action"), "Files in the plan by action."),
     ("planned_bytes", ("storage", "action"), "Bytes in the plan by action."),
     ("planned_edits", ("storage", "lake"), "History edits in the plan."),
+    ("planned_path_deletions", ("storage", "lake"), "Paths that commits of the plan delete on branches."),
     ("quarantined_files", ("storage",), "Files in quarantine when the plan was created."),
     ("quarantined_bytes", ("storage",), "Bytes in quarantine when the plan was created."),
     ("gate_failed", ("storage", "gate"), "1 if the gate refuses the plan, otherwise 0."),
@@ -62,6 +66,7 @@ FAMILIES: Final = (
     ("lake_live_files", ("lake",), "Files that the lake needs."),
     ("lake_live_bytes", ("lake",), "Bytes that the lake needs."),
     ("lake_expiry_actions", ("lake",), "History edits that the policy requires."),
+    ("lake_due_paths", ("lake",), "Paths at heads of branches that lifecycle rules delete by commits."),
     ("lake_decoded_containers", ("lake",), "Containers that were decoded for the first time."),
     ("lake_unreadable_containers", ("lake",), "Containers that could not be read."),
     ("lake_unreadable", ("lake",), "Tables or repositories that could not be read."),
@@ -118,6 +123,8 @@ class RunMetrics(Collector):
             yield "planned_bytes", (name, action), amount.bytes
         for lake, edits in header.expiry_actions.items():
             yield "planned_edits", (name, lake), edits
+        for lake, paths in header.deleted_paths.items():
+            yield "planned_path_deletions", (name, lake), paths
         yield "quarantined_files", owner, header.quarantined.files
         yield "quarantined_bytes", owner, header.quarantined.bytes
         for gate in header.gates:
@@ -150,6 +157,8 @@ class RunMetrics(Collector):
             yield "lake_commits", (name, "dangling"), states.dangling
         if (edits := find(EXPIRY_PLAN)) is not None:
             yield "lake_expiry_actions", owner, edits.summary(ExpiryPlanSummary).actions
+        if (paths := find(table_with(TableRole.PATH_EDITS))) is not None:
+            yield "lake_due_paths", owner, paths.summary(LifecyclePathsSummary).paths.files
         if (entries := find(MANIFEST_ENTRIES)) is not None:
             yield "lake_decoded_containers", owner, entries.summary(ManifestEntriesSummary).decoded
             yield "lake_unreadable_containers", owner, entries.summary(ManifestEntriesSummary).unreadable

@@ -631,7 +631,8 @@ class LifecycleObjectsSummary(Summary):
 class LifecyclePathsSummary(Summary):
     """Paths that rules delete by commits, and the number of edited branches.
 
-    `unused_rules` are notes on rules that apply to no object, `notes` are on branches that stay.
+    `unused_rules` are notes on rules that apply to no object, `notes` are on branches that stay, and
+    `unedited` are on branches that move before each apply.
     """
 
     TABLE: ClassVar = "lifecycle_paths"
@@ -640,10 +641,11 @@ class LifecyclePathsSummary(Summary):
     edits: int = 0
     unused_rules: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unedited: tuple[str, ...] = ()
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        return (*self.unused_rules, *self.notes)
+        return (*self.unused_rules, *self.notes, *self.unedited)
 
 
 # Index summaries by table. Other tables have none.

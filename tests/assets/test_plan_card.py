@@ -13,6 +13,7 @@ import yaml
 from gc_assets.assets.checks import GATES
 from gc_assets.assets.plan_card import MAX_CHARACTERS, page_length, plan_card
 from gc_assets.assets.plan_metadata import MAX_TABLES, plan_metadata, status_metadata
+from gc_assets.assets.waiting_plans import describe_waiting
 from gc_assets.cli.plans import plan_row
 from gc_assets.core.clock import Clock
 from gc_assets.core.gates import NO_OVERRIDE, OVERRIDE
@@ -65,6 +66,13 @@ def test_card_of_a_waiting_plan_shows_what_is_decided(tmp_path: Path) -> None:
         "  launchpad of the job `approve`, choose this plan\\",
         "  as Partition, and enter your name as `by`",
     ]
+
+
+def test_card_and_choice_count_paths_that_commits_delete(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    edits = {"expiry_actions": {"ml": 2}, "edits_by_action": {"delete_paths": 2}, "path_edits": {"ml": 2}, "deleted_paths": {"ml": 1_234}}
+    assert "| delete | 1,234 paths on 2 branches | |" in card(at, plan_of(at, totals={}, **edits)).splitlines()
+    assert "2 history edits, 1,234 deleted paths" in describe_waiting(at, "approve")
 
 
 def test_card_names_the_command_if_the_page_cannot_approve(tmp_path: Path) -> None:

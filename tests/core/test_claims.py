@@ -36,6 +36,20 @@ def test_uncollected_claim_wins_over_equal_claim() -> None:
         assert owners(Claims.of(order), "t/a") == [None]
 
 
+def test_claim_by_name_owns_only_files_with_such_names_directly_in_its_prefix() -> None:
+    claims = Claims.of([Claim("", NESTED), Claim("m/", SALES, names="[0-9a-f]{4}")])
+    keys = ["m/00ff", "m/00fff", "m/00f", "m/00FF", "m/x/00ff", "00ff", "n/00ff", "m/00ff\n"]
+    assert owners(claims, *keys) == ["u1", None, None, None, None, "u2", "u2", None]
+    found = [claims.owner_of(key) for key in keys]
+    assert [None if owner is None else owner.table_uuid for owner in found] == owners(claims, *keys)
+    assert claims.is_by_name(pa.array(keys)).to_pylist() == [True] * 4 + [False] * 3 + [True]
+
+
+def test_claim_by_name_can_be_shielded() -> None:
+    claims = [Claim("m/", SALES, names="[0-9a-f]{4}"), Claim("m/", SALES, collect=False)]
+    assert owners(Claims.of(claims), "m/00ff") == [None]
+
+
 def test_whole_storage_can_be_claimed() -> None:
     assert owners(Claims.of([Claim("", SALES)]), "a", "b/c") == ["u1", "u1"]
 

@@ -184,6 +184,23 @@ def test_small_plan_fails_configured_share() -> None:
     assert not gates.delete_share(small(2, 2), small(4, 4), 0.2, configured=True).passed
 
 
+@pytest.mark.parametrize(
+    "paths, share, configured, passed",
+    [
+        (1_000, 1.0, False, True),
+        (1_001, 0.51, False, False),
+        (1_001, 0.5, False, True),
+        (2, 0.51, True, False),
+        (100_000, 0.1, False, True),
+        (100_001, 0.1, False, False),
+    ],
+)
+def test_paths_that_commits_delete_are_limited(paths: int, share: float, configured: bool, passed: bool) -> None:
+    gate = gates.deleted_paths(paths, 100_000, share, "branch main of lake ml", 0.5, configured=configured)
+    assert (gate.name, gate.passed, gate.overridable) == ("deleted_paths", passed, True)
+    assert ("Check the lifecycle rules" in gate.message) != passed
+
+
 def test_plan_for_empty_storage_has_full_share() -> None:
     """A plan with 5 of 0 files must not have a share of 0 %."""
     assert not gates.delete_share(small(5, 0), small(0, 0), 1.0, configured=True).passed

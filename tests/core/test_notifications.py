@@ -56,6 +56,11 @@ def test_storage_without_run_has_no_events() -> None:
     assert events(StorageSummary("warehouse", None), after=timedelta(days=900)) == []
 
 
+def test_notification_counts_paths_that_commits_delete() -> None:
+    plan = header(totals={}, expiry_actions={"ml": 2}, edits_by_action={"delete_paths": 2}, deleted_paths={"ml": 1_234})
+    assert only(summary(plan)).title.endswith("waits for approval: 2 history edits, 1,234 paths deleted on branches")
+
+
 def test_plan_ready_names_effects_and_next_command() -> None:
     plan = header(expiry_actions={"sales": 3})
     item = only(summary(plan))

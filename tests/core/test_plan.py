@@ -98,6 +98,7 @@ def test_every_plan_field_has_other_value() -> None:
             "edits_by_action",
             "idle_branches",
             "path_edits",
+            "deleted_paths",
             "warnings",
         }
     )

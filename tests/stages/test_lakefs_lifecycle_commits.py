@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +21,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import table_with
 from gc_assets.lakes.protocol import DELETE_PATHS, ExpiryAction
+from gc_assets.report.metrics import RunMetrics
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.delete.planned_edits import PlannedPaths
 from gc_assets.stages.mark.kind_tables import make_kind_table
@@ -96,13 +98,14 @@ def story(spark: SparkSession, tmp_path: Path) -> Iterator[Story]:
 def test_plan_names_branches_paths_bytes_and_rules(story: Story) -> None:
     header = story.plan()
     assert story.find_paths() == {(branch, path, "scratch") for branch in ("main", "dev") for path in ("tmp/1", "tmp/2")}
-    reason = "lifecycle: a commit deletes 2 paths (2 B), by rule: scratch 2"
+    reason = "lifecycle: a commit deletes 2 of 4 paths (2 B), by rule: scratch 2"
     assert story.edits() == {"main": reason, "dev": reason}
     assert (header.expiry_actions, header.path_edits, header.totals) == ({"ml": 2}, {"ml": 2}, {})
-    assert header.failed_gates == []
-    assert summarize_plans([header]) == "Plan: quarantine 0, delete paths on 2 branches, purge 0, restore 0"
+    assert (header.deleted_paths, header.failed_gates) == ({"ml": 4}, [])
+    assert summarize_plans([header]) == "Plan: quarantine 0, delete 4 paths on 2 branches, purge 0, restore 0"
+    assert summarize_plans([header.summary]) == summarize_plans([header])
     described = describe_reversibility(header, story.house.config)
-    assert "the deletion of paths on 2 branches of lake ml" in described.can_be_undone
+    assert "the deletion of 4 paths on 2 branches of lake ml" in described.can_be_undone
     assert described.cannot_be_undone == "nothing"
     key = next(row["key"] for row in story.house.rows(TABLE.name, "ml") if row["path"] == "tmp/1")
     (explanation,) = explain(story.house.run_context(), key)
@@ -265,3 +268,85 @@ def test_due_paths_of_random_histories_are_those_of_plain_loops(story: Story, se
     if header.has_work:
         story.house.approve_and_apply(header)
     assert {branch: story.paths(branch) for branch in expected} == {branch: before[branch] - expected[branch] for branch in expected}
+
+
+def test_plan_that_empties_a_branch_is_refused(story: Story) -> None:
+    """A rule with the prefix `""` matches all paths."""
+    story.rules(everything={"prefix": "", "days": 0, "enabled": True})
+    header = story.plan()
+    (gate,) = (gate for gate in header.gates if gate.name == "deleted_paths")
+    assert gate.passed, "small plans pass"
+    assert gate.numbers == {"paths": 8, "limit": 100_000, "share": 1, "max_share": 0.5}
+    story.house.settings["gates"]["max_deleted_path_share"] = 0.75
+    (gate,) = story.plan().failed_gates
+    assert gate.overridable
+    assert gate.message.startswith(
+        "8 paths planned for deletion by commits; max_deleted_paths allows 100,000. The largest share of a branch is 100.0% (branch main "
+        "of lake ml); max_deleted_path_share allows 75.0%. Check the lifecycle rules, and `gc-assets show lifecycle_paths`."
+    )
+    story.house.settings["gates"] = {**story.house.settings["gates"], "max_deleted_path_share": 1, "max_deleted_paths": 7}
+    assert [gate.name for gate in story.plan().failed_gates] == ["deleted_paths"]
+    story.house.settings["gates"]["max_deleted_paths"] = 8
+    assert story.plan().failed_gates == []
+
+
+def test_undo_is_refused_after_the_objects_were_quarantined_or_purged(story: Story) -> None:
+    """The paths would name missing files."""
+    del story.builder.repository.tags["v1"]
+    first = story.plan()
+    story.house.approve_and_apply(first)
+    story.house.now = NOW + timedelta(days=35)
+    second = story.plan()
+    assert set(story.house.planned_actions().values()) == {"quarantine"}
+    story.house.approve_and_apply(second)
+    plan, before = find_plan(story.house.config, first.plan_id), story.paths()
+    assert undo_expiry(story.house.run_context(), plan) == {"changed": 2}
+    error = (
+        f"are in quarantine, such as .*, so the paths would name missing files; first run `gc-assets restore --plan {second.plan_id[:12]}`"
+    )
+    assert all(re.search(error, text) for text in undo_errors(story))
+    story.house.restore(second.plan_id)
+    assert undo_expiry(story.house.run_context(), plan) == {"undone": 2}
+    assert before < story.paths()
+
+
+def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> None:
+    del story.builder.repository.tags["v1"]
+    first = story.plan()
+    story.house.approve_and_apply(first)
+    for days in (35, 36):
+        story.house.now = NOW + timedelta(days=days)
+        story.house.approve_and_apply(story.plan())
+    before = story.paths()
+    assert undo_expiry(story.house.run_context(), find_plan(story.house.config, first.plan_id)) == {"changed": 2}
+    assert story.paths() == before
+    error = "2 objects at the deleted paths of branch .* were purged, .*; commit .* has the deleted paths"
+    assert all(re.search(error, text) for text in undo_errors(story))
+
+
+def undo_errors(story: Story) -> list[str]:
+    published = story.house.run_context().state.current("ml", "expiry_log", NOW.date())
+    assert published is not None
+    return [row["error"] for row in story.house.rows_of(published)]
+
+
+def test_branch_that_moves_before_each_apply_is_named_with_a_next_step(story: Story) -> None:
+    for number in range(3):
+        story.house.now = NOW + timedelta(days=number)
+        header = story.plan()
+        warnings = [text for text in header.warnings if "no path of branch main" in text]
+        assert (len(warnings), len(story.house.summary(TABLE.name, "ml")["unedited"])) == ((1, 1) if number == 2 else (0, 0))
+        story.builder.commit("main", **{f"other_{number}": b"1"})
+        story.house.approve_and_apply(header)
+    assert warnings[0].startswith("Lake ml: the last 2 applies deleted no path of branch main (last reason: branch main points at commit ")
+    assert warnings[0].endswith("Apply a plan immediately after the first run of a date, while nothing writes to the branch.")
+    story.house.now = NOW + timedelta(days=3)
+    header = story.plan()
+    assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "done"): 1}
+
+
+def test_metrics_count_planned_paths(story: Story) -> None:
+    story.plan()
+    text = RunMetrics(story.house.config, story.house.clock).text()
+    assert 'gc_assets_planned_path_deletions{lake="ml",storage="warehouse"} 4.0' in text
+    assert 'gc_assets_lake_due_paths{lake="ml"} 4.0' in text

@@ -228,10 +228,14 @@ class LakeFsLake:
         yield from create_branches(self._branch_client(), actions)
 
     def delete_paths(
-        self, plan_id: str, actions: Sequence[ExpiryAction], read_paths: Callable[[ExpiryAction], Sequence[str]]
+        self,
+        plan_id: str,
+        actions: Sequence[ExpiryAction],
+        read_paths: Callable[[ExpiryAction], Sequence[str]],
+        check: Callable[[], None],
     ) -> Iterator[ExpiryOutcome]:
         """Delete paths that lifecycle rules release, by one commit on each branch."""
-        yield from delete_paths(self._path_client(), plan_id, actions, read_paths)
+        yield from delete_paths(self._path_client(), plan_id, actions, read_paths, check)
 
     def restore_paths(self, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Revert the commits of a plan."""

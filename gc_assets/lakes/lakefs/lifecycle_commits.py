@@ -106,12 +106,20 @@ class PathClient(BranchClient):
 
 
 def delete_paths(
-    client: PathClient, plan_id: str, actions: Sequence[ExpiryAction], read_paths: Callable[[ExpiryAction], Sequence[str]]
+    client: PathClient,
+    plan_id: str,
+    actions: Sequence[ExpiryAction],
+    read_paths: Callable[[ExpiryAction], Sequence[str]],
+    check: Callable[[], None],
 ) -> Iterator[ExpiryOutcome]:
-    """Delete planned paths of branches that have the planned head. Yield one outcome each."""
+    """Delete planned paths of branches that have the planned head. Yield one outcome each.
+
+    `check` renews the lease before each request, because the deletion of a million paths takes
+    longer than a lease.
+    """
     protection = Protection.read(client)
     _remove_leftovers(client)
-    yield from edit_each(actions, lambda action: _delete(client, protection, plan_id, action, read_paths))
+    yield from edit_each(actions, lambda action: _delete(client, protection, plan_id, action, read_paths, check))
 
 
 def restore_paths(client: PathClient, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
@@ -125,6 +133,7 @@ def _delete(
     plan_id: str,
     action: ExpiryAction,
     read_paths: Callable[[ExpiryAction], Sequence[str]],
+    check: Callable[[], None],
 ) -> Verdict:
     name = str(action.ref_name)
     if (reason := _find_change(client, protection, action)) is not None:
@@ -133,12 +142,13 @@ def _delete(
     rules = ", ".join(json.loads(action.details or "{}").get("rules", {}))
     metadata = {PLAN: plan_id, BRANCH: name, PATHS: str(len(paths)), RULES: rules}
     try:
-        commit = _commit_on(client, temporary, action.snapshot_id, paths, metadata)
+        commit = _commit_on(client, temporary, action.snapshot_id, paths, metadata, check)
         if not isinstance(commit, str):
             return commit
         # The head is read again, because the deletion on the temporary branch may take minutes.
         if (reason := _find_change(client, protection, action)) is not None:
             return _settle(client, plan_id, action, reason)
+        check()
         error = client.cherry_pick(name, commit, metadata)
     finally:
         _remove(client, temporary)
@@ -175,12 +185,15 @@ def _find_change(client: PathClient, protection: Protection, action: ExpiryActio
     return None if reason is None else f"the paths of branch {name} are kept: {reason}"
 
 
-def _commit_on(client: PathClient, temporary: str, head: str, paths: Sequence[str], metadata: Mapping[str, str]) -> str | Verdict:
+def _commit_on(
+    client: PathClient, temporary: str, head: str, paths: Sequence[str], metadata: Mapping[str, str], check: Callable[[], None]
+) -> str | Verdict:
     """Commit the deletion on a new temporary branch. Return the id of the commit, or a refusal."""
     error = client.create_branch(temporary, head, hidden=True)
     if error is not None:
         return _refuse(f"the temporary branch {temporary} cannot be created", error)
     for first in range(0, len(paths), _BATCH):
+        check()
         if (error := client.delete_objects(temporary, paths[first : first + _BATCH])) is not None:
             return _refuse(f"paths cannot be deleted on the temporary branch {temporary}", error)
     message = f"Delete {count_of(len(paths), 'path')} by lifecycle rules: {metadata[RULES]}"

@@ -47,6 +47,7 @@ from gc_assets.lakes.protocol import (
 )
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
 from gc_assets.stages.delete.planned_edits import PlannedPaths, planned_actions
+from gc_assets.stages.delete.removed_objects import describe_removed_objects
 from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import DAMAGE, StoredPlan, execution_directory, record_damage
@@ -365,7 +366,7 @@ def _defer_unreadable(
 def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, *, resumed: bool) -> None:
     context, clock = record.context, record.context.clock
     log_activity(f"expire: {count_of(len(actions), 'edit')} of the history of lake {record.lake}")
-    outcomes = _edit(context, record, actions)
+    outcomes = _edit(context, record, actions, lease)
     found: list[EditOutcome] = []
     try:
         for outcome in track(outcomes, "edits", len(actions)):
@@ -383,7 +384,7 @@ def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease
     record.record_outcomes([*found, *silent], lease.token)
 
 
-def _edit(context: RunContext, record: ExpiryRecord, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+def _edit(context: RunContext, record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease) -> Iterator[ExpiryOutcome]:
     """Edit the history, and then the branches."""
     history, branches, paths = _split(actions)
     if history:
@@ -393,7 +394,7 @@ def _edit(context: RunContext, record: ExpiryRecord, actions: Sequence[ExpiryAct
         yield from _require_branch_lake(context.lake(record.lake)).delete_branches(branches)
     if paths:
         planned = PlannedPaths(context, record.lake, record.header.run_date)
-        yield from _require_path_lake(context.lake(record.lake)).delete_paths(record.header.plan_id, paths, planned.read)
+        yield from _require_path_lake(context.lake(record.lake)).delete_paths(record.header.plan_id, paths, planned.read, lease.check)
 
 
 def _split(actions: Sequence[ExpiryAction]) -> tuple[list[ExpiryAction], list[ExpiryAction], list[ExpiryAction]]:
@@ -493,8 +494,10 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     with release_on_exit(lease):
         for lake, items in done:
             log_activity(f"undo: {count_of(len(items), 'edit')} of the history of lake {lake.name}")
-            outcomes: list[EditOutcome] = []
-            for found in track(_undo(lake, plan.header.plan_id, [item.action for item in items]), "edits", len(items)):
+            outcomes = list(_find_without_objects(context, plan, lake.name, items))
+            blocked = {item.action for item in outcomes}
+            actions = [item.action for item in items if item.action not in blocked]
+            for found in track(_undo(lake, plan.header.plan_id, actions), "edits", len(actions)):
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
                 outcomes.append(EditOutcome(found.action, verdict, found.error, context.clock.now()))
                 lease.check()
@@ -504,6 +507,15 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
                 ExpiryRecord(context, plan.header, lake.name).record_outcomes(reverted, lease.token)
             counts.update(_write_log(plan, lake.name, context, outcomes, len(items)))
     return dict(counts)
+
+
+def _find_without_objects(context: RunContext, plan: StoredPlan, lake: str, items: Sequence[EditOutcome]) -> Iterator[EditOutcome]:
+    """Yield `changed` for each deletion of paths whose objects gc-assets has removed since."""
+    planned = PlannedPaths(context, lake, plan.header.run_date)
+    for item in items:
+        reason = describe_removed_objects(context, planned, item.action) if item.action.action == DELETE_PATHS else None
+        if reason is not None:
+            yield EditOutcome(item.action, CHANGED, reason, context.clock.now())
 
 
 def _to_edit_outcome(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> EditOutcome:

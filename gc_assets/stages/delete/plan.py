@@ -5,11 +5,12 @@ Planning never changes files of a storage. The same inputs yield the same plan i
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core import gates
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount, PlanHeader, Unreadable, repeat
+from gc_assets.core.printable import to_message
 from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
@@ -209,7 +211,9 @@ class _CopyExpiry:
                 columns[name] = rows.filter(pc.equal(rows.column("action"), action)).column("lake")
             counts = {name: dict(sorted(Counter(column.to_pylist()).items())) for name, column in columns.items()}
             yield report_parts(
-                write_parts(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), summary=counts
+                write_parts(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [],
+                digest_rows(rows),
+                summary={**counts, **_sum_deleted_paths(rows)},
             )
 
     def _actions(self, source: ExpirySource) -> pa.Table:
@@ -218,6 +222,19 @@ class _CopyExpiry:
         uuids = mine.column("table_uuid").to_pylist()
         mine = mine.filter(pa.array([(lake, uuid) not in self.excluded for uuid in uuids], pa.bool_()))
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
+
+
+def _sum_deleted_paths(rows: pa.Table) -> dict[str, Any]:
+    """Return the number of paths that commits delete, by lake, and the largest share of a branch."""
+    by_lake, shares = Counter[str](), [(0.0, "")]
+    for row in rows.filter(pc.equal(rows.column("action"), DELETE_PATHS)).to_pylist():
+        details = json.loads(row["details"])
+        by_lake[row["lake"]] += details["paths"]
+        shares.append(
+            (details["paths"] / max(details.get("branch_paths", 0), details["paths"], 1), f"branch {row['ref_name']} of lake {row['lake']}")
+        )
+    share, place = max(shares)
+    return {"deleted_paths": dict(sorted(by_lake.items())), "largest_share": (to_message(place), share)}
 
 
 def _size(inputs: PlanInputs, expiry: WrittenParts, log: LogReader) -> tuple[int, int]:

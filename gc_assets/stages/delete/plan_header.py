@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gc_assets.config.models import Config
+from gc_assets.config.models import Config, Gates
 from gc_assets.core import gates
 from gc_assets.core.foreign import NEW_CLAIM
 from gc_assets.core.phases import QUARANTINE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LeftOut, LiveCount, PlanHeader, Uploads, seal
 from gc_assets.core.printable import show_list
 from gc_assets.core.units import count_of
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
 from gc_assets.stages.delete.expired_since import ExpiredSince
 from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.plan_inputs import PlanInputs
@@ -22,7 +25,7 @@ from gc_assets.stages.records.plans import list_damage
 from gc_assets.stages.sweep.live_filter import live_count
 from gc_assets.stages.sweep.tail_matches import TailMatches
 from gc_assets.state.side_tables import HELD_SIDE, WAITING_SIDE
-from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary, StorageInventorySummary
+from gc_assets.state.summaries import LakeRefsSummary, LifecyclePathsSummary, OrphanFilesSummary, StorageInventorySummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,13 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         held_for_expiry=held.amount,
         unreadable=inputs.unreadable,
         left_out=content.left_out,
-        warnings=tuple(_warn_of_gone_namespaces(context.config, found)),
+        warnings=(*_warn_of_gone_namespaces(context.config, found), *_warn_of_unedited_branches(content.expiry, context)),
         quarantined=Amount(files=content.written.side_rows(WAITING_SIDE)),
         expiry_actions=content.expiry.summary.get("lake", {}),
         edits_by_action=content.expiry.summary.get("action", {}),
         idle_branches=content.expiry.summary.get("idle_branches", {}),
         path_edits=content.expiry.summary.get("path_edits", {}),
+        deleted_paths=content.expiry.summary.get("deleted_paths", {}),
         expiry_digest=f"{content.expiry.digest:016x}",
         gates=tuple(_check_gates(inputs, content, live, counts.by_action.get(QUARANTINE, Totals()).amount)),
         rows=content.written.rows,
@@ -165,10 +169,27 @@ def _warn_of_gone_namespaces(config: Config, found: OrphanFilesSummary) -> Itera
         )
 
 
+def _warn_of_unedited_branches(expiry: WrittenParts, context: RunContext) -> Iterator[str]:
+    """Yield a sentence on each branch that moved before the last applies."""
+    for lake in expiry.summary.get("path_edits", {}):
+        found = context.table(table_with(TableRole.PATH_EDITS), lake).summary(LifecyclePathsSummary)
+        yield from (f"{sentence[0].upper()}{sentence[1:]}." for sentence in found.unedited)
+
+
 def _check_idle_branches(expiry: WrittenParts, limit: int) -> list[GateResult]:
     """Return the gate on idle branches, if the plan deletes any."""
     count = sum(expiry.summary.get("idle_branches", {}).values())
     return [gates.idle_branches(count, limit)] if count else []
+
+
+def _check_deleted_paths(expiry: WrittenParts, limits: Gates) -> list[GateResult]:
+    """Return the gate on paths that commits delete, if the plan deletes any."""
+    count = sum(expiry.summary.get("deleted_paths", {}).values())
+    if not count:
+        return []
+    place, share = expiry.summary["largest_share"]
+    is_configured = "max_deleted_path_share" in limits.model_fields_set
+    return [gates.deleted_paths(count, limits.max_deleted_paths, share, place, limits.max_deleted_path_share, configured=is_configured)]
 
 
 def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, planned: Amount) -> list[GateResult]:
@@ -205,6 +226,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
         _check_new_claims(found),
         *_check_dropped(found, limits.max_dropped_tables),
         *_check_idle_branches(content.expiry, limits.max_idle_branches),
+        *_check_deleted_paths(content.expiry, limits),
         gates.unfinished_apply(content.open_plans),
         gates.damaged_histories(list_damage(context.state, [lake.name for lake in context.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),

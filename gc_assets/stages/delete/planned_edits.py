@@ -44,13 +44,24 @@ class PlannedPaths:
         Raises:
             StateError: If their table is missing or was changed.
         """
+        return sorted(self._read_rows(action).column("path").to_pylist())
+
+    def read_objects(self, action: ExpiryAction) -> pa.Table:
+        """Return the objects at the paths of an action (columns storage, key), null for external ones.
+
+        Raises:
+            StateError: If their table is missing or was changed.
+        """
+        return self._read_rows(action).select(["storage", "key"])
+
+    def _read_rows(self, action: ExpiryAction) -> pa.Table:
         details = json.loads(action.details or "{}")
         wanted = str(details.get("digest"))
         if wanted not in self._read:
             self._read[wanted] = self._find(wanted)
         rows = self._read[wanted]
-        found = sorted(rows.filter(pc.equal(rows.column("branch"), action.ref_name)).column("path").to_pylist())
-        if len(found) != details["paths"]:
+        found = rows.filter(pc.equal(rows.column("branch"), action.ref_name))
+        if found.num_rows != details["paths"]:
             raise self._missing(wanted)
         return found
 
@@ -60,7 +71,7 @@ class PlannedPaths:
             if published.receipt.digest == wanted:
                 rows = read_parts(self.context.state.files, published.paths(), table_with(TableRole.PATH_EDITS).schema)
                 if f"{digest(rows):016x}" == wanted:
-                    return rows.select(["branch", "path"])
+                    return rows.select(["branch", "path", "storage", "key"])
         raise self._missing(wanted)
 
     def _tables(self) -> Iterator[PublishedTable]:

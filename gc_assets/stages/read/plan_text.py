@@ -43,14 +43,17 @@ def nothing_to_apply(plan: PlanHeader) -> str:
 
 def describe_edits(plans: Iterable[PlanHeader | PlanSummary]) -> Iterator[str]:
     """Yield the number of history edits by action, such as `expire 13 snapshots`."""
-    by_action, unknown = Counter[str](), 0
+    by_action, paths, unknown = Counter[str](), 0, 0
     for plan in plans:
         by_action.update(plan.edits_by_action)
+        paths += sum(plan.deleted_paths.values())
         unknown += sum(plan.expiry_actions.values()) - sum(plan.edits_by_action.values())
     if not by_action and not unknown:
         yield "expire 0"
     for action, (verb, noun) in _EDITS.items():
-        if count := by_action[action]:
+        if action == DELETE_PATHS and paths:
+            yield f"delete {count_of(paths, 'path')} on {count_of(by_action[action], 'branch')}"
+        elif count := by_action[action]:
             yield f"{verb} {count_of(count, noun)}"
     if unknown:  # plans of releases before 0.4 record no actions
         yield f"make {count_of(unknown, 'history edit')}"

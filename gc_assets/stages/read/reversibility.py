@@ -291,7 +291,8 @@ def _describe_branch_edits(header: PlanHeader) -> Iterator[tuple[str, str]]:
     for lake, count in header.idle_branches.items():
         yield lake, f"the deletion of {count_of(count, 'idle branch')} of lake {lake}"
     for lake, count in header.path_edits.items():
-        yield lake, f"the deletion of paths on {count_of(count, 'branch')} of lake {lake}"
+        paths = count_of(header.deleted_paths[lake], "path") if lake in header.deleted_paths else "paths"
+        yield lake, f"the deletion of {paths} on {count_of(count, 'branch')} of lake {lake}"
 
 
 def _edits(lake: str, count: int, kind: LakeKind | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gc_assets.core.errors import GateRefused
 from gc_assets.lakes.lakefs.lake import LakeFsLake
 from gc_assets.lakes.lakefs.lifecycle_commits import BRANCH, PATHS, PLAN, RULES, TEMPORARY
 from gc_assets.lakes.protocol import DELETE_PATHS, UNEDITABLE, ExpiryAction, ExpiryOutcome, as_path_lake
@@ -63,7 +64,7 @@ def list_planned(builder: RepositoryBuilder, action: ExpiryAction) -> list[str]:
 
 
 def delete(builder: RepositoryBuilder, lake: LakeFsLake, action: ExpiryAction, plan_id: str = PLAN_ID) -> ExpiryOutcome:
-    (outcome,) = lake.delete_paths(plan_id, [action], lambda action: list_planned(builder, action))
+    (outcome,) = lake.delete_paths(plan_id, [action], lambda action: list_planned(builder, action), lambda: None)
     return outcome
 
 
@@ -141,6 +142,31 @@ def test_paths_are_deleted_in_batches_of_the_servers_limit(tmp_path: Path, rules
         assert delete(builder, lake, deletion(builder, "main")).verdict == "done"
         assert len([path for _, path, _ in server.requests if path.endswith("/objects/delete")]) == 3
     assert paths_on(builder, "main") == set()
+
+
+def test_lease_is_checked_before_each_batch_and_a_lost_one_deletes_nothing(tmp_path: Path, rules: str) -> None:
+    """A million paths take longer than a lease."""
+    builder = RepositoryBuilder(tmp_path / "large", START)
+    key = builder.upload()
+    for number in range(2001):
+        builder.stage("main", f"tmp/{number:04}", key)
+    builder.commit("main")
+    action, left = deletion(builder, "main"), [0]
+
+    def check() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise GateRefused("the lease is lost")
+
+    with serve(builder.repository, lifecycle="commit", rules=rules) as (lake, _):
+        for possible in range(4):
+            left[0] = possible
+            with pytest.raises(GateRefused):
+                list(lake.delete_paths(PLAN_ID, [action], lambda action: list_planned(builder, action), check))
+            assert (len(paths_on(builder, "main")), temporary(builder)) == (2001, [])
+        left[0] = 4
+        (outcome,) = lake.delete_paths(PLAN_ID, [action], lambda action: list_planned(builder, action), check)
+    assert (outcome.verdict, left, paths_on(builder, "main")) == ("done", [0], set())
 
 
 def test_moved_branch_keeps_its_paths(builder: RepositoryBuilder, lake: LakeFsLake) -> None:

@@ -23,13 +23,15 @@ from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
-from gc_assets.engine.tables import WrittenParts, map_arrow, publish, read_paths, write_frame, write_parts
+from gc_assets.engine.tables import WrittenParts, collect, map_arrow, publish, read_paths, write_frame, write_parts
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.lifecycle import Rule, class_of, evaluate
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_PATHS, POTENTIAL_COMMITS
 from gc_assets.lakes.protocol import DELETE_PATHS, UNEDITABLE, Ref
 from gc_assets.stages.mark.lake_refs import read_frozen_refs
 from gc_assets.stages.mark.lakefs.lifecycle_objects import describe_unused
 from gc_assets.stages.mark.lakefs.rules import read_lifecycle_rules
+from gc_assets.stages.mark.lakefs.unedited_branches import describe_unedited_branches
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, MANIFEST_ENTRIES
@@ -61,9 +63,9 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
     written = write_frame(due, LIFECYCLE_PATHS, run, state, ["branch", "rule_id"])
     branches = {ref.ref_name: ref for ref in read_frozen_refs(context, lake_name, refs).refs if ref.ref_type == "branch"}
     by_branch = _sum_by_branch(written)
-    edits = [
-        _build_edit(branches[name], by_rule, written) for name, by_rule in by_branch.items() if UNEDITABLE not in branches[name].properties
-    ]
+    paths_of = _count_paths(rows, heads) if by_branch else {}
+    editable = {name: by_rule for name, by_rule in by_branch.items() if UNEDITABLE not in branches[name].properties}
+    edits = [_build_edit(branches[name], by_rule, paths_of[name], written) for name, by_rule in editable.items()]
     notes = [
         f"lake {lake_name}: {count_of(_total(by_rule).files, 'path')} of branch {name} stay: {branches[name].properties[UNEDITABLE]}"
         for name, by_rule in by_branch.items()
@@ -79,9 +81,16 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
         edits=len(edits),
         unused_rules=tuple(to_message(f"lake {lake_name}: {text}") for text in unused),
         notes=tuple(map(to_message, notes)),
+        unedited=tuple(map(to_message, describe_unedited_branches(context, lake_name, {edit["ref_name"] for edit in edits}))),
     )
     written = replace(written, side={EDITS_SIDE: tuple(side)} if side else {})
     return publish(state, run, written, context.clock, inputs=[potential, refs, entries], summary=summary, unsafe=context.unsafe)
+
+
+def _count_paths(entries: DataFrame, heads: DataFrame) -> dict[str, int]:
+    """Return the number of paths at the head of each branch."""
+    objects = entries.filter(F.col("kind") == Kind.OBJECT).join(heads.select("container", "branch").distinct(), "container")
+    return {row["branch"]: row["count"] for row in collect(objects.groupBy("branch").count())}
 
 
 def _paths_at_heads(entries: DataFrame, ranges: DataFrame, heads: DataFrame) -> DataFrame:
@@ -134,17 +143,21 @@ def _total(amounts: Mapping[str, Amount]) -> Amount:
     return Amount.total(amounts.values())
 
 
-def _build_edit(ref: Ref, by_rule: Mapping[str, Amount], written: WrittenParts) -> dict[str, Any]:
-    """Return the row of `expiry_plan`. The digest is that of all due paths of the lake."""
+def _build_edit(ref: Ref, by_rule: Mapping[str, Amount], paths: int, written: WrittenParts) -> dict[str, Any]:
+    """Return the row of `expiry_plan`. The digest is that of all due paths of the lake.
+
+    `paths` is the number of paths of the branch.
+    """
     total = _total(by_rule)
     counts = Counter({rule_id: amount.files for rule_id, amount in by_rule.items()})
+    deleted = f"{total.files:,} of {count_of(paths, 'path')}"
     rules = show_list([f"{rule_id} {count:,}" for rule_id, count in counts.most_common()])
-    details = {"paths": total.files, "bytes": total.bytes, "rules": counts, "digest": f"{written.digest:016x}"}
+    details = {"paths": total.files, "bytes": total.bytes, "rules": counts, "digest": f"{written.digest:016x}", "branch_paths": paths}
     return {
         "snapshot_id": ref.head_commit_id,
         "action": DELETE_PATHS,
         "ref_name": ref.ref_name,
         "ref_type": ref.ref_type,
-        "reason": f"lifecycle: a commit deletes {count_of(total.files, 'path')} ({format_bytes(total.bytes)}), by rule: {rules}",
+        "reason": f"lifecycle: a commit deletes {deleted} ({format_bytes(total.bytes)}), by rule: {rules}",
         "details": json.dumps(details, sort_keys=True),
     }

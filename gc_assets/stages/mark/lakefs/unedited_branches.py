@@ -1,0 +1,39 @@
+"""Find branches whose paths no apply could delete, because they move between run and apply."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from gc_assets.core.phases import CHANGED
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.protocol import DELETE_PATHS
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import EXPIRY_LOG
+
+# From this number of applies in a row, a branch is described.
+MIN_APPLIES: Final = 2
+_COLUMNS: Final = ["action", "ref_name", "outcome", "error", "at", "plan_id"]
+
+
+def describe_unedited_branches(context: RunContext, lake: str, branches: Collection[str]) -> Iterator[str]:
+    """Yield a sentence on each branch of which the last applies deleted no path, with a next step.
+
+    Later times than that of this run are those of rehearsals.
+    """
+    newest: dict[str, dict[str, tuple[str, str]]] = {}
+    for run in sorted(context.state.history(lake, EXPIRY_LOG.name), key=lambda run: run.run_id):
+        rows = read_parts(context.state.files, context.state.open(run).paths(), EXPIRY_LOG.schema, _COLUMNS).to_pylist()
+        for row in rows:
+            if row["action"] == DELETE_PATHS and row["ref_name"] in branches and row["at"] <= context.clock.now():
+                of_branch = newest.setdefault(row["ref_name"], {})
+                of_branch.pop(row["plan_id"], None)  # the last outcome of a plan counts, at its time
+                of_branch[row["plan_id"]] = row["outcome"], row["error"]
+    for branch in sorted(newest):
+        outcomes = list(newest[branch].values())
+        applies = next((count for count, (outcome, _) in enumerate(reversed(outcomes)) if outcome != CHANGED), len(outcomes))
+        if applies >= MIN_APPLIES:
+            yield (
+                f"lake {lake}: the last {applies:,} applies deleted no path of branch {branch} (last reason: {outcomes[-1][1]}). Apply a "
+                "plan immediately after the first run of a date, while nothing writes to the branch"
+            )
