@@ -11,7 +11,7 @@ import pytest
 from gc_assets.assets import decisions
 from gc_assets.assets.waiting_plans import waiting_plans
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import StateError, UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
@@ -273,12 +273,17 @@ def test_decided_and_expired_plans_do_not_wait(tmp_path: Path) -> None:
     assert [len(waiting_plans(late, job)) for job in OPS] == [0, 0, 0]
 
 
-def test_unreadable_plans_do_not_fail_loading(tmp_path: Path) -> None:
+def test_unreadable_plans_are_an_error_of_the_list_and_not_of_loading(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve")
     stored_plan(at)
     (index,) = tmp_path.glob("state/warehouse/deletion_plan/_index.json")
     index.write_bytes(b"{")
+    job = build_definitions(at).get_repository_def().get_job("approve")
     assert default_config(at, "approve")["plan_id"] == ""
+    with pytest.raises(StateError, match="damaged|index"):
+        partition_keys(job)
+    error, message = refusal(launch(at, "approve", by="kim"), "approve")
+    assert (error, "_index.json" in message) == ("StateError", True)
 
 
 def test_refusal_names_page_actions(tmp_path: Path) -> None:
