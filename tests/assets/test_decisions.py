@@ -280,7 +280,7 @@ def test_unreadable_plans_are_an_error_of_the_list_and_not_of_loading(tmp_path: 
     index.write_bytes(b"{")
     job = build_definitions(at).get_repository_def().get_job("approve")
     assert default_config(at, "approve")["plan_id"] == ""
-    with pytest.raises(StateError, match="damaged|index"):
+    with pytest.raises(StateError, match=r"_index\.json"):
         partition_keys(job)
     error, message = refusal(launch(at, "approve", by="kim"), "approve")
     assert (error, "_index.json" in message) == ("StateError", True)
