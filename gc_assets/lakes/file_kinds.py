@@ -26,7 +26,8 @@ class Kind:
     METARANGE = "metarange"
     RANGE = "range"
     OBJECT = "object"
-    # A possible name of an object (lakeFS). It is live, but not counted as a file.
+    # A possible name of an object (lakeFS) or of a virtual chunk. It is live, but not counted as a
+    # file. At least one name of an object has to exist.
     POSSIBLE_OBJECT = "possible_object"
     REF = "ref"
     CONFIG = "config"

@@ -6,7 +6,7 @@ lists all kinds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
     from gc_assets.lakes.protocol import FrozenRefs, Lake
 
+Spellings = Callable[[str], Collection[str]]
 # Shared tables that have to be declared by a kind.
 _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
 
@@ -140,6 +141,8 @@ class FileTraits:
             if tables have locations chosen by users, which may contain files of others. A file that
             no commit named is then a leftover if it has such a name, or is next to known data files.
         data_names: The same for data files only.
+        spellings: Picklable function that returns all names of the file with a possible name (kind
+            `possible_object`), so that one of them has to exist.
         own_paths: Regular expression for the ends of all paths that this kind gives to files in its
             claims. A file with another path that no commit named belongs to others.
     """
@@ -154,6 +157,7 @@ class FileTraits:
     own_names: str | None = None
     data_names: str | None = None
     own_paths: str | None = None
+    spellings: Spellings | None = None
 
     def is_metadata_claim(self, address: str) -> bool:
         """Return True for the address of a claim on metadata."""

@@ -87,8 +87,9 @@ class IcechunkLakeConfig(LakeConfig):
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
         del storages
-        # Rows of decoders that did not resolve virtual chunk containers lack these locations.
-        return ["virtual chunk containers"]
+        # Rows of decoders that did not resolve virtual chunk containers lack these locations. Others
+        # require that all names of a location exist.
+        return ["virtual chunk containers", "possible names"]
 
     def resolve_paths(self, anchor: BaseFolder) -> IcechunkLakeConfig:
         return self.model_copy(update={"location": anchor.absolute(self.location, "location")})

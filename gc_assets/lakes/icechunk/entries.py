@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.entries import ENTRY_SCHEMA
@@ -96,9 +97,14 @@ def _manifest_rows(source: str, repository: str, manifest: ChunkManifest, chunk_
     if not len(manifest.locations):  # most manifests, and there may be many small ones
         addresses, kinds = chunks, pa.repeat(Kind.CHUNK, len(chunks))
     else:
-        virtual, names = virtual_addresses(source, manifest.locations, chunk_containers)
-        used = pa.array([] if chunk_containers is None else list(map(chunk_containers.reference, names.to_pylist())), pa.string())
-        groups = ((Kind.CHUNK, chunks), (Kind.VIRTUAL_CHUNK, virtual), (Kind.NAMED_PREFIX, used))
+        found = virtual_addresses(source, manifest.locations, chunk_containers)
+        used = pa.array([] if chunk_containers is None else list(map(chunk_containers.reference, found.names.to_pylist())), pa.string())
+        groups = (
+            (Kind.CHUNK, chunks),
+            (Kind.VIRTUAL_CHUNK, found.files),
+            (Kind.POSSIBLE_OBJECT, found.possible),
+            (Kind.NAMED_PREFIX, used),
+        )
         addresses = pa.concat_arrays([group for _, group in groups])
         kinds = pa.concat_arrays([pa.repeat(kind, len(group)) for kind, group in groups])
     count = len(addresses)
@@ -106,7 +112,7 @@ def _manifest_rows(source: str, repository: str, manifest: ChunkManifest, chunk_
         "address": addresses,
         "kind": kinds,
         "is_container": pa.repeat(pa.scalar(False), count),
-        "must_exist": pa.repeat(pa.scalar(True), count),
+        "must_exist": pc.not_equal(kinds, Kind.POSSIBLE_OBJECT),
     }
     arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in ENTRY_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=ENTRY_SCHEMA)

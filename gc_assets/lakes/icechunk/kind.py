@@ -36,6 +36,12 @@ def _describe_format(refs: FrozenRefs) -> str:
     return str(RepositorySettings.of(refs.sources))
 
 
+def _spellings(key: str) -> set[str]:
+    from gc_assets.lakes.icechunk.virtual_locations import spellings
+
+    return spellings(key)
+
+
 def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     from gc_assets.lakes.icechunk.discovery import discover
 
@@ -67,6 +73,7 @@ KIND: Final = LakeKind(
     fails_alone=True,
     files=FileTraits(
         metadata_patterns=(MetadataPattern(r"(^|/)repo$", _classify_repo), MetadataPattern(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),
+        spellings=_spellings,
         rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # expiry edits a snapshot's parent
         # The library's collector leaves all other names, too (verified with 1.1.21 and 2.3.0).
         own_paths=rf"(^|/)(snapshots|manifests|transactions|chunks)/{_NAME_END}|(^|/)overwritten/repo\.[0-9]{{14}}\.{_NAME_END}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -120,8 +121,23 @@ def _unique_prefixes(containers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[st
             yield name, prefixes.pop()
 
 
-def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedPrefixes | None) -> tuple[pa.StringArray, pa.StringArray]:
-    """Return every address that may be meant by virtual locations, and the used container names.
+@dataclass(frozen=True, slots=True)
+class VirtualAddresses:
+    """Addresses that may be meant by virtual locations.
+
+    Attributes:
+        files: The addresses that current libraries read.
+        possible: Other addresses. They need not exist.
+        names: The used container names.
+    """
+
+    files: pa.StringArray
+    possible: pa.StringArray
+    names: pa.StringArray
+
+
+def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedPrefixes | None) -> VirtualAddresses:
+    """Return every address that may be meant by virtual locations.
 
     Raises:
         UnresolvedAddresses: If a location names a container that the configuration does not have.
@@ -137,9 +153,12 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
             raise UnresolvedAddresses(_describe_unresolved(source, unresolved[0], containers), spelled)
         locations = pc.unique(pa.concat_arrays([locations.filter(pc.invert(is_named)), pa.array(expanded, pa.string())]))
     ambiguous = pc.or_(pc.match_substring_regex(locations, "[%?#]"), pc.match_substring_regex(locations, _DOTS))
-    plain = locations.filter(pc.invert(ambiguous))
-    spelled = sorted({name for location in locations.filter(ambiguous).to_pylist() for name in spellings(location)})
-    return pc.unique(pa.concat_arrays([plain, pa.array(spelled, pa.string())])), pa.array(sorted(names), pa.string())
+    several = locations.filter(ambiguous).to_pylist()
+    read = pa.array(sorted({name for location in several if (name := read_address(location)) is not None}), pa.string())
+    files = pc.unique(pa.concat_arrays([locations.filter(pc.invert(ambiguous)), read]))
+    possible = pa.array(sorted({name for location in several for name in spellings(location)}), pa.string())
+    possible = possible.filter(pc.invert(pc.is_in(possible, files))) if len(possible) else possible
+    return VirtualAddresses(files, possible, pa.array(sorted(names), pa.string()))
 
 
 def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) -> str | None:
@@ -171,21 +190,32 @@ def spellings(location: str) -> set[str]:
     """Return all possible names of the file at a virtual location, so that each is protected.
 
     The library stores a URL with encoded spaces and non-ASCII letters, but percent signs are not
-    encoded. It reads the percent-decoded path without query and fragment. Observed with 1.1.21:
-    `a b%20c.nc` is stored as `a%20b%20c.nc` and read as `a b c.nc`. Older writers stored the location
-    unchanged. Libraries before 2.3 follow `.` and `..`. Library 2.3 reads a key with them, which is no
-    candidate (`hidden_path` in docs/safety.md).
+    encoded. Older writers stored the location unchanged. Libraries before 2.3 follow `.` and `..`.
+    Library 2.3 reads a key with them, which is no candidate (`hidden_path` in docs/safety.md).
     """
-    path = location.split("?")[0].split("#")[0]
-    names = {_follow_dots(location), _follow_dots(path)}
-    for name in tuple(names):
-        try:
-            decoded = unquote_to_bytes(name).decode()
-        except UnicodeDecodeError:
-            continue  # a file with such a name has no key, so it is never a candidate
-        if "\0" not in decoded:
-            names.add(_follow_dots(decoded))
-    return names
+    names = {_follow_dots(location), _follow_dots(_without_query(location))}
+    return names.union(name for spelled in names if (name := _decode(spelled)) is not None)
+
+
+def read_address(location: str) -> str | None:
+    """Return the address that the library reads: the percent-decoded path without query and fragment.
+
+    Measured with 1.1.21 and 2.3.0 on a disk and on S3: `a b%20c.nc` is stored as `a%20b%20c.nc` and
+    read as `a b c.nc`. None if a file with such a name has no key, so that it is never a candidate.
+    """
+    return _decode(_follow_dots(_without_query(location)))
+
+
+def _without_query(location: str) -> str:
+    return location.split("?")[0].split("#")[0]
+
+
+def _decode(location: str) -> str | None:
+    try:
+        decoded = unquote_to_bytes(location).decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in decoded else _follow_dots(decoded)
 
 
 def _follow_dots(location: str) -> str:

@@ -17,6 +17,8 @@ from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import MAX_SAMPLES, PARTS_DDL, WrittenParts, merge_written, report_parts
 from gc_assets.engine.tasks import run_single_task
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.kind import Spellings
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
@@ -60,15 +62,18 @@ def write_unknown_addresses(
         copy = _CopyUnresolved(files, run, tuple(entries.paths(UNRESOLVED_SIDE)))
         reports += run_single_task(spark, copy, sum(part.rows for part in unresolved), len(unresolved))
     if external:
-        reports += _select_unknown(spark, context, run, external)
+        spellings = context.kind(entries.receipt.owner).files.spellings
+        reports += _select_unknown(spark, context, run, external, spellings)
     return merge_written(reports)
 
 
-def _select_unknown(spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile]) -> Sequence[Any]:
+def _select_unknown(
+    spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile], spellings: Spellings | None
+) -> Sequence[Any]:
     files = context.state.files
     schema = pa.schema([LIVE_FILES.schema.field(name) for name in _COLUMNS])
     scan, rows = ParquetScan.of(files, schema, run.path, external), sum(part.rows for part in external)
-    task = _SelectUnknown(external_addresses(context), files, run)
+    task = _SelectUnknown(external_addresses(context), files, run, spellings)
     found = scan.run_task(spark, task, PARTS_DDL, rows)
     incomplete = _find_incomplete(files, merge_written(found).paths(run, UNKNOWN_ADDRESSES_SIDE))
     if not incomplete:
@@ -91,6 +96,7 @@ class _SelectUnknown:
     """Task that writes the unknown addresses among external files.
 
     Attributes:
+        spellings: Returns all names of the file with a possible name, None without such names.
         incomplete: If not empty, only files that exist are written, of these tables. Some of their
             other files do not exist, so a mount may be missing, under which an old copy lies.
     """
@@ -98,6 +104,7 @@ class _SelectUnknown:
     addresses: ExternalAddresses
     files: Files
     run: TableRun
+    spellings: Spellings | None
     incomplete: frozenset[str] = frozenset()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,9 +122,20 @@ class _SelectUnknown:
 
     def _find_reasons(self, batch: pa.RecordBatch) -> pa.Array:
         if not self.incomplete:
-            return self.addresses.find_reasons(batch.column("key"))
+            return self._find_own_reasons(batch)
         is_mine = pc.is_in(pc.fill_null(batch.column("table_uuid"), ""), pa.array(sorted(self.incomplete)))
         return pc.if_else(is_mine, self.addresses.find_old_copies(batch.column("key")), pa.scalar(None, pa.string()))
+
+    def _find_own_reasons(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the reasons. A possible name of a file that exists under another name has none."""
+        reasons = self.addresses.find_reasons(batch.column("key"))
+        is_possible = pc.and_(pc.equal(batch.column("kind"), Kind.POSSIBLE_OBJECT), ExternalAddresses.are_missing(reasons))
+        if self.spellings is None or not is_possible.true_count:
+            return reasons
+        others = map(self.spellings, batch.column("key").filter(is_possible).to_pylist())
+        exist = pa.array([any(map(self.addresses.file_exists, names)) for names in others], pa.bool_())
+        kept = pc.if_else(exist, pa.scalar(None, pa.string()), reasons.filter(is_possible))
+        return pc.replace_with_mask(reasons, is_possible, kept)
 
 
 @dataclass(frozen=True)

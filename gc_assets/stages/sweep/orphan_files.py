@@ -70,6 +70,7 @@ from gc_assets.stages.sweep.sweep_checks import (
     behind_links,
     find_foreign_metadata,
     find_misspelled,
+    find_other_names,
     find_unlisted,
     has_links,
     missing_metadata,
@@ -343,7 +344,20 @@ def _check_unlisted(
         session = keys.sparkSession
     purged = purged_by_rule(session, context, storage_name)
     waiting = quarantine_ledger(session, sweep.state, storage_name, rehearsal=context.clock.is_rehearsal)
-    return find_unlisted(_without_owners(keys, broken), listed, waiting, purged, sweep.lister)
+    required = _without_owners(keys, broken)
+    missing = find_unlisted(required, listed, waiting, purged, sweep.lister)
+    if not missing.files or not any(table.summary(LiveFilesSummary).possible_by_storage.get(storage_name) for table in live):
+        return missing
+    others = frame_from_arrow(session, _find_other_names(spark, sweep))
+    return find_unlisted(required.join(others, ["key", "lake"], "left_anti"), listed, waiting, purged, sweep.lister)
+
+
+def _find_other_names(spark: SparkSession, sweep: _Sweep) -> pa.Table:
+    context, live = sweep.context, sweep.live
+    kinds = {table.receipt.owner: context.kind(table.receipt.owner) for table in live}
+    session = choose_session(spark, *_size_of_all(sweep.state, sweep.inventory, live))
+    waiting = quarantine_ledger(session, sweep.state, sweep.storage, rehearsal=context.clock.is_rehearsal)
+    return find_other_names(sweep.live_keys(session), kinds, sweep.read_inventory(session), waiting, sweep.lister)
 
 
 def _write_orphans(

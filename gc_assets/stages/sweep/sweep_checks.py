@@ -6,7 +6,7 @@ metadata. Each function returns counts and samples. The gates decide if they sto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -20,7 +20,19 @@ from gc_assets.core.claims import Owner, find_table_prefix
 from gc_assets.core.objects import Objects
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
-from gc_assets.engine.tables import MAX_SAMPLES, collect, frame_from_arrow, map_arrow, read_paths, read_table, run_over_frame, spark_schema
+from gc_assets.engine.tables import (
+    MAX_SAMPLES,
+    collect,
+    collect_arrow,
+    frame_from_arrow,
+    map_arrow,
+    read_paths,
+    read_table,
+    run_over_frame,
+    spark_schema,
+)
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.kind import LakeKind, Spellings
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.records.dead_tables import dead_tables
@@ -52,6 +64,7 @@ MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_replaced boolean"
 LOST_DDL: Final = "files long, keys array<string>, owners array<struct<lake:string,table_uuid:string>>"
+_NAMES: Final = pa.schema([("key", STRING), ("lake", STRING)])
 _OWNERS: Final = pa.list_(pa.struct([("lake", STRING), ("table_uuid", STRING)]))
 
 
@@ -183,6 +196,49 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
         tuple(sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]),
         frozenset(Owner(owner["lake"], owner["table_uuid"]) for row in found for owner in row["owners"]),
     )
+
+
+def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: DataFrame, quarantined: DataFrame, lister: LookUp) -> pa.Table:
+    """Return the names of files that exist under another possible name (columns key, lake).
+
+    Args:
+        keys: Live keys of all lakes.
+        kinds: The kinds of the lakes.
+        listed: The inventory.
+        quarantined: The ledger.
+        lister: Looks up the names that are in neither of them.
+    """
+    spellings = {lake: kind.files.spellings for lake, kind in kinds.items() if kind.files.spellings is not None}
+    if not spellings:
+        return _NAMES.empty_table()
+    possible = keys.filter((F.col("kind") == Kind.POSSIBLE_OBJECT) & F.col("lake").isin(*spellings)).select("key", "lake")
+    existing = listed.select("key").unionByName(quarantined.select("key"))
+    found = possible.join(existing, "key", "left_semi")
+    others = possible.join(existing, "key", "left_anti").mapInArrow(_SelectExisting(lister), "key string, lake string")
+    return collect_arrow(map_arrow(found.unionByName(others), _AddNames(spellings), _NAMES).distinct(), _NAMES)
+
+
+@dataclass(frozen=True)
+class _SelectExisting:
+    """Look up keys, and yield the existing ones. Runs in executors."""
+
+    lister: LookUp
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.filter(pc.is_valid(pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())))
+
+
+@dataclass(frozen=True)
+class _AddNames:
+    """Yield all names of the files with these possible names. Runs in executors."""
+
+    spellings: Mapping[str, Spellings]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = [{"key": name, "lake": row["lake"]} for row in batch.to_pylist() for name in self.spellings[row["lake"]](row["key"])]
+            yield pa.RecordBatch.from_pylist(rows, schema=_NAMES)
 
 
 def find_misspelled(

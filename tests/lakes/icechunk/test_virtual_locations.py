@@ -29,8 +29,9 @@ CONTAINERS = NamedPrefixes({"box": "file:///data/a/", "my box": "s3://bucket/pre
 
 
 def addresses(*locations: str) -> tuple[set[str], list[str]]:
-    found, names = virtual_addresses("manifest x", pa.array(locations, pa.string()), CONTAINERS)
-    return set(found.to_pylist()), names.to_pylist()
+    found = virtual_addresses("manifest x", pa.array(locations, pa.string()), CONTAINERS)
+    assert not set(found.files.to_pylist()) & set(found.possible.to_pylist())
+    return {*found.files.to_pylist(), *found.possible.to_pylist()}, found.names.to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,24 @@ def test_location_means_these_addresses(location: str, expected: set[str]) -> No
     found, names = addresses(location, "file:///plain")
     assert found == expected | {"file:///plain"}
     assert bool(names) == location.lower().startswith("vcc:")
+
+
+@pytest.mark.parametrize(
+    "location, read",
+    [
+        ("file:///data/sst%202020.nc", "file:///data/sst 2020.nc"),
+        ("file:///data/50%.nc", "file:///data/50%.nc"),
+        ("file:///data/x%2520y.nc", "file:///data/x%20y.nc"),
+        ("s3://bucket/q?x#y", "s3://bucket/q"),
+        ("vcc://box/a%20b", "file:///data/a/a b"),
+        ("file:///data/%FF.nc", None),
+        ("file:///data/%00.nc", None),
+    ],
+)
+def test_only_the_name_that_the_library_reads_is_a_file(location: str, read: str | None) -> None:
+    found = virtual_addresses("manifest x", pa.array([location]), CONTAINERS)
+    assert found.files.to_pylist() == ([] if read is None else [read])
+    assert read is None or found.possible.to_pylist() or location == read
 
 
 @pytest.mark.parametrize("location", ["vcc://unknown/q", "vcc:///q", "vcc://BOX/q", "vcc:box/q", "vcc://box", "vcc://box%2520/q"])
@@ -123,7 +142,7 @@ def test_unreadable_configuration_is_a_note_until_a_location_needs_it(tmp_path: 
     assert finding in containers.error
     with pytest.raises(FormatError, match=r"config\.yaml"):
         virtual_addresses("manifest x", pa.array(["vcc://box/q"]), containers)
-    assert virtual_addresses("manifest x", pa.array(["s3://bucket/q"]), containers)[0].to_pylist() == ["s3://bucket/q"]
+    assert virtual_addresses("manifest x", pa.array(["s3://bucket/q"]), containers).files.to_pylist() == ["s3://bucket/q"]
 
 
 def test_configuration_that_is_a_directory_is_an_error(tmp_path: Path) -> None:

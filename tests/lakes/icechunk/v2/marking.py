@@ -72,7 +72,7 @@ def walk(lake: IcechunkLake, roots: Iterable[ContentRoot]) -> dict[str, set[str]
             continue
         seen.add(address)
         found.setdefault(row["kind"], set()).add(address)
-        if row["kind"] in {Kind.VIRTUAL_CHUNK, Kind.NAMED_PREFIX}:
+        if row["kind"] in {Kind.VIRTUAL_CHUNK, Kind.POSSIBLE_OBJECT, Kind.NAMED_PREFIX}:
             continue
         path = Path(address.removeprefix("file://"))
         assert path.exists() or not row["must_exist"], f"{address} is missing"
