@@ -62,7 +62,7 @@ class AcceptedPrefix:
         prefix: Prefix ending in `/`.
         before: Only files modified before this time are accepted.
         of_table: True for the location of a dead table or repository. It does not accept files that
-            the format of the lake never writes.
+            the format of the lake never writes, nor any in the location of a listed table.
     """
 
     prefix: str
@@ -151,6 +151,7 @@ class ForeignRules:
         dropped_ages: The same as `ages` for the claims of dropped tables, which are in none of both.
         dropped_seen: The same as `seen` for these claims.
         paths: By lake, a regular expression for the ends of all paths that its format gives.
+        listed: Claims of tables that a catalog lists. A dead table accepts no file in them.
     """
 
     claims: Claims
@@ -162,6 +163,7 @@ class ForeignRules:
     dropped_ages: ClaimAges = field(default_factory=ClaimAges)
     dropped_seen: ClaimAges = field(default_factory=ClaimAges)
     paths: Mapping[str, str] = field(default_factory=dict[str, str])
+    listed: frozenset[str] = frozenset()
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
         """Return what must be known to decide about these files (unique strings, see `KnownFiles`).
@@ -348,7 +350,8 @@ def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory
         # Files that a user added to a table (`add_files`) may be next to files of others. So may be
         # metadata, which is in the location from the start.
         targets = (_OWN_IN + name,)
-    accepted = tuple(item for item in rules.accepted if name.startswith(item.prefix))
+    is_listed = any(at in rules.listed for at in _upwards(name))
+    accepted = tuple(item for item in rules.accepted if name.startswith(item.prefix) and not (item.of_table and is_listed))
     since = rules.ages.of_directory(name)
     seen = rules.seen.of_directory(name) or since
     return _Directory(name, top, targets, _hidden_prefix(prefix, below), since, seen, accepted, is_strange)

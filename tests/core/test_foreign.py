@@ -249,6 +249,17 @@ def test_dead_table_frees_no_files_of_other_formats_and_no_hidden_ones(prefix: s
     assert {key for key, rule in found.items() if rule is None} == freed
 
 
+@pytest.mark.parametrize("prefix", ["", "t/", "t/x/", "t/_tmp/"])
+def test_dead_table_frees_no_file_in_the_location_of_a_listed_table(prefix: str) -> None:
+    """The location is that of the live table too, so files of others in it need a record of their own."""
+    keys = ["t/x/left.parquet", "t/_tmp/left.parquet", f"t/data/{OWN}"]
+    ages = ClaimAges({"t/": {"1": NOW - timedelta(days=5)}})
+    given = rules(accepted=(AcceptedPrefix(prefix, NOW, of_table=True),), ages=ages, listed=frozenset({"t/"}))
+    assert find_foreign(keys, given=given) == find_foreign(keys, given=replace(given, accepted=()))
+    assert None not in find_foreign(keys, given=given).values()
+    assert find_foreign(["t/x/left.parquet"], given=replace(given, accepted=(AcceptedPrefix("t/", NOW),))) == {"t/x/left.parquet": None}
+
+
 def test_claims_of_an_unreadable_lake_keep_their_age() -> None:
     """While a lake is unreadable, it protects its location and claims nothing."""
     first = ClaimAges().continue_with([("w/chunks/", ""), ("v/chunks/", "")], None)

@@ -72,7 +72,8 @@ def accepted_prefixes(context: RunContext, storage_name: str) -> tuple[AcceptedP
     """Return the accepted prefixes: the last record of each prefix, if it accepts it.
 
     The location of a table or repository that was accepted as dead counts too, for files that it may
-    have written. For a real run, records of rehearsals and records from the future do not count.
+    have written, but not in the location of a listed table. For a real run, records of rehearsals and
+    records from the future do not count.
     """
     last = {item.prefix: item for item in _RECORDS.read_valid(context, storage_name)}
     dead = [AcceptedPrefix(item.prefix, item.at, of_table=True) for item in dead_tables(context, storage_name)]

@@ -174,7 +174,8 @@ def foreign_rules(
     own_claims = {prefix for item in dropped for prefix in item.prefixes if item.lake in own_names and prefix in claims.owners}
     locations |= own_claims - {claim.prefix for claim in listed}
     accepted = accepted_prefixes(context, storage_name)
-    return ForeignRules(claims, own_names, frozenset(locations), ages, seen, accepted, dropped_ages, dropped_seen, paths)
+    tables_listed = frozenset(claim.prefix for claim in listed if claim.table is not None and claim.collect)
+    return ForeignRules(claims, own_names, frozenset(locations), ages, seen, accepted, dropped_ages, dropped_seen, paths, tables_listed)
 
 
 def claim_ages(
