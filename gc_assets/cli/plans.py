@@ -97,13 +97,6 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
         print_message(f"No plan {'has this status' if statuses else 'contains files or edits'}. Run gc-assets run to create one.")
 
 
-def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
-    from gc_assets.stages.read.reversibility import describe_reversibility
-
-    for line in describe_reversibility(plan.header, platform.config, restored=restored).lines:
-        print_message(line)
-
-
 @click.command("apply", short_help="Execute an approved plan.")
 @click.argument("plan_id")
 @click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), help="Only this phase. Can be repeated. Default: all.")
@@ -349,7 +342,11 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
             "the lifecycle rules first (otherwise the next plan repeats them), and then use --history."
         )
     if plan is not None and result.by_outcome:
-        _print_reversibility(platform, plan, restored=result.missing is None)
+        from gc_assets.stages.read.reversibility import describe_reversibility
+
+        is_complete, is_undone = result.missing is None, result.is_history_undone
+        for line in describe_reversibility(plan.effective_header, platform.config, restored=is_complete, undone=is_undone).lines:
+            print_message(line)
     elif result.files.rows:
         from gc_assets.stages.read.reversibility import restore_reversibility
 

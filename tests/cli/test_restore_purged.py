@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gc_assets.cli.main import cli
+from gc_assets.engine.tables import Totals
 from gc_assets.resources.platform import load_platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.delete.restore_request import RestoreRequest, RestoreResult, undo_history
@@ -104,6 +105,14 @@ def test_history_is_not_undone_if_its_files_were_purged(tmp_path: Path, plan_id:
     log = publish_log(context)
     purged = find_purged(context.state, "warehouse", CopySelection(plan_id))
     assert undo_history(context, RestoreResult(request, log, {}, purged)) is None
+
+
+@pytest.mark.parametrize("others, is_undone", [((), True), (("changed",), False), (("failed",), False)])
+def test_history_counts_as_undone_if_no_edit_is_left(tmp_path: Path, plan_id: str, others: tuple[str, ...], is_undone: bool) -> None:
+    at = load_platform({}, str(tmp_path / "lakes.yaml"))
+    request = RestoreRequest("warehouse", find_plan(at.config, plan_id), None, None, history=True)
+    by_outcome = {"restore/done": Totals(2), "history/undone": Totals(1), **{f"history/{outcome}": Totals(1) for outcome in others}}
+    assert RestoreResult(request, publish_log(at.run_context(at.clock.today())), by_outcome).is_history_undone is is_undone
 
 
 def test_prefix_with_a_restored_file_only_reports_the_purged_ones(tmp_path: Path, plan_id: str) -> None:

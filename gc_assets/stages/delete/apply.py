@@ -102,11 +102,12 @@ def nothing_to_do(plan: StoredPlan) -> str | None:
     """Return why applying the plan would have no effect, or None if it can be executed."""
     if plan.restored_at is not None:
         return f"files of this plan were restored at {plan.restored_at:%Y-%m-%d %H:%M}Z; make a new plan"
-    if plan.finished is None:
+    if plan.finished_at is None:
         return None
+    at = f"{plan.finished_at:%Y-%m-%d %H:%M}Z"
     if plan.not_done:
-        return f"this plan ended at {plan.finished['at']} and was applied in part: {describe_not_done(plan.not_done)} were not changed"
-    return f"this plan was applied completely at {plan.finished['at']}; applying it again changes nothing"
+        return f"this plan ended at {at} and was applied in part: {describe_not_done(plan.not_done)} were not changed"
+    return f"this plan was applied completely at {at}; applying it again changes nothing"
 
 
 def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:

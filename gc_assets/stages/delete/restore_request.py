@@ -28,6 +28,7 @@ from gc_assets.state.journal import PublishedTable
 
 HISTORY: Final = "history"
 _RESTORED_FILES: Final = f"{RESTORE}/{DONE}"
+_UNDONE_EDITS: Final = f"{HISTORY}/{UNDONE}"
 _NOT_ALL: Final = "Not all files were restored; `gc-assets explain KEY` and `gc-assets show deletion_log` show the reasons."
 
 
@@ -68,12 +69,17 @@ class RestoreResult:
         return self.by_outcome.get(_RESTORED_FILES, Totals())
 
     @property
+    def is_history_undone(self) -> bool:
+        """True if history edits were undone, and none was left."""
+        return {name for name in self.by_outcome if name.startswith(f"{HISTORY}/")} == {_UNDONE_EDITS}
+
+    @property
     def missing(self) -> str | None:
         """A message if some files were not restored, otherwise None.
 
         If files under a prefix were restored, others under it that were purged earlier do not count.
         """
-        failed = _NOT_ALL if self.by_outcome.keys() - {_RESTORED_FILES, f"{HISTORY}/{UNDONE}"} else None
+        failed = _NOT_ALL if self.by_outcome.keys() - {_RESTORED_FILES, _UNDONE_EDITS} else None
         is_prefix_restored = self.request.prefix is not None and self.by_outcome
         purged = str(self.purged) if self.purged is not None and not is_prefix_restored else None
         return " ".join(filter(None, (purged, failed))) or None

@@ -71,18 +71,21 @@ class Reversibility:
 
 
 def describe_reversibility(
-    header: PlanHeader, config: Config, *, restored: bool = False, applied_at: datetime | None = None
+    header: PlanHeader, config: Config, *, restored: bool = False, undone: bool = False, applied_at: datetime | None = None
 ) -> Reversibility:
     """Describe the effects of a plan, for review before and after its approval.
 
     Args:
         restored: True if the plan's quarantined files were restored.
+        undone: True if its reversible edits were undone.
         applied_at: The end of its apply, or None before it.
     """
     quarantined, purged = header.totals.get(QUARANTINE, Amount()), header.totals.get(PURGE, Amount())
     edits = [(lake, count, _kind(config, lake)) for lake, count in _history_edits(header).items()]
     reversible_edits = [_edits(lake, count, kind) for lake, count, kind in edits if kind is not None and kind.undoes_edits]
     reversible_edits += [text for lake, text in _describe_branch_edits(header) if _kind(config, lake) is not None]
+    if undone:
+        reversible_edits = []
     days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
     return Reversibility(
         _join(_reversible_effects(header, quarantined, reversible_edits, days, restored=restored)),

@@ -32,8 +32,8 @@ def plan(at: Platform, **how: Any) -> PlanHeader:
     return header_of(stored_plan(at)).model_copy(update=how)
 
 
-def lines(at: Platform, *, restored: bool = False, **how: Any) -> tuple[str, str, str]:
-    return describe_reversibility(plan(at, **how), at.config, restored=restored).lines
+def lines(at: Platform, *, restored: bool = False, undone: bool = False, **how: Any) -> tuple[str, str, str]:
+    return describe_reversibility(plan(at, **how), at.config, restored=restored, undone=undone).lines
 
 
 AMOUNT = Amount(files=3, bytes=2_000_000)
@@ -98,6 +98,9 @@ def test_restores_and_restored_plans_are_described(at: Platform) -> None:
     assert can == "Can be undone: nothing more of its files, because they were restored."
     assert "9 edits" in cannot
     assert free == "Becomes free: nothing."
+    assert "reverts them" in lines(at, restored=True, totals={}, expiry_actions={"weather": 2})[0]
+    can, _, _ = lines(at, restored=True, undone=True, totals={QUARANTINE: AMOUNT}, expiry_actions={"weather": 2})
+    assert can == "Can be undone: nothing more of its files, because they were restored."
 
 
 def test_edits_are_final_for_iceberg_and_reversible_for_icechunk() -> None:
