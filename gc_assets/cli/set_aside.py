@@ -19,8 +19,8 @@ def set_aside_command(settings: Settings, table: str, by: str, comment: str, wit
     """Record that purges do not wait for the unreadable table TABLE, or for the unreadable lake TABLE.
 
     Files under its claims and locations are kept, but purges of other files continue. The record
-    ends with the first run that reads the table. If several lakes have such a table, name it
-    LAKE/TABLE.
+    ends with the first run that reads the table, or finds another table of this name. If several
+    lakes have such a table, name it LAKE/TABLE.
 
     Warning: if the table uses quarantined files of other tables, a purge deletes them. Its metadata
     cannot be read, so this is not detected.

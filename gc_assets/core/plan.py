@@ -110,6 +110,8 @@ class Unreadable(_Model):
         may_be: Name of an unreadable table that this one may be now, if this run found it under no
             name. Set that table aside, and this one is set aside too.
         set_aside: Record of the user who set it aside, so that purges do not wait for it, or None.
+        identity: Its uuid, if this run found it in its metadata or catalog, else the address of its
+            metadata. Both differ if another table has the name. None if both are unknown.
     """
 
     lake: str
@@ -121,6 +123,7 @@ class Unreadable(_Model):
     storages: tuple[str, ...] = ()
     may_be: str | None = None
     set_aside: str | None = None
+    identity: str | None = None
 
     told = RenamedAttribute("message")
 

@@ -194,12 +194,14 @@ class UnreadableTable:
         reason: The error message.
         address: Address of the table metadata, or None if the catalog does not report it.
         locations: Addresses, ending in `/`, under which its files may be.
+        table_uuid: Its uuid, if the metadata contains it although it cannot be read in full.
     """
 
     table_name: str | None
     reason: str
     address: str | None = None
     locations: tuple[str, ...] = ()
+    table_uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

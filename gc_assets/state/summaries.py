@@ -87,7 +87,8 @@ class FreezeTime(IndexSummary):
 class UnreadTable(BaseModel):
     """Table that could not be read, with the reason.
 
-    `table_name` is None for the whole lake. `address` is the metadata address, if known.
+    `table_name` is None for the whole lake. `address` is the metadata address, if known. `table_uuid`
+    is in the metadata, if that could be read so far.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -95,6 +96,12 @@ class UnreadTable(BaseModel):
     table_name: str | None
     why: str
     address: str | None = None
+    table_uuid: str | None = None
+
+    @property
+    def identity(self) -> str | None:
+        """The uuid, else the address: another table of this name has another one."""
+        return self.table_uuid or self.address
 
 
 class RepositorySummary(BaseModel):

@@ -56,6 +56,12 @@ def test_record_is_valid_while_the_table_stays_unreadable(runs: Runs, name: str)
     assert runs.record(ORDERS.model_copy(update={"lake": "other"})) is None
 
 
+def test_record_is_not_valid_for_another_table_of_this_name(runs: Runs) -> None:
+    assert runs.invoke("db.orders").exit_code == 0
+    assert runs.record(ORDERS) is not None
+    assert runs.record(ORDERS.model_copy(update={"identity": "s3://bucket/db/orders/metadata/00000-a.metadata.json"})) is None
+
+
 def test_withdrawn_record_is_not_valid(runs: Runs) -> None:
     assert runs.invoke("db.orders").exit_code == 0
     assert runs.invoke("db.orders", "--withdraw").exit_code == 0

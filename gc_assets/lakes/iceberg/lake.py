@@ -167,23 +167,33 @@ class IcebergLake:
         return replace(item, table=replace(item.table, snapshots=()), writable=item.writable and pointer.can_commit)
 
     def _locate(self, catalog: CatalogClient, item: UnreadableTable, registrations: Sequence[Registration]) -> UnreadableTable:
-        """Add the locations that an unreadable table may have.
+        """Add the locations that an unreadable table may have, and its uuid if possible.
 
         Without a location in its metadata, these are the directory of the metadata, and where the
         catalog or other tables of its namespace place a table of this name.
         """
-        name, found = item.table_name or "", tuple[str, ...]()
+        name, found, uuid = item.table_name or "", tuple[str, ...](), None
         if item.address is not None and _is_resolvable(item.address, self._resolver):
-            try:
-                found = read_locations(self._objects.read(item.address))
-            except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
-                found = ()
+            found, uuid = self._read_unreadable(item.address)
         around = () if item.address is None else (find_table_location(item.address),)
         if not found:
             siblings = sibling_locations(name, [(other.name, other.table.locations[0]) for other in registrations if other.table.locations])
             found = (*catalog.find_default_locations(name), *siblings)
         locations = absolute_locations((*around, *found))
-        return replace(item, locations=tuple(address for address in locations if _is_resolvable(address, self._resolver)))
+        resolvable = tuple(address for address in locations if _is_resolvable(address, self._resolver))
+        return replace(item, locations=resolvable, table_uuid=uuid)
+
+    def _read_unreadable(self, address: str) -> tuple[tuple[str, ...], str | None]:
+        """Return the locations and the uuid in metadata that cannot be read in full."""
+        try:
+            raw = self._objects.read(address)
+        except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
+            return (), None
+        try:
+            uuid = parse_identity(address, raw).uuid
+        except FormatError:
+            uuid = None
+        return read_locations(raw), uuid
 
     def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
         """Pin the metadata files of a view. They may be absent: no other file depends on them."""

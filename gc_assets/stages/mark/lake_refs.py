@@ -282,7 +282,7 @@ def _without_sources(refs: FrozenRefs, reasons: Mapping[int, str]) -> FrozenRefs
     locations = {(source.table_name, find_table_location(source.address)) for source in lost.values()}
     locations |= {(name, claim.address) for claim in refs.claims for uuid, name in lost if claim.table_uuid == uuid}
     unreadable = [
-        UnreadableTable(source.table_name, reasons[number], source.address)
+        UnreadableTable(source.table_name, reasons[number], source.address, table_uuid=source.table_uuid)
         for number, source in enumerate(refs.sources)
         if number in reasons
     ]
@@ -309,7 +309,7 @@ def refs_digest(refs: FrozenRefs) -> str:
     ]
     rows += [[claim.table_uuid, claim.address, claim.collect] for claim in refs.claims]
     rows += [[source.table_uuid, source.address] for source in refs.sources]
-    rows += [["unread", item.table_name] for item in refs.unreadable]
+    rows += [["unread", item.table_name, item.table_uuid or item.address] for item in refs.unreadable]
     rows += [["prefix", *item] for item in (refs.named_prefixes.prefixes.items() if refs.named_prefixes is not None else ())]
     return hashlib.sha256(json.dumps(sorted(rows, key=json.dumps)).encode()).hexdigest()
 
@@ -328,7 +328,7 @@ def read_frozen_refs(context: RunContext, lake_name: str, published: PublishedTa
         pinned=tuple(ContentRoot(**_without_location(row)) for row in read_side_rows(context, published, PINNED_SIDE, PINNED)),
         notes=summary.notes,
         min_age_seconds=summary.min_age_seconds,
-        unreadable=tuple(UnreadableTable(item.table_name, item.why, item.address) for item in summary.unread),
+        unreadable=tuple(UnreadableTable(item.table_name, item.why, item.address, table_uuid=item.table_uuid) for item in summary.unread),
         named_prefixes=frozen_prefixes(published),
     )
 
@@ -382,7 +382,10 @@ def _without_location(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_unread(refs: FrozenRefs) -> tuple[UnreadTable, ...]:
-    return tuple(UnreadTable(table_name=item.table_name, why=item.reason, address=item.address) for item in refs.unreadable)
+    return tuple(
+        UnreadTable(table_name=item.table_name, why=item.reason, address=item.address, table_uuid=item.table_uuid)
+        for item in refs.unreadable
+    )
 
 
 def _ref_row(ref: Ref) -> dict[str, Any]:

@@ -65,17 +65,18 @@ def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_
         reasons = dict.fromkeys(missed, f"its catalog cannot be asked for it: {error}")
     hint = "Grant the user of gc-assets the right to list it, or set it aside, or run again"
     found = ((missed[uuid], reason) for uuid, reason in sorted(reasons.items()))
-    hidden = [UnreadableTable(item.table_name, f"{reason}. {hint}", item.address) for item, reason in found]
+    hidden = [UnreadableTable(item.table_name, f"{reason}. {hint}", item.address, table_uuid=item.table_uuid) for item, reason in found]
     shields = _find_claims(context, newest, {uuid: missed[uuid].table_name for uuid in sorted(reasons)})
     return replace(refs, unreadable=(*refs.unreadable, *hidden), claims=(*refs.claims, *shields))
 
 
 @dataclass(frozen=True, slots=True)
 class _MissedTable:
-    """A table that the last run knew, with its last metadata address, if known."""
+    """A table that the last run knew, with its last metadata address and its uuid, if known."""
 
     table_name: str
     address: str | None
+    table_uuid: str | None = None
 
 
 def _find_missed(
@@ -103,7 +104,7 @@ def _find_missed(
         if name is not None and name not in names and all(uuid in listed for uuid in uuids.get(name, ()))
     }
     return unknown | {
-        uuid: _MissedTable(name, addresses.get(uuid, unread.get(name)))
+        uuid: _MissedTable(name, addresses.get(uuid, unread.get(name)), uuid)
         for name, uuid in sorted(known, key=str)
         if uuid is not None and uuid not in listed and name is not None and name not in names
     }

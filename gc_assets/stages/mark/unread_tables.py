@@ -81,6 +81,9 @@ def list_unreadable(
     names |= _content_names(context, lake_name) if context.kind(lake_name).has_live_contents else {}
     claims = [row for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist() if row["storage"] is not None]
     renamed = find_renamed_tables(inputs, last_known)
+    unread = {item.table_name: item for item in summary.unread if item.table_name is not None}
+    identities = {key: item.identity for key, name in names.items() if (item := unread.get(name)) is not None}
+    identities |= {row["table_uuid"]: row["table_uuid"] for row in rows} | {WHOLE_LAKE: None}
     known = [
         Unreadable(
             lake=lake_name,
@@ -91,6 +94,7 @@ def list_unreadable(
             since=previous.since(key, summary.frozen_at),
             good_on=(good_on := previous.good_on(key)),
             storages=() if good_on is not None else _storages(row for row in claims if _is_claim_of(row, key, names.get(key))),
+            identity=identities.get(key, key),
         )
         for key, reason in sorted(found.items())
     ]
@@ -101,6 +105,7 @@ def list_unreadable(
             why=item.why,
             since=previous.since_by_name.get(item.table_name, summary.frozen_at),
             storages=_storages([row for row in claims if row["table_name"] == item.table_name], _find_storage(context.resolver(), item)),
+            identity=item.identity,
         )
         for item in summary.unread
         if item.table_name is not None and not previous.uuids_by_name.get(item.table_name)

@@ -4,7 +4,8 @@ While a table is unreadable, purges wait, because it may use any file. A user wh
 can set the table aside. Its claims stay protected.
 
 A record ends with the first run that reads the table: if the table becomes unreadable later, that
-began after the record was made.
+began after the record was made. It also ends if another table has the name: a record is only valid
+for the uuid of the table, or for the address of its metadata if that does not show a uuid.
 """
 
 from __future__ import annotations
@@ -28,12 +29,18 @@ from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 class SetAside(UserRecord):
     """A user's decision on an unreadable table, or its withdrawal.
 
-    `table` is the table's name, or None for the whole lake.
+    `table` is the table's name, or None for the whole lake. `identities` distinguish the table from
+    others of this name (`Unreadable.identity`).
     """
 
     table: str | None
+    identities: tuple[str | None, ...] = ()
     decision: Literal["set_aside", "withdrawn"] = "set_aside"
     comment: str = ""
+
+    def is_of(self, item: Unreadable) -> bool:
+        """Check if the record is of this table, and not of another one of this name."""
+        return item.is_whole_lake or item.identity in self.identities
 
     def __str__(self) -> str:
         signature = self.signature + (f" ({self.comment})" if self.comment else "")
@@ -67,9 +74,16 @@ def set_table_aside(
     if not by.strip():
         raise UsageError("setting a table aside needs a name: --by WHO")
     state = State.of(config)
-    lake, name = _find_table(config, state, table)
-    decision = "withdrawn" if withdraw else "set_aside"
-    record = SetAside(table=name, by=by.strip(), at=clock.now(), decision=decision, comment=comment.strip(), rehearsal=clock.is_rehearsal)
+    (lake, name), identities = _find_table(config, state, table)
+    record = SetAside(
+        table=name,
+        identities=identities,
+        by=by.strip(),
+        at=clock.now(),
+        decision="withdrawn" if withdraw else "set_aside",
+        comment=comment.strip(),
+        rehearsal=clock.is_rehearsal,
+    )
 
     def check(previous: Sequence[SetAside]) -> None:
         if withdraw and not any(item.table == name for item in previous):
@@ -82,17 +96,18 @@ def set_table_aside(
 def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tuple[Unreadable, ...]:
     """Return the unreadable tables with the valid records of users.
 
-    The last record of a table is valid if the table was unreadable in every run since. For a real
-    run, records of rehearsals and records from the future do not count. A missing table that an
-    unreadable one may be has the valid record of that table, unless it has its own.
+    The last record of a name is valid if it is of all unreadable tables with this name, and they
+    were unreadable in every run since. For a real run, records of rehearsals and records from the
+    future do not count. A missing table that an unreadable one may be has the valid record of that
+    table, unless it has its own.
     """
     lakes = {item.lake for item in unreadable}
     last = {(lake, record.table): record for lake in lakes for record in _RECORDS.read_valid(context, lake)}
     valid: dict[tuple[str, str | None], SetAside | None] = {}
-    for item in sorted(unreadable, key=lambda item: item.since):
+    for item in unreadable:
         key = (item.lake, _table_of(item))
-        record = last.get(key)
-        valid[key] = None if record is None or record.at < item.since else record
+        record = valid.get(key, last.get(key))
+        valid[key] = record if record is not None and record.at >= item.since and record.is_of(item) else None
     return tuple(_add_record(item, valid) for item in unreadable)
 
 
@@ -107,8 +122,8 @@ def _table_of(item: Unreadable) -> str | None:
     return item.table_name or item.table_uuid
 
 
-def _find_table(config: Config, state: State, table: str) -> tuple[str, str | None]:
-    """Find the lake and name of a table that the last runs could not read."""
+def _find_table(config: Config, state: State, table: str) -> tuple[tuple[str, str | None], tuple[str | None, ...]]:
+    """Find the lake and name of a table that the last runs could not read, and its identities."""
     unreadable = _last_unreadable(config, state)
     labels = {lake.name: lake.label for lake in config.lakes}
     named = {
@@ -119,7 +134,8 @@ def _find_table(config: Config, state: State, table: str) -> tuple[str, str | No
     }
     found = [key for key, names in named.items() if table in names]
     if len(found) == 1:
-        return found[0]
+        identities = {item.identity for item in unreadable if (item.lake, _table_of(item)) == found[0]}
+        return found[0], tuple(sorted(identities, key=str))
     if found:
         choices = ", ".join(f"{labels.get(lake, lake)}/{name}" for lake, name in sorted(found, key=str))
         raise UsageError(f"several unreadable tables are named {table!r}: {choices}. Name one of them")
