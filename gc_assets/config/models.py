@@ -57,7 +57,7 @@ from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
 from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.idle_branches import describe_unused_rules as describe_unused_idle_rules
-from gc_assets.core.paths import Location, is_in_bucket, scheme_of
+from gc_assets.core.paths import AZURE, GCS, Location, is_in_bucket, scheme_of
 from gc_assets.core.suggest import did_you_mean, join_names
 from gc_assets.core.urls import storage_urls, urls_without_account
 
@@ -576,7 +576,10 @@ class Config(AssetMetadata):
         """Return other addresses of the storages as (name, address), including web addresses."""
         aliases = [(storage.name, alias) for storage in self.storages for alias in storage.aliases]
         in_buckets = [storage for storage in self.storages if is_in_bucket(storage.location)]
-        aliases += urls_without_account([(storage.name, storage.location) for storage in in_buckets], self.azure.account)
+        named = [(name, alias) for name, alias in aliases if scheme_of(alias) in {AZURE, GCS}]
+        locations, account = [(storage.name, storage.location) for storage in in_buckets], self.azure.account
+        aliases += {*urls_without_account(locations, account), *urls_without_account([*locations, *named], account)}
+        aliases += [(name, url) for name, alias in named for url in storage_urls(alias, None)]
         return aliases + [
             (storage.name, url) for storage in in_buckets for url in storage_urls(storage.location, self.endpoint_of(storage.location))
         ]

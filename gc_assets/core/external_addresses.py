@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import FormatError
 from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.core.paths import AZURE, FILE, GCS, S3, Location, parse_address, scheme_of
-from gc_assets.core.urls import is_aws, parse_url, provider_schemes
+from gc_assets.core.urls import Url, azure_host, is_aws, parse_alias, parse_url, provider_schemes
 
 _WEB: Final = "(?i)^https?:"
 _LOCAL: Final = "(?i)^(?:file:|/)"
@@ -47,6 +47,8 @@ OLD_COPY: Final = "a file of a table with files that do not exist on this machin
 _UNIQUE: Final = "(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-z]{20}"
 _TAIL: Final = r"(?s)(?:(?:^|/)(?P<parent>[^/]*)/)?(?P<base>[^/]*)$"
 _HDFS: Final = frozenset({"hdfs", "webhdfs", "swebhdfs"})
+_WEB_SCHEMES: Final = frozenset({"http", "https"})
+_NO_BUCKETS: Final = frozenset({FILE, *_HDFS, *_WEB_SCHEMES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +56,17 @@ class ExternalAddresses:
     """Classifier of external addresses. Picklable if its functions are.
 
     Attributes:
-        has_disks: True if a storage is on a disk.
-        has_buckets: True if a storage is on S3.
+        has_disks: True if a storage or an alias is on a disk or HDFS.
+        has_buckets: True if a storage or an alias is on S3.
         servers: Endpoints of servers whose buckets may have several names, i.e. of no known provider.
         describe_directory: Returns the reason why a local directory outside all storages may belong
             to one, or None if only its missing files may.
         file_exists: Returns True if this machine has a file at a local address. Called for each file
             in a directory without a reason.
         google_buckets: Buckets of storages on Google Cloud, whose S3 interface serves them as `s3://`.
-        has_containers: True if a storage is on Azure.
+        has_containers: True if a storage or an alias is on Azure.
+        alias_buckets: Schemes and buckets of aliases. Which server serves them is unknown, so that an
+            address with such a bucket and another scheme may be a name of the same object.
     """
 
     has_disks: bool
@@ -72,6 +76,7 @@ class ExternalAddresses:
     file_exists: Callable[[str], bool]
     google_buckets: frozenset[str] = frozenset()
     has_containers: bool = False
+    alias_buckets: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
     def of(
@@ -79,16 +84,28 @@ class ExternalAddresses:
         storages: Sequence[tuple[str, str | None]],
         describe_directory: Callable[[str], str | None],
         file_exists: Callable[[str], bool],
+        aliases: Sequence[str] = (),
     ) -> Self:
         """Create a classifier.
 
         Args:
             storages: (location, endpoint) pairs. The endpoint is None for AWS and for disks.
+            aliases: Other addresses of the storages.
         """
-        schemes = {scheme_of(location) for location, _ in storages}
+        locations = [location for location, _ in storages]
+        schemes = {scheme_of(location) for location in (*locations, *aliases)}
         servers = {endpoint for _, endpoint in storages if endpoint is not None and not is_aws(endpoint) and not provider_schemes(endpoint)}
-        google = frozenset(Location.parse(location).root.partition("/")[0] for location, _ in storages if scheme_of(location) == GCS)
-        return cls(FILE in schemes, S3 in schemes, tuple(sorted(servers)), describe_directory, file_exists, google, AZURE in schemes)
+        google = frozenset(Location.parse(location).root.partition("/")[0] for location in locations if scheme_of(location) == GCS)
+        return cls(
+            FILE in schemes or not _HDFS.isdisjoint(schemes),
+            S3 in schemes,
+            tuple(sorted(servers)),
+            describe_directory,
+            file_exists,
+            google,
+            AZURE in schemes,
+            frozenset(_bucket_of(alias) for alias in aliases if scheme_of(alias) not in _NO_BUCKETS),
+        )
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
         """Return the reason why each address is unknown. A missing value means provably outside."""
@@ -137,11 +154,13 @@ class ExternalAddresses:
             return self.describe_directory(group if url is None else url.path)
         if url is None:
             return "a relative address"
+        if self._has_alias_bucket(url):
+            return "a bucket name of an alias, in another scheme"
         if scheme == S3 and url.authority in self.google_buckets:
             return "a bucket name that Google Cloud also serves by its S3 interface"
         if scheme == S3:
             return self._describe_bucket(url.authority) if self.has_buckets else None
-        if scheme in {"http", "https"}:
+        if scheme in _WEB_SCHEMES:
             return self._describe_host(url.authority, url.aws_bucket)
         if scheme == AZURE and self.has_containers and not is_of_store:
             return "an address on Azure without a storage account, or on another host than that of an account"
@@ -150,6 +169,19 @@ class ExternalAddresses:
         if scheme in _HDFS and not self.has_disks:
             return self._describe_server(f"the scheme {scheme}")
         return f"the scheme {scheme}"
+
+    def _has_alias_bucket(self, url: Url) -> bool:
+        """Check if an address has the bucket of an alias, and the scheme of none with this bucket."""
+        names = {name for _, name in self.alias_buckets}
+        if not names or url.scheme not in {*_WEB_SCHEMES, S3, *_CLOUD_SCHEMES}:
+            return False
+        if url.scheme not in _WEB_SCHEMES:
+            bucket = url.authority.partition("@")[0]
+            return bucket in names and (url.scheme, bucket) not in self.alias_buckets
+        if azure_host(url.authority) is not None:
+            container = url.path.split("/")[1]
+            return container in names and (AZURE, container) not in self.alias_buckets
+        return url.path.split("/")[1] in names or any(url.authority.startswith(f"{name}.") for name in names)
 
     def _describe_bucket(self, bucket: str) -> str | None:
         if bucket.lower().endswith(_ACCESS_POINTS) or bucket.lower().startswith("arn:"):
@@ -167,6 +199,14 @@ class ExternalAddresses:
 
     def _describe_server(self, what: str) -> str | None:
         return f"{what} that the server {self.servers[0]} may also serve" if self.servers else None
+
+
+def _bucket_of(alias: str) -> tuple[str, str]:
+    """Return the scheme of an alias and its bucket or container."""
+    root = parse_alias(alias)
+    if isinstance(root, Location):
+        return root.scheme, root.root.partition("/")[0].partition("@")[0]
+    return root.scheme, root.authority.partition("@")[0]
 
 
 def split_tail(names: pa.Array) -> tuple[pa.Array, pa.Array]:

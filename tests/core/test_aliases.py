@@ -222,6 +222,43 @@ def test_external_address_is_outside_or_unknown(name: str, storage: tuple[str, s
     assert unknown == [address for address, names in CLASSES if name in names.split()]
 
 
+# Alias of a disk, and addresses that may name an object under it, and that do not.
+OF_ALIASES = [
+    ("gs://lake/w/", ["s3://lake/w/x", "oss://lake/w/x"], ["s3://other/x", "gs://other/x", "gs://lake/other/x"]),
+    (
+        "s3://lake/w/",
+        [
+            "gs://lake/w/x",
+            "s3://lake-1-s3alias/w/x",
+            "s3://arn:aws:s3:eu-west-1:1:accesspoint/ap/w/x",
+            "https://lake.s3.amazonaws.com/w/x",
+            "https://storage.googleapis.com/lake/w/x",
+            "https://lake.oss-cn-hangzhou.aliyuncs.com/w/x",
+        ],
+        ["s3a://lake/other/x", "s3://other/x", "gs://other/x", "https://storage.googleapis.com/other/x"],
+    ),
+    (
+        "abfss://lake@acct.dfs.core.windows.net/w/",
+        ["az://lake/w/x", "s3://lake/w/x"],
+        ["abfss://lake@other.dfs.core.windows.net/w/x", "https://other.blob.core.windows.net/lake/w/x", "s3://other/x"],
+    ),
+    ("oss://lake/w/", ["s3://lake/w/x"], ["oss://lake/other/x", "s3://other/x"]),
+    ("/mnt/lake/", [], ["s3://lake/x", "gs://lake/x"]),
+]
+
+
+@pytest.mark.parametrize("alias, unknown, outside", OF_ALIASES)
+def test_address_with_the_bucket_of_an_alias_is_unknown(alias: str, unknown: list[str], outside: list[str]) -> None:
+    """The server that serves an alias is unknown, and may have several interfaces."""
+    classifier = ExternalAddresses.of([DISK], lambda _: None, lambda _: True, [alias])
+    assert classifier.find_reasons(pa.array([*unknown, *outside])).is_valid().to_pylist() == [True] * len(unknown) + [False] * len(outside)
+
+
+def test_other_names_of_hdfs_are_unknown_if_it_is_an_alias() -> None:
+    classifier = ExternalAddresses.of([AWS], lambda _: None, lambda _: True, ["hdfs://nn/lake/"])
+    assert classifier.find_reasons(pa.array(["webhdfs://nn:9870/lake/x"])).to_pylist() == ["the scheme webhdfs"]
+
+
 def test_unknown_address_has_a_reason() -> None:
     classifier = ExternalAddresses.of([AWS, CEPH], lambda path: None if path == "/exists/" else f"no {path}", lambda _: False)
     addresses = ["/a/b/c", "/exists/x", "s3://other/x", "s3://a-s3alias/x", "https://h/x", "gs://b/x", "https://x.amazonaws.com/"]

@@ -38,7 +38,8 @@ def external_addresses(context: RunContext) -> ExternalAddresses:
     storages = [(location, config.endpoint_of(location)) for location in locations]
     has_buckets = any(is_in_bucket(location) for location in locations)
     disks = tuple(Location.parse(location).root for location in locations if scheme_of(location) == FILE)
-    return ExternalAddresses.of(storages, partial(describe_directory, has_buckets=has_buckets, disks=disks), local_file_exists)
+    aliases = [alias for storage in config.storages for alias in storage.aliases]
+    return ExternalAddresses.of(storages, partial(describe_directory, has_buckets=has_buckets, disks=disks), local_file_exists, aliases)
 
 
 def write_unknown_addresses(
