@@ -48,6 +48,8 @@ class RememberedTable:
         last_writer: Program that made the newest known commit, if it is known.
         noun: `table`, or `repository` for a repository of a server. The metadata location of a
             repository is the address of its files.
+        other_catalog_since: Time of the first accepted run in which its lake read another catalog,
+            or None while it reads the one that knew the table.
     """
 
     lake: str
@@ -65,6 +67,7 @@ class RememberedTable:
     replaced: bool = False
     last_writer: str | None = None
     noun: str = TABLE
+    other_catalog_since: datetime | None = None
 
     @property
     def claim_table(self) -> str:
@@ -136,8 +139,8 @@ class LakeTables:
 def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
     """Return the tables to remember after a run.
 
-    A table that any lake lists is not dropped. A table of a lake that left the configuration, that
-    reads another catalog, or whose table list is unknown, stays unchanged.
+    A table that any lake lists is not dropped. A table of a lake that left the configuration, or
+    whose table list is unknown, stays unchanged, as does one of a lake that reads another catalog.
 
     Args:
         previous: The tables that the last accepted run remembered.
@@ -154,7 +157,9 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
         if item.table_uuid in listed:
             if item.table_uuid in unreadable:
                 found[key] = as_listed(item)
-        elif lake is None or lake.catalog != item.catalog or lake.is_unreadable:
+        elif lake is not None and lake.catalog != item.catalog:
+            found[key] = replace(item, other_catalog_since=item.other_catalog_since or lake.waits_from)
+        elif lake is None or lake.is_unreadable:
             found[key] = item
         elif item.table_name in lake.unreadable_names:
             found[key] = as_listed(item)  # it may be the unreadable table
@@ -171,12 +176,12 @@ def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> Remembere
     is_replaced = table.table_name is not None and table.table_name in lake.names
     if table.gone_since is None:
         table = replace(table, gone_since=lake.waits_from, lost_tables=lost, known_tables=lost + len(lake.tables))
-    return replace(table, replaced=is_replaced)
+    return replace(table, replaced=is_replaced, other_catalog_since=None)
 
 
 def as_listed(table: RememberedTable) -> RememberedTable:
     """Return a table that a catalog lists. If it is missed later, its waiting time starts then."""
-    return replace(table, gone_since=None, lost_tables=0, known_tables=0, replaced=False)
+    return replace(table, gone_since=None, lost_tables=0, known_tables=0, replaced=False, other_catalog_since=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +271,7 @@ def _find_reason(
     table, former = dropped.table, dropped.former_files
     if catalog is None:
         return f"lake {table.lake} is not in lakes.yaml"
-    # An acceptance of a repository is about the server that knew it.
-    if catalog != table.catalog and (accepted is None or table.noun == REPOSITORY):
+    if catalog != table.catalog and not _is_accepted_elsewhere(table, accepted):
         return f"lake {table.lake} reads another catalog than the run that knew the table"
     if unreadable:
         names = ", ".join(unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
@@ -281,6 +285,15 @@ def _find_reason(
     if accepted is None and due_at is not None and now < due_at:
         return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC{', if this run is accepted' if is_new else ''}"
     return None
+
+
+def _is_accepted_elsewhere(table: RememberedTable, accepted: datetime | None) -> bool:
+    """Return True if a user accepted a table as dead after its lake began to read another catalog.
+
+    An earlier acceptance, and one of a repository, is about the catalog that knew it.
+    """
+    since = table.other_catalog_since
+    return accepted is not None and since is not None and accepted >= since and table.noun != REPOSITORY
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The write-ahead log of a plan's execution: intents, then outcomes.
 
-`log.json` names the plan, and the quarantine mode in which it moves files. Each batch has two files with one JSON object per line:
-`share-<n>/<batch>.intent.jsonl`, written before its first action, and `<batch>.outcome.jsonl`,
-written after its last. The hash of a key determines its share, so the records of a key are found
-whatever batches the plan is divided into. The files can be read without this module.
+`log.json` names the plan, and the quarantine mode in which it moves files. Each batch has two files
+with one JSON object per line: `share-<n>/<batch>.intent.jsonl`, written before its first action, and
+`<batch>.outcome.jsonl`, written after its last. The hash of a key determines its share, so the
+records of a key are found whatever batches the plan is divided into. The files can be read without
+this module.
 """
 
 from __future__ import annotations

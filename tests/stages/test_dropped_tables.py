@@ -582,12 +582,13 @@ def test_accepted_table_of_a_former_catalog_is_collected(spark: SparkSession, tm
     shop.run(1)
     shop.drop("a")
     shop.run(2)
+    uuid, (location,) = find_dropped_locations(shop.house.config, "db.a")
+    accept_dead_table(shop.house.config, shop.house.clock, uuid, location, "of the former catalog")
     shutil.copy(tmp_path / "catalog.db", tmp_path / "next.db")
     link.unlink()
     link.symlink_to("next.db")
     assert shop.run(12).rows == 0
     assert shop.waits_for("a") == "lake sales reads another catalog than the run that knew the table"
-    uuid, (location,) = find_dropped_locations(shop.house.config, "db.a")
     accept_dead_table(shop.house.config, shop.house.clock, uuid, location, "ada")
     shop.run(13)
     assert shop.list_planned() == {"db/a"}
