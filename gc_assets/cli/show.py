@@ -14,6 +14,8 @@ import click
 from gc_assets.cli.context import Settings, WholeNumber, common_options, run_date_option, wide_option
 from gc_assets.cli.output import json_default, print_command, print_message, write_json, write_table
 from gc_assets.core.errors import UsageError
+from gc_assets.core.phases import RESTORE_PREFIX
+from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.suggest import did_you_mean, join_names
 from gc_assets.core.units import count_of
 
@@ -24,11 +26,19 @@ if TYPE_CHECKING:
     from gc_assets.engine.run_context import RunContext
     from gc_assets.state.schemas import Table
 
-# Columns of format `table` without --wide. `table` and `size` are computed.
+# Columns of format `table` without --wide. `table`, `size` and `plan` are computed.
 SHORT_COLUMNS: Final = {
+    "lake_refs": ("table_name", "ref_name", "ref_type", "head_commit_id"),
+    "commit_graph": ("table_name", "commit_id", "committed_at", "parents", "message"),
+    "reachable_snapshots": ("table_name", "commit_id", "state", "refs", "reason"),
+    "snapshot_history": ("table_name", "snapshot_id", "committed_at", "operation", "refs", "expired"),
+    "live_files": ("kind", "size", "key", "commit_id"),
+    "storage_inventory": ("size", "last_modified", "key"),
     "orphan_files": ("table", "reason", "size", "key"),
     "deletion_plan": ("table", "reason", "size", "key", "action"),
     "expiry_plan": ("table_name", "action", "snapshot_id", "ref_name", "reason"),
+    "expiry_log": ("table_name", "action", "snapshot_id", "ref_name", "outcome", "error", "reason"),
+    "deletion_log": ("phase", "outcome", "size", "key", "error", "plan", "at"),
     "dropped_tables": ("table", "last_seen", "gone_since", "size", "last_writer", "state"),
 }
 # The default number of rows in format `table`. Other formats are for programs and are complete.
@@ -169,11 +179,11 @@ def _write_text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, targ
 
 
 def _filled_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    return [name for name in names if not rows or any(row[name] is not None for row in rows)]
+    return [name for name in names if not rows or any(row.get(name) is not None for row in rows)]
 
 
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
-    """Write rows with the columns of `SHORT_COLUMNS`. Rows of files are shown with their tables."""
+    """Write rows with the columns of `SHORT_COLUMNS`, and candidates with their tables."""
     from gc_assets.core.units import format_bytes
     from gc_assets.stages.read.dropped_tables import accept_command, short_row
     from gc_assets.stages.read.file_tables import FileTables
@@ -186,17 +196,22 @@ def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Tab
             if (accept := accept_command(row["table_uuid"], row["waits_for"])) is not None:
                 print_command(f"If {row['table_name'] or row['table_uuid']} is not in use, accept it", accept)
         return
-    if table.scope == "lake":
-        found = list(_read_rows(rows))
-        write_table(found, _filled_columns(found, SHORT_COLUMNS[table.name]))
-        return
-    tables = FileTables.of(context, storage)
-    shown = [
-        {**row, "table": name, "size": format_bytes(row["size_bytes"])}
-        for batch in rows
-        for row, name in zip(batch.to_pylist(), tables.names_of(batch), strict=True)
-    ]
-    write_table(shown, SHORT_COLUMNS[table.name])
+    columns = SHORT_COLUMNS[table.name]
+    tables = FileTables.of(context, storage) if "table" in columns else None
+    shown: list[dict[str, Any]] = []
+    for batch in rows:
+        names = tables.names_of(batch) if tables is not None else [None] * batch.num_rows
+        for row, name in zip(batch.to_pylist(maps_as_pydicts="strict"), names, strict=True):
+            size = {"size": format_bytes(row["size_bytes"])} if row.get("size_bytes") is not None else {}
+            # Only the log contains rows of rehearsals next to others.
+            outcome = {"outcome": mark_rehearsal(row["outcome"], bool(row["rehearsal"]))} if "rehearsal" in row else {}
+            shown.append({**row, "table": name, "plan": _shorten_plan(row.get("plan_id")), **size, **outcome})
+    write_table(shown, _filled_columns(shown, columns))
+
+
+def _shorten_plan(plan_id: str | None) -> str | None:
+    """Return the beginning of a plan id, which commands accept. A restore without a plan has a name."""
+    return plan_id if plan_id is None or plan_id.startswith(RESTORE_PREFIX) else plan_id[:12]
 
 
 def _read_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

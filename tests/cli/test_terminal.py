@@ -31,9 +31,12 @@ from rich.cells import cell_len
 from gc_assets.cli import context as command_context
 from gc_assets.cli.main import cli
 from gc_assets.cli.output import has_colour, print_message, stream_width, write_table
+from gc_assets.cli.show import SHORT_COLUMNS
 from gc_assets.core.errors import GcError
 from gc_assets.core.plan import Amount
+from gc_assets.lakes.kinds import all_tables
 from gc_assets.resources.platform import load_platform
+from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
 from tests.assets.platforms import NOW, stored_plan
 from tests.records import log_row, publish_log
 
@@ -128,6 +131,13 @@ def test_wide_shows_full_keys(root: Path) -> None:
         result = CliRunner(env={**CLOCK, "COLUMNS": "80"}).invoke(cli, ["show", "deletion_log", "--wide"])
     assert KEY in result.stdout
     assert "…" not in result.stdout
+
+
+def test_main_columns_exist_in_the_tables_or_are_computed() -> None:
+    computed = {"table", "size", "plan", "state"}
+    for name, columns in SHORT_COLUMNS.items():
+        known = {**all_tables(), SHOWN_DROPPED_TABLES.name: SHOWN_DROPPED_TABLES}[name].schema.names
+        assert set(columns) <= {*known, *computed}, name
 
 
 def test_pipe_without_width_shortens_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
