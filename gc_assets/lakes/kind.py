@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from gc_assets.config.models import LakeConfig
+from gc_assets.lakes.lineage import NO_LINEAGE, Lineage
 from gc_assets.state.schemas import EXPIRY_LOG, LIVE_CONTENTS, REACHABLE_SNAPSHOTS, SHARED_TABLES, Table
 
 if TYPE_CHECKING:
@@ -35,12 +36,14 @@ class TableIdentity:
         noun: The term for the object in messages.
         location_if_empty: The location of the table if the file is the first metadata of a table that
             names no other file, and places all its files in this location. Otherwise None.
+        lineage: The files and snapshots that the file follows.
     """
 
     uuid: str
     newest: int | None
     noun: str = "table"
     location_if_empty: str | None = None
+    lineage: Lineage = NO_LINEAGE
 
 
 @dataclass(frozen=True)

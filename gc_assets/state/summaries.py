@@ -483,6 +483,8 @@ class OrphanFilesSummary(Summary):
         by_reason: Amounts by `<reason>/<lake>`.
         unneeded_metadata: Metadata not needed by any retained commit, but not deleted.
         missing_metadata: Missing or changed metadata that stops the plan.
+        foreign_metadata_lakes: Lakes whose claims contain foreign metadata. None in summaries of older
+            releases, in which any lake may.
         unreadable: Tables with missing metadata.
         missing_lakes: Lakes whose metadata in this storage is missing as a whole, or was replaced.
         unlisted_lakes: Lakes with too many missing live files in this storage, or the tables with
@@ -523,6 +525,7 @@ class OrphanFilesSummary(Summary):
     live_unlisted_count: int
     foreign_metadata: tuple[str, ...]
     foreign_metadata_count: int
+    foreign_metadata_lakes: tuple[str, ...] | None = None
     junk: tuple[str, ...] = ()
     junk_count: int = 0
     behind_links: tuple[str, ...]

@@ -23,7 +23,7 @@ def identify_table(raw: bytes) -> TableIdentity:
     from gc_assets.lakes.iceberg.metadata import parse_identity  # loads pyarrow
 
     found = parse_identity("its content", raw)
-    return TableIdentity(found.uuid, found.newest, "view" if found.is_view else "table", found.location_if_empty)
+    return TableIdentity(found.uuid, found.newest, "view" if found.is_view else "table", found.location_if_empty, found.lineage)
 
 
 def is_fragment(raw: bytes) -> bool:

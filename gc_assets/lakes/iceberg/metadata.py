@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar, cast
 from gc_assets.core.errors import FormatError
 from gc_assets.core.untrusted_input import gunzip, gunzip_start, is_text, normalize_uuid, parse_json
 from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.lineage import NO_LINEAGE, Lineage, ListedSnapshot
 from gc_assets.lakes.protocol import ContentRoot
 
 MAX_FORMAT_VERSION = 3
@@ -137,12 +138,14 @@ class MetadataIdentity:
         location_if_empty: The location of the table if the file is the first metadata of a table that
             names no other file, and places all its files in this location. Otherwise None. pyiceberg
             leaves such a file if it creates a table that exists.
+        lineage: The files and snapshots that the file follows, empty for a view.
     """
 
     uuid: str
     newest: int | None
     is_view: bool
     location_if_empty: str | None = None
+    lineage: Lineage = NO_LINEAGE
 
 
 def _is_relative(location: str) -> bool:
@@ -231,7 +234,35 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
             raise
         newest = None
     is_view = table_uuid is None
-    return MetadataIdentity(normalize_uuid(uuid), newest, is_view, None if is_view or newest != 0 else _find_location_if_empty(document))
+    location = None if is_view or newest != 0 else _find_location_if_empty(document)
+    return MetadataIdentity(normalize_uuid(uuid), newest, is_view, location, Lineage() if is_view else _find_lineage(document))
+
+
+def _find_lineage(document: _JsonObject) -> Lineage:
+    """Return the lineage of a table's metadata. Other damage does not make the file unreadable."""
+    try:
+        properties = _parse_properties(document)
+        locations = (document.get("location", str), *(properties.get(key) for key in _LOCATIONS))
+        head = document.get("current-snapshot-id", int)
+        return Lineage(
+            tuple(dict.fromkeys(item for item in locations if item and not _is_relative(item))),
+            tuple((item.require("metadata-file", str), item.require("timestamp-ms", int)) for item in document.items("metadata-log")),
+            document.get("last-updated-ms", int),
+            tuple(_list_snapshot(item) for item in document.items("snapshots")),
+            None if head is None else str(head),
+        )
+    except FormatError:
+        return Lineage()
+
+
+def _list_snapshot(item: _JsonObject) -> ListedSnapshot:
+    parent = item.get("parent-snapshot-id", int)
+    return ListedSnapshot(
+        str(item.require("snapshot-id", int)),
+        None if parent is None else str(parent),
+        item.require("timestamp-ms", int),
+        item.get("manifest-list", str),
+    )
 
 
 def _find_location_if_empty(document: _JsonObject) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from gc_assets.core.claims import find_table_prefix
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
 from gc_assets.core.key_resolver import KeyResolver
@@ -28,7 +29,26 @@ from gc_assets.stages.sweep.known_tables import KnownTable
 
 # Formats without a lake kind whose tables have a catalog of their own, recognised by name only.
 OTHERS: Final = MetadataPattern("|".join(item.sign.replace("?P<root>", "?:") for item in OTHER_FORMATS if item.is_table))
-FOREIGN: Final = pa.schema([("key", pa.string()), ("reason", pa.string()), ("is_junk", pa.bool_())])
+FOREIGN: Final = pa.schema(
+    [
+        ("key", pa.string()),
+        ("reason", pa.string()),
+        ("is_junk", pa.bool_()),
+        ("lake", pa.string()),
+        ("table_uuid", pa.string()),
+        ("last_modified", pa.timestamp("us", tz="UTC")),
+        ("previous", pa.string()),
+        ("previous_ms", pa.int64()),
+        ("in_own_location", pa.bool_()),
+        ("head", pa.string()),
+        ("parent", pa.string()),
+        ("parent_ms", pa.int64()),
+    ]
+)
+# Largest number of rows with a reason that one task yields.
+MAX_REASONS: Final = 1_000
+# No object has this name. If a pattern of `protect` matches it in a directory, it matches all names.
+_ANY_NAME: Final = "3f1c9a7e5b"
 
 
 def foreign_metadata(
@@ -39,8 +59,12 @@ def foreign_metadata(
     known_tables: Mapping[str, KnownTable],
     dead: Sequence[DeadTable] = (),
     own_directories: Mapping[str, bool | None] | None = None,
+    protected: str | None = None,
 ) -> DataFrame:
-    """Find the foreign suspects, with the reason (columns key, reason, is_junk).
+    """Find the foreign suspects, with the reason (columns `FOREIGN`).
+
+    Rows without a reason are metadata of known tables, with what `metadata_lineage.py` needs to
+    decide whether another catalog wrote it.
 
     `is_junk` marks files named like metadata that are not readable as such, one in each directory.
     In `own_directories`, a fragment of such a file is the leftover of a failed write and is not
@@ -59,6 +83,8 @@ def foreign_metadata(
         own_directories: Directories with the live metadata of tables that this run read, and
             `collects_failed_creations` of their lakes. If it is True, the first metadata of an
             unknown table without snapshots is garbage. If it is False, the reason names the setting.
+        protected: Regular expression for protected keys, or None. Metadata is not foreign if all files
+            in the locations of its table are protected.
     """
     classifier = MetadataClassifier(
         storage_name,
@@ -68,8 +94,9 @@ def foreign_metadata(
         metadata_patterns(),
         tuple(dead),
         own_directories or {},
+        protected,
     )
-    return map_arrow(suspects.select("key", "last_modified", "is_old"), classifier, FOREIGN)
+    return map_arrow(suspects.select("key", "last_modified", "is_old", "lake"), classifier, FOREIGN)
 
 
 def metadata_patterns() -> tuple[MetadataPattern, ...]:
@@ -85,11 +112,18 @@ def suspect_pattern() -> str:
     return "|".join(pattern.names for pattern in metadata_patterns())
 
 
-class _Foreign(NamedTuple):
-    """Why a file is foreign (columns `FOREIGN` without the key)."""
+class _Finding(NamedTuple):
+    """The result for a suspect (columns of `FOREIGN` that its inventory row lacks)."""
 
-    reason: str
+    reason: str | None
     is_junk: bool = False
+    table_uuid: str | None = None
+    previous: str | None = None
+    previous_ms: int | None = None
+    in_own_location: bool = False
+    head: str | None = None
+    parent: str | None = None
+    parent_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,66 +135,136 @@ class MetadataClassifier:
     metadata_patterns: tuple[MetadataPattern, ...]
     dead: tuple[DeadTable, ...] = ()
     own_directories: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
+    protected: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        directories_with_junk = set[str]()
+        directories_with_junk, reasons = set[str](), 0
         for batch in batches:
-            columns = (batch.column(name) for name in ("key", "last_modified", "is_old"))
-            foreign = list[dict[str, Any]]()
-            for key, modified, is_old in zip(*map(_values, columns), strict=True):
-                found = self._classify(key, modified, is_old=is_old)
+            rows = list[dict[str, Any]]()
+            for row in batch.to_pylist():
+                key, modified = row["key"], row["last_modified"]
+                found = self._classify(key, modified, is_old=row["is_old"])
                 if found is None or (found.is_junk and directory_of(key) in directories_with_junk):
                     continue
                 if found.is_junk:
                     directories_with_junk.add(directory_of(key))
-                foreign.append({"key": key, **found._asdict()})
-            yield pa.RecordBatch.from_pylist(foreign, FOREIGN)
+                reasons += found.reason is not None
+                if found.reason is None or reasons <= MAX_REASONS:
+                    rows.append({"key": key, "lake": row.get("lake"), "last_modified": modified, **found._asdict()})
+            yield pa.RecordBatch.from_pylist(rows, FOREIGN)
 
-    def _classify(self, key: str, modified: datetime, *, is_old: bool) -> _Foreign | None:
+    def _classify(self, key: str, modified: datetime, *, is_old: bool) -> _Finding | None:
         pattern = next(pattern for pattern in self.metadata_patterns if re.search(pattern.names, key))
         if pattern.classify is None:
-            return _Foreign("metadata of a repository or table of another kind")
+            return (
+                None
+                if self._is_protected(key, [_find_root(pattern, key)])
+                else _Finding("metadata of a repository or table of another kind")
+            )
+        place = find_table_prefix(key)
         try:
             raw = self._read(key)
         except FileNotFoundError:
             return None
         except (OSError, GcError) as error:
-            return _Foreign(f"{pattern.noun} that cannot be read ({error})", is_junk=True)
+            return self._as_junk(key, place, f"{pattern.noun} that cannot be read ({error})")
         try:
             found = pattern.classify(raw)
         except Exception as error:  # noqa: BLE001 - any other program may have written this object
             if directory_of(key) in self.own_directories and pattern.is_fragment is not None and pattern.is_fragment(raw):
                 return None
-            return _Foreign(f"{pattern.noun} that cannot be read ({error if isinstance(error, GcError) else repr(error)})", is_junk=True)
+            reason = f"{pattern.noun} that cannot be read ({error if isinstance(error, GcError) else repr(error)})"
+            return self._as_junk(key, place, reason)
         if isinstance(found, TableIdentity):
+            if self._is_protected(key, [place, *self._own_places(found)]):
+                return None
             return self._check_known(key, modified, found, is_old=is_old)
-        return None if found is None else _Foreign(found)
+        return None if found is None or self._is_protected(key, [_find_root(pattern, key)]) else _Finding(found)
 
-    def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> _Foreign | None:
+    def _as_junk(self, key: str, place: str, reason: str) -> _Finding | None:
+        return None if self._is_protected(key, [place]) else _Finding(reason, is_junk=True)
+
+    def _is_protected(self, key: str, places: Sequence[str | None]) -> bool:
+        """Return True if the key and everything in these directories of the storage is protected.
+
+        A directory that is None is in another storage, whose files are not protected.
+        """
+        if self.protected is None or re.search(self.protected, key) is None:
+            return False
+        names = ("", f"{_ANY_NAME}/", "data/", "metadata/")
+        inside = [None if place is None else f"{place}{name}{_ANY_NAME}" for place in places for name in names]
+        return all(item is not None and re.search(self.protected, item) is not None for item in inside)
+
+    def _own_places(self, found: TableIdentity) -> list[str | None]:
+        """Return the directories of a table in this storage, None for one in another storage."""
+        resolved = [self.resolver.locate_one(f"{address.rstrip('/')}/") for address in found.lineage.locations]
+        return [key if name == self.storage_name else None for name, key in (item for item in resolved if item is not None)]
+
+    def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> _Finding | None:
         known = self.known_tables.get(found.uuid)
+        written_ms = max(found.newest or 0, int(modified.timestamp() * 1000))
         # Metadata of a dropped table that is newer than the last known one was written by a program
         # that may still use the table.
         if known is None or (known.dropped and found.newest is not None and found.newest > known.newest):
-            reason = self._check_unknown(key, max(found.newest or 0, int(modified.timestamp() * 1000)), found)
-            return None if reason is None else _Foreign(reason)
+            reason = self._check_unknown(key, written_ms, found)
+            return None if reason is None else _Finding(reason)
         name = f"{found.noun} {show(found.uuid)}"
         if found.newest is None:
-            return _Foreign(f"metadata of {name} in a format version that gc-assets does not support, so its age is unknown", is_junk=True)
+            return _Finding(f"metadata of {name} in a format version that gc-assets does not support, so its age is unknown", is_junk=True)
+        record = self._find_record(key, found.uuid)
+        if record is not None and not record.is_alive_at(written_ms):
+            return None
         if found.newest > known.newest and (is_old or not known.in_use):
             newer = "version" if found.noun == "view" else "snapshot"
-            return _Foreign(f"{name} has a newer {newer} here than in its catalog: the catalog is outdated or a copy, or a commit failed")
-        return None
+            return _Finding(
+                f"{name} has a newer {newer} here than in its catalog: the catalog is outdated or a copy, or a commit failed"
+                f"{self._way_out(key, found.uuid)}"
+            )
+        return self._describe(key, found)
+
+    def _describe(self, key: str, found: TableIdentity) -> _Finding | None:
+        """Return what is needed to decide whether another catalog wrote metadata of a known table."""
+        lineage, place = found.lineage, find_table_prefix(key)
+        by_id = {item.snapshot_id: item for item in lineage.snapshots}
+        head = by_id.get(lineage.head) if lineage.head is not None else None
+        parent = by_id.get(head.parent_id) if head is not None and head.parent_id is not None else None
+        lists = (item.manifest_list for item in lineage.snapshots if item.manifest_list is not None)
+        in_own_location = place in self._own_places(found) or any(self._is_under(place, address) for address in lists)
+        previous, previous_ms = lineage.log[-1] if lineage.log else (None, None)
+        if previous is None and parent is None and not in_own_location:
+            return None
+        return _Finding(
+            None,
+            False,
+            found.uuid,
+            previous,
+            previous_ms,
+            in_own_location,
+            None if head is None else head.snapshot_id,
+            None if parent is None else parent.snapshot_id,
+            None if parent is None else parent.at_ms,
+        )
+
+    def _is_under(self, place: str, address: str) -> bool:
+        resolved = self.resolver.locate_one(address)
+        return resolved is not None and resolved[0] == self.storage_name and resolved[1].startswith(place)
+
+    def _find_record(self, key: str, uuid: str) -> DeadTable | None:
+        return next((item for item in self.dead if item.table_uuid == read_table_id(uuid) and key.startswith(item.prefix)), None)
+
+    def _way_out(self, key: str, uuid: str) -> str:
+        """Return the advice to accept the table as dead in the directory of a key."""
+        return describe_way_out(self.resolver, self.storage_name, key, uuid)
 
     def _check_unknown(self, key: str, written_ms: int, found: TableIdentity) -> str | None:
         uuid = found.uuid
-        record = next((item for item in self.dead if item.table_uuid == read_table_id(uuid) and key.startswith(item.prefix)), None)
+        record = self._find_record(key, uuid)
         if record is None:
             directory = directory_of(key)
             is_collected = self.own_directories.get(directory) if self._is_failed_creation(directory, found) else None
             if is_collected:
                 return None
-            location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")
-            way_out = f"; if it is dead: `{command('accept', uuid, location, by='WHO')}`" if directory not in {"", "metadata"} else ""
+            way_out = self._way_out(key, uuid)
             if found.noun == "view":
                 return f"view {describe_unlisted(uuid)} not among the views that the configured catalogs list{way_out}"
             hint = "" if is_collected is None else " (or left by a failed creation, see `failed_creations` in docs/configuration.md)"
@@ -183,10 +287,23 @@ class MetadataClassifier:
         return self.objects.read(self.resolver.address(self.storage_name, key))
 
 
+def describe_way_out(resolver: KeyResolver, storage_name: str, key: str, uuid: str) -> str:
+    """Return the advice to accept a table as dead in the directory of its metadata, if it has one."""
+    directory = directory_of(key)
+    if directory in {"", "metadata"}:
+        return ""
+    location = resolver.address(storage_name, directory.removesuffix("/metadata") + "/")
+    return f"; if it is dead: `{command('accept', uuid, location, by='WHO')}`"
+
+
+def _find_root(pattern: MetadataPattern, key: str) -> str:
+    """Return the directory of the repository or table of another kind."""
+    if pattern is OTHERS:
+        return next(found["root"] or "" for item in OTHER_FORMATS if item.is_table and (found := re.search(item.sign, key)) is not None)
+    found = re.search(pattern.names, key)
+    return key[: found.start()] + "/" if found is not None and found.start() else ""
+
+
 def directory_of(key: str) -> str:
     """Return the directory of a key, without a slash at its end."""
     return key.rpartition("/")[0]
-
-
-def _values(column: pa.Array) -> list[Any]:
-    return column.to_pylist()

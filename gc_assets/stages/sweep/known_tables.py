@@ -7,7 +7,9 @@ and per metadata file, never one per data file.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +20,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
-from gc_assets.state.side_tables import LOCATIONS, LOCATIONS_SIDE, VIEWS, VIEWS_SIDE
+from gc_assets.state.side_tables import LOCATIONS, LOCATIONS_SIDE, SOURCES, SOURCES_SIDE, VIEWS, VIEWS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 
 
@@ -38,8 +40,9 @@ class KnownTable:
     dropped: bool = False
 
 
+_URN: Final = "urn:uuid:"
 # An unreadable table does not indicate another catalog.
-_NEVER_NEWER = KnownTable(2**63 - 1)
+NEVER_NEWER: Final = KnownTable(2**63 - 1)
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
@@ -64,14 +67,44 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
         item for lake in context.config.lakes for item in context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary).unreadable
     ]
     views = _views(context)
-    return of_servers | views | of_catalogs | {item.table_uuid: _NEVER_NEWER for item in unreadable if item.table_uuid is not None}
+    return of_servers | views | of_catalogs | {item.table_uuid: NEVER_NEWER for item in unreadable if item.table_uuid is not None}
+
+
+def find_metadata(context: RunContext, uuids: Collection[str]) -> dict[str, list[str]]:
+    """Return the addresses of the metadata files that configured catalogs name for tables.
+
+    For a server, these are the files that any commit put, the newest first.
+    """
+    found: dict[str, list[str]] = {}
+    for lake in context.config.lakes:
+        if context.kind(lake.name).has_live_contents:
+            pairs = _metadata_of_server(context, lake.name, uuids)
+        else:
+            paths = context.table(LAKE_REFS, lake.name).paths(SOURCES_SIDE)
+            sources = read_parts(context.state.files, paths, SOURCES, ["table_uuid", "address"])
+            mine = sources.filter(pc.is_in(sources.column("table_uuid"), pa.array(sorted(uuids), pa.string())))
+            pairs = zip(mine.column("table_uuid").to_pylist(), mine.column("address").to_pylist(), strict=True)
+        for uuid, address in pairs:
+            found.setdefault(uuid, []).append(address)
+    return {uuid: list(dict.fromkeys(addresses)) for uuid, addresses in found.items()}
+
+
+def _metadata_of_server(context: RunContext, lake_name: str, uuids: Collection[str]) -> Iterator[tuple[str, str]]:
+    places, commits = _read_places(context, lake_name), _read_puts(context, lake_name)
+    wanted = pa.array([f"{_URN}{uuid}" for uuid in sorted(uuids)], pa.string())
+    rows = places.filter(pc.and_(pc.equal(places.column("kind"), Kind.TABLE_UUID), pc.is_in(places.column("address"), wanted)))
+    newest = commits.group_by("address").aggregate([("at", "max")])
+    at = newest.column("at_max").take(pc.index_in(rows.column("container"), newest.column("address")))
+    rows = rows.append_column("at", at).filter(pc.is_valid(at)).sort_by([("at", "descending"), ("container", "descending")])
+    for uuid, address in zip(rows.column("address").to_pylist(), rows.column("container").to_pylist(), strict=True):
+        yield uuid.removeprefix(_URN), address
 
 
 def _views(context: RunContext) -> dict[str, KnownTable]:
     """Return the views of all catalogs, with the time of their newest version."""
     paths = [path for lake in context.config.lakes for path in context.table(LAKE_REFS, lake.name).paths(VIEWS_SIDE)]
     rows = read_parts(context.state.files, paths, VIEWS).to_pylist()
-    return {row["uuid"]: _NEVER_NEWER if row["newest"] is None else KnownTable(row["newest"]) for row in rows}
+    return {row["uuid"]: NEVER_NEWER if row["newest"] is None else KnownTable(row["newest"]) for row in rows}
 
 
 def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
@@ -85,44 +118,50 @@ def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
 
 
 def _of_server(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
-    graph = context.table(COMMIT_GRAPH, lake_name)
     contents = context.table(LIVE_CONTENTS, lake_name)
     rows = read_rows(context.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
-    return newest_commit_times(
-        read_parts(
-            context.state.files,
-            context.state.paths(find_segments(context, lake_name), LOCATIONS_SIDE),
-            LOCATIONS,
-            ["container", "address", "kind"],
-        ),
-        read_rows(context.state, COMMIT_GRAPH, graph, columns=["committed_at", "content_roots"]),
-        rows.column("metadata_location").filter(rows.column("on_branch")),
-    )
+    on_branches = rows.column("metadata_location").filter(rows.column("on_branch"))
+    return newest_commit_times(_read_places(context, lake_name), _read_commits(context, lake_name), on_branches)
+
+
+def _read_places(context: RunContext, lake_name: str) -> pa.Table:
+    paths = context.state.paths(find_segments(context, lake_name), LOCATIONS_SIDE)
+    return read_parts(context.state.files, paths, LOCATIONS, ["container", "address", "kind"])
+
+
+def _read_commits(context: RunContext, lake_name: str) -> pa.Table:
+    return read_rows(context.state, COMMIT_GRAPH, context.table(COMMIT_GRAPH, lake_name), columns=["committed_at", "content_roots"])
+
+
+def _read_puts(context: RunContext, lake_name: str) -> pa.Table:
+    return _list_puts(_read_commits(context, lake_name))
+
+
+def _list_puts(commits: pa.Table) -> pa.Table:
+    """Return the metadata files that commits put, with the times (columns address and at)."""
+    lists = commits.column("content_roots").combine_chunks()
+    at = _milliseconds(commits.column("committed_at").combine_chunks())
+    return pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), "at": at.take(pc.list_parent_indices(lists))})
 
 
 def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, KnownTable]:
     """Return for each table the time of the newest commit that put a metadata file of it, or 0.
 
-    A table that is visible on a branch gets the time of the newest commit of all tables. Newer
-    metadata of it that no commit names may come from a dropped branch, which leaves no other trace.
-    It does not indicate another catalog.
+    Newer metadata that no commit names was written through another catalog, or on a branch that was
+    dropped before a run read it.
 
     Args:
         places: Rows of the side table `LOCATIONS`: container, address and kind.
         commits: Commits with the columns committed_at and content_roots.
         on_branches: Addresses of the metadata files that branches show.
     """
-    lists = commits.column("content_roots").combine_chunks()
-    at = _milliseconds(commits.column("committed_at").combine_chunks())
-    puts = pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), "at": at.take(pc.list_parent_indices(lists))})
-    newest = puts.group_by("address").aggregate([("at", "max")])
+    newest = _list_puts(commits).group_by("address").aggregate([("at", "max")])
     uuids = places.filter(pc.equal(places.column("kind"), Kind.TABLE_UUID))
     in_use = pc.is_in(uuids.column("container"), pc.unique(on_branches))
     by_put = newest.column("at_max").take(pc.index_in(uuids.column("container"), newest.column("address")))
-    known = pc.coalesce(pc.if_else(in_use, pc.max(at), by_put), pa.scalar(0, pa.int64()))
-    rows = pa.table({"uuid": uuids.column("address"), "newest": known, "in_use": in_use})
+    rows = pa.table({"uuid": uuids.column("address"), "newest": pc.coalesce(by_put, pa.scalar(0, pa.int64())), "in_use": in_use})
     tables = rows.group_by("uuid").aggregate([("newest", "max"), ("in_use", "any")])
-    return {row["uuid"].removeprefix("urn:uuid:"): KnownTable(row["newest_max"], row["in_use_any"]) for row in tables.to_pylist()}
+    return {row["uuid"].removeprefix(_URN): KnownTable(row["newest_max"], row["in_use_any"]) for row in tables.to_pylist()}
 
 
 def _milliseconds(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

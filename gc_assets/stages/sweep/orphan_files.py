@@ -444,6 +444,7 @@ def _summarize(
         live_unlisted_count=checks.unlisted.files,
         foreign_metadata=tuple(checks.foreign.messages[:MAX_SAMPLES]),
         foreign_metadata_count=len(checks.foreign.messages),
+        foreign_metadata_lakes=tuple(sorted(checks.foreign.lakes)),
         junk=tuple(f"{key}: {reason}" for key, reason in checks.foreign.junk.items())[:MAX_SAMPLES],
         junk_count=len(checks.foreign.junk),
         behind_links=tuple(checks.behind_links[:MAX_SAMPLES]),

@@ -104,14 +104,16 @@ class Probe:
             unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
             datasets.write(find_datasets(rest.column("key")))
             owned = owned.filter(pc.is_valid(owned.column("lake")))
-            if self.protected is not None:
-                is_protected = pc.match_substring_regex(owned.column("key"), self.protected)
-                count(PROTECTED, owned.filter(is_protected))
-                owned = owned.filter(pc.invert(is_protected))
+            # Before `protect`: data files of a foreign table may be candidates although its metadata
+            # is protected.
             is_suspect = pc.match_substring_regex(owned.column("key"), self.suspect)
             if self.claims.names:  # metadata in a claim on metadata is that of the lake
                 is_suspect = pc.and_not(is_suspect, self.claims.is_by_name(owned.column("key")))
             suspects.write(owned.filter(is_suspect).select(CANDIDATES.names))
+            if self.protected is not None:
+                is_protected = pc.match_substring_regex(owned.column("key"), self.protected)
+                count(PROTECTED, owned.filter(is_protected))
+                owned = owned.filter(pc.invert(is_protected))
             old = self.ages.is_old(owned)
             count(YOUNG, owned.filter(pc.invert(old)))
             candidates = owned.filter(old)

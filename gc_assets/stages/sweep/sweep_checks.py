@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,8 +38,10 @@ from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, SPLIT_SUSPECTS, DroppedTables, SuspectSplit, add_dropped
 from gc_assets.stages.sweep.exact_comparison import find_twins
-from gc_assets.stages.sweep.foreign_metadata import directory_of, foreign_metadata, metadata_patterns
-from gc_assets.stages.sweep.known_tables import known_tables
+from gc_assets.stages.sweep.foreign_files import protected_keys
+from gc_assets.stages.sweep.foreign_metadata import FOREIGN, directory_of, foreign_metadata, metadata_patterns
+from gc_assets.stages.sweep.known_tables import NEVER_NEWER, known_tables
+from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -287,6 +289,7 @@ class ForeignMetadata:
     messages: list[str]
     junk: dict[str, str]
     dropped: dict[str, str] = field(default_factory=dict[str, str])
+    lakes: frozenset[str] = frozenset()
 
     def protected_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of possible tables around junk, whose files are not deleted."""
@@ -323,19 +326,28 @@ def find_foreign_metadata(
     known, dead = add_dropped(known_tables(context), dropped), dead_tables(context, storage_name)
     settings = {lake.name: lake.collects_failed_creations for lake in context.config.lakes}
     own = [(directory, settings[lake]) for lake in settings for directory in _metadata_directories(context, storage_name, lake)]
-    waiting: dict[str, str] = {}
+    protected, waiting = protected_keys(context, storage_name), dict[str, str]()
+    arguments = storage_name, context.resolver(), context.objects(), known, dead
+    unreadable = {uuid for uuid, item in known.items() if item == NEVER_NEWER}
+    former = {item.table.table_uuid: [item.table.metadata_location] for item in dropped.tables if item.table.metadata_location is not None}
+
+    def find(suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
+        rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected), FOREIGN).to_pylist()
+        reasons = find_foreign_lineages(context, storage_name, (row for row in rows if row["reason"] is None), former, unreadable)
+        found: list[Mapping[str, Any]] = [{**row, "reason": row["reason"] or reasons.get(row["key"])} for row in rows]
+        return sorted((row for row in found if row["reason"] is not None), key=lambda row: str(row["key"]))[:MAX_NAMED]
+
     if dropped.claims:
         split = map_arrow(frame, SuspectSplit(dropped.prefixes), SPLIT_SUSPECTS)
         inside, frame = split.filter("dropped_prefix is not null"), split.filter("dropped_prefix is null")
-        former = [(directory, settings.get(lake)) for lake, directory in dropped.metadata_directories(context, storage_name)]
-        directories = _merge_settings([*own, *former])
-        inner = foreign_metadata(inside, storage_name, context.resolver(), context.objects(), known, dead, directories)
-        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in collect(inner.limit(MAX_NAMED))], MAX_NAMED)
-    found = foreign_metadata(frame, storage_name, context.resolver(), context.objects(), known, dead, _merge_settings(own))
-    rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
+        of_dropped = [(directory, settings.get(lake)) for lake, directory in dropped.metadata_directories(context, storage_name)]
+        inner = find(inside, _merge_settings([*own, *of_dropped]))
+        waiting = dropped.explain_foreign([(row["key"], row["reason"]) for row in inner], MAX_NAMED)
+    rows = find(frame, _merge_settings(own))
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
-    messages = [f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk]
-    return ForeignMetadata(messages, junk, waiting)
+    foreign = [row for row in rows if row["key"] not in junk]
+    messages = [f"{row['key']}: {row['reason']}" for row in foreign]
+    return ForeignMetadata(messages, junk, waiting, frozenset(row["lake"] for row in foreign))
 
 
 def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:

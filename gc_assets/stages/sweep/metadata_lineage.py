@@ -1,0 +1,308 @@
+"""Find metadata of known tables that a catalog wrote which is not configured.
+
+Each metadata file names the one that it follows. So the files of a table in its configured catalogs
+form a chain from the current one back to the first. A suspect that follows a file outside the chain
+was committed by another catalog, for example if the table is registered in a second one. A suspect
+that follows a file of the chain may be the leftover of a failed commit, and is not foreign.
+
+Metadata never changes, and is read only for tables with such suspects. The work is done in the
+driver.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.claims import find_table_prefix
+from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.core.printable import show
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kind import TableIdentity
+from gc_assets.lakes.lineage import Lineage
+from gc_assets.stages.sweep.foreign_metadata import describe_way_out, metadata_patterns
+from gc_assets.stages.sweep.known_tables import find_metadata
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE
+from gc_assets.state.summaries import LakeRefsSummary
+
+# A suspect that is younger than the freeze may follow a commit that the freeze does not contain.
+# The clocks of the host and of the store may differ by this.
+MAX_SKEW: Final = timedelta(hours=1)
+# Concurrent reads of metadata files.
+_CONCURRENT_READS: Final = 16
+
+# A file: storage and key, or "" and the address of a file outside all storages.
+File = tuple[str, str]
+ReadLineage = Callable[[str], Lineage | None]
+
+
+@dataclass(slots=True)
+class Chain:
+    """The metadata files of a table that its configured catalogs wrote.
+
+    Attributes:
+        files: The known files, including deleted ones that the others name.
+        locations: Directories of the table: its locations, and those of its metadata.
+        snapshots: Ids of the snapshots that the read files list.
+        oldest_snapshot_ms: Time of the oldest snapshot in the history of the current one.
+        begins_ms: Time since which all files are known. It is infinite if no file could be read.
+    """
+
+    files: set[File] = field(default_factory=set[File])
+    locations: set[File] = field(default_factory=set[File])
+    snapshots: set[str] = field(default_factory=set[str])
+    oldest_snapshot_ms: float | None = None
+    begins_ms: float = -math.inf
+
+    def has_all_since(self, at_ms: int | None) -> bool:
+        """Return True if all files of the table that were current at this time are known."""
+        return at_ms is not None and at_ms > self.begins_ms
+
+    def cut(self, at_ms: float) -> None:
+        """Record that files up to a time are unknown."""
+        self.begins_ms = max(at_ms, self.begins_ms)
+
+
+def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolver) -> Chain:
+    """Follow the metadata logs of a table back to its first file.
+
+    Each log names up to 100 files, so few files are read.
+
+    Args:
+        current: Addresses of files that catalogs name, the newest first.
+        read: Returns what a file records, or None if it does not exist or is damaged.
+    """
+    chain, seen = Chain(), set[File]()
+    chain.files = {identify(resolver, address) for address in current}
+    has_read = False
+    for start in current:
+        address, known_ms = start, -math.inf
+        while identify(resolver, address) not in seen:
+            seen.add(identify(resolver, address))
+            found = read(address)
+            if found is None:
+                chain.cut(known_ms)
+                break
+            has_read = True
+            if address == start:
+                _add_snapshots(chain, found)
+            chain.locations.update(identify(resolver, f"{place.rstrip('/')}/") for place in found.locations)
+            log = [identify(resolver, name) for name, _ in found.log]
+            chain.files.update(log)
+            seen.update(log[1:])
+            if not log:  # the first file, or one of a writer without logs
+                chain.cut((found.updated_ms or 0) - found.is_first)
+                break
+            address, known_ms = found.log[0]
+    if not has_read:
+        chain.cut(math.inf)
+    chain.locations.update((storage, find_table_prefix(key)) for storage, key in chain.files)
+    return chain
+
+
+def _add_snapshots(chain: Chain, found: Lineage) -> None:
+    """Add the snapshots of a current file, and the time of its head's oldest listed ancestor."""
+    by_id = {item.snapshot_id: item for item in found.snapshots}
+    chain.snapshots.update(by_id)
+    item, met = by_id.get(found.head or ""), set[str]()
+    while item is not None and item.snapshot_id not in met:
+        met.add(item.snapshot_id)
+        chain.oldest_snapshot_ms = min(item.at_ms, chain.oldest_snapshot_ms or item.at_ms)
+        item = by_id.get(item.parent_id or "")
+
+
+def identify(resolver: KeyResolver, address: str) -> File:
+    """Return the file at an address."""
+    return resolver.locate_one(address) or ("", address)
+
+
+def find_foreign_lineages(
+    context: RunContext, storage_name: str, rows: Iterable[Mapping[str, Any]], former: Mapping[str, Sequence[str]], skip: Collection[str]
+) -> dict[str, str]:
+    """Return the keys of suspects that another catalog wrote, with the reason.
+
+    Args:
+        rows: Suspects of known tables (columns `FOREIGN`, without a reason).
+        former: Addresses of the newest known metadata of dropped tables, by uuid.
+        skip: Uuids of tables that are not checked, because they cannot be read.
+    """
+    resolver = context.resolver()
+    refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
+    frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
+    suspects: dict[str, list[_Suspect]] = defaultdict(list)
+    for row in rows:
+        if row["table_uuid"] not in skip and row["last_modified"] < frozen_at - MAX_SKEW:
+            suspects[row["table_uuid"]].append(_Suspect.of(row, storage_name, resolver))
+    if not suspects:
+        return {}
+    named = _CurrentFiles.read(context)
+    unclear = {uuid: found for uuid, items in suspects.items() if (found := [item for item in items if not named.explains(item, uuid)])}
+    if not unclear:
+        return {}
+    current = find_metadata(context, unclear.keys())
+    starts = {uuid: [*current.get(uuid, ()), *former.get(uuid, ())] for uuid in unclear}
+    read = _Reader(context)
+    with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+        chains = dict(zip(unclear, pool.map(lambda uuid: follow_chain(starts[uuid], read, resolver), unclear), strict=True))
+    foreign = {
+        uuid: found
+        for uuid, items in unclear.items()
+        if starts[uuid] and (found := [item for item in items if item.is_outside(chains[uuid], named.locations.get(uuid, frozenset()))])
+    }
+    if foreign:
+        seen = _find_seen(context, {file for items in foreign.values() for item in items for file in item.files}, resolver)
+        foreign = {uuid: found for uuid, items in foreign.items() if (found := [item for item in items if seen.isdisjoint(item.files)])}
+    return {
+        item.key: reason
+        for uuid, items in foreign.items()
+        for reason in [_describe(context, min(items, key=lambda item: item.key), uuid, starts[uuid][0])]
+        for item in items
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """Metadata of a known table that no configured catalog names now."""
+
+    key: str
+    file: File
+    location: File
+    previous: File | None
+    previous_ms: int | None
+    in_own_location: bool
+    head: str | None
+    parent: str | None
+    parent_ms: int | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], storage_name: str, resolver: KeyResolver) -> _Suspect:
+        key, previous = row["key"], row["previous"]
+        return cls(
+            key,
+            (storage_name, key),
+            (storage_name, find_table_prefix(key)),
+            None if previous is None else identify(resolver, previous),
+            row["previous_ms"],
+            row["in_own_location"],
+            row["head"],
+            row["parent"],
+            row["parent_ms"],
+        )
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return (self.file,) if self.previous is None else (self.file, self.previous)
+
+    def is_outside(self, chain: Chain, locations: Collection[File]) -> bool:
+        """Return True if another catalog wrote the file.
+
+        Args:
+            chain: The files of the configured catalogs.
+            locations: The locations that the configured catalogs claim for the table.
+        """
+        if self.file in chain.files:
+            return False
+        if self.in_own_location and chain.locations and self.location not in chain.locations and self.location not in locations:
+            return True
+        if self.previous is not None:
+            return self.previous not in chain.files and chain.has_all_since(self.previous_ms)
+        # Some writers keep no log. One unknown snapshot may be a failed commit.
+        if self.parent is None or self.parent_ms is None or chain.oldest_snapshot_ms is None:
+            return False
+        is_unknown = self.head not in chain.snapshots and self.parent not in chain.snapshots
+        return is_unknown and self.parent_ms > chain.oldest_snapshot_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _CurrentFiles:
+    """Metadata files that the freeze names, and the locations of tables by uuid."""
+
+    files: frozenset[File]
+    locations: Mapping[str, frozenset[File]]
+
+    @classmethod
+    def read(cls, context: RunContext) -> _CurrentFiles:
+        kinds = pa.array(sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns()))), pa.string())
+        files, locations = set[File](), dict[str, set[File]]()
+        for lake in context.config.lakes:
+            refs, live = context.table(LAKE_REFS, lake.name), context.table(LIVE_FILES, lake.name)
+            rows = read_parts(context.state.files, refs.paths(PINNED_SIDE), PINNED, ["storage", "key", "kind"])
+            rows = rows.filter(pc.and_(pc.is_in(rows.column("kind"), kinds), pc.is_valid(rows.column("key"))))
+            files.update(zip(rows.column("storage").to_pylist(), rows.column("key").to_pylist(), strict=True))
+            for table in (refs, live):
+                for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
+                    uuid = row["location_of"] or row["table_uuid"]
+                    if uuid is not None and row["storage"] is not None:
+                        locations.setdefault(uuid.removeprefix("urn:uuid:"), set()).add((row["storage"], row["key"]))
+        return cls(frozenset(files), {uuid: frozenset(found) for uuid, found in locations.items()})
+
+    def explains(self, suspect: _Suspect, uuid: str) -> bool:
+        """Return True if nothing else has to be read: the suspect follows a current file in a
+        location of its table, or has nothing to compare.
+        """
+        if suspect.in_own_location and suspect.location not in self.locations.get(uuid, ()):
+            return False
+        return suspect.parent is None if suspect.previous is None else suspect.previous in self.files
+
+
+class _Reader:
+    """Read what a metadata file records. Returns None if it does not exist or is damaged."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._objects = context.objects()
+        self._classify = [pattern.classify for pattern in metadata_patterns() if pattern.file_kinds and pattern.classify is not None]
+
+    def __call__(self, address: str) -> Lineage | None:
+        try:
+            raw = self._objects.read(address)
+            found = [classify(raw) for classify in self._classify]
+        except Exception:  # noqa: BLE001 - any other program may have written this object
+            return None
+        return next((item.lineage for item in found if isinstance(item, TableIdentity)), None)
+
+
+def _find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> set[File]:
+    """Return the files that an earlier run found in a configured catalog.
+
+    A table may have been registered again with older metadata.
+    """
+    found = set[File]()
+    for lake in context.config.lakes:
+        for past in reversed(context.state.history(lake.name, LAKE_REFS.name)):
+            if wanted <= found:
+                return found
+            refs = context.state.open(past)
+            rows = read_parts(context.state.files, refs.paths(PINNED_SIDE), PINNED, ["storage", "key"])
+            keys = pa.array([key for _, key in wanted], pa.string())
+            rows = rows.filter(pc.is_in(rows.column("key"), keys))
+            found.update(file for row in rows.to_pylist() if (file := (row["storage"], row["key"])) in wanted)
+            sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["address"])
+            found.update(_identify_all(sources.column("address").to_pylist(), wanted, resolver))
+    return found
+
+
+def _identify_all(addresses: Iterable[str], wanted: Collection[File], resolver: KeyResolver) -> Iterator[File]:
+    names = {key.rpartition("/")[2] for _, key in wanted}
+    yield from (file for item in addresses if item.rpartition("/")[2] in names and (file := identify(resolver, item)) in wanted)
+
+
+def _describe(context: RunContext, item: _Suspect, uuid: str, current: str) -> str:
+    """Return the reason. It is the same for all files of a table, so that the gate names it once."""
+    (storage_name, key), resolver = item.file, context.resolver()
+    follows = "" if item.previous is None else f" follows {show(item.previous[1].rpartition('/')[2])}, which"
+    has_branches = any(context.kind(lake.name).has_live_contents for lake in context.config.lakes)
+    return (
+        f"table {show(uuid)}, which another catalog{', or a deleted branch,' if has_branches else ''} writes too: "
+        f"{show(key.rpartition('/')[2])}{follows} is not in the history of {show(current.rpartition('/')[2])}, the file in the configured "
+        f"catalog; add the other catalog to lakes.yaml{describe_way_out(resolver, storage_name, key, uuid)}"
+    )

@@ -1,0 +1,198 @@
+"""Metadata of a known table that another catalog wrote refuses the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.lakes.lineage import Lineage, ListedSnapshot
+from gc_assets.stages.records.dead_tables import accept_dead_table
+from gc_assets.stages.sweep.metadata_lineage import Chain, follow_chain
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+ALL = {"gates": {"max_delete_share": 1.0, "max_live_drop": 1.0}}
+
+
+def file(number: int) -> str:
+    return f"file:///t/metadata/{number}.metadata.json"
+
+
+def entry(number: int, *log: int) -> Lineage:
+    """A metadata file whose time is its number."""
+    return Lineage(("file:///t",), tuple((file(item), item) for item in log), number)
+
+
+def chain_of(files: Mapping[int, Lineage], *current: int) -> Chain:
+    by_address = {file(number): item for number, item in files.items()}
+    return follow_chain([file(number) for number in current], by_address.get, KeyResolver([]))
+
+
+def numbers(chain: Chain) -> set[int]:
+    return {int(address.rpartition("/")[2].partition(".")[0]) for _, address in chain.files}
+
+
+def test_chain_continues_in_the_log_of_its_oldest_file() -> None:
+    chain = chain_of({9: entry(9, 7, 8), 7: entry(7, 5, 6), 5: entry(5)}, 9)
+    assert numbers(chain) == {5, 6, 7, 8, 9}
+    assert chain.has_all_since(5)
+
+
+def test_chain_is_known_since_the_oldest_file_that_a_log_names() -> None:
+    chain = chain_of({9: entry(9, 7, 8)}, 9)
+    assert numbers(chain) == {7, 8, 9}
+    assert not chain.has_all_since(7)
+    assert chain.has_all_since(8)
+
+
+def test_chain_with_a_file_of_a_writer_without_logs_is_unknown_before_it() -> None:
+    snapshots = (ListedSnapshot("1", None, 1), ListedSnapshot("2", "1", 2))
+    chain = chain_of({9: entry(9, 8), 8: Lineage(("file:///t",), (), 8, snapshots)}, 9)
+    assert not chain.has_all_since(8)
+    assert chain.has_all_since(9)
+
+
+def test_chain_without_a_readable_file_is_unknown() -> None:
+    assert not chain_of({}, 9).has_all_since(100)
+
+
+def test_chains_of_several_catalogs_are_joined() -> None:
+    chain = chain_of({9: entry(9, 2, 3), 8: entry(8, 3, 4), 2: entry(2, 1), 3: entry(3, 1, 2), 1: entry(1)}, 9, 8)
+    assert numbers(chain) == {1, 2, 3, 4, 8, 9}
+
+
+class Tables:
+    """A table of a configured catalog, with a second catalog in the same warehouse."""
+
+    def __init__(self, spark: SparkSession, path: Path, **properties: str) -> None:
+        self.house = Lakehouse(spark, path, settings=ALL)
+        self.lake = LakeBuilder(self.house.root)
+        self.table = self.lake.table("db.t", days_ago(60), properties=properties)
+        self.table.append(days_ago(50))
+        self.table.append(days_ago(45))
+        self.lake.table("db.other", days_ago(60)).append(days_ago(45))
+        self.house.lakes = [self.lake.config("sales")]
+
+    def register(self) -> TableBuilder:
+        """Register the table in the second catalog."""
+        other = LakeBuilder(self.house.root, catalog_name="second", catalog_file="second.db")
+        other.catalog.create_namespace("db")
+        return other.register("db.t", self.table.metadata_location)
+
+    def commit(self, table: TableBuilder, *days: float) -> None:
+        table.lake._dated = table.lake.files()  # files of the other catalog keep their times
+        for day in days:
+            table.append(days_ago(day))
+
+    def message(self) -> str:
+        """Run all stages and return the message of the failed gate, or "" if all passed."""
+        header = self.house.plan()
+        assert self.house.failed_gates(header) <= {"foreign_metadata"}
+        return next((gate.message for gate in header.failed_gates), "")
+
+
+@pytest.mark.spark
+def test_table_that_a_second_catalog_wrote_earlier_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    tables = Tables(spark, tmp_path)
+    second = tables.register()
+    tables.commit(second, 40, 35)
+    tables.commit(tables.table, 30)
+    message = tables.message()
+    assert Path(second.metadata_location).name in message
+    assert Path(tables.table.metadata_location).name in message
+    assert f"gc-assets accept {second.uuid} file://{tables.house.warehouse}/db/t/" in message
+
+
+@pytest.mark.spark
+def test_second_catalog_whose_metadata_is_all_young_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream with `delete-after-commit` has no other metadata, but data that is older."""
+    settings = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    tables = Tables(spark, tmp_path, **settings)
+    second = tables.register()
+    tables.commit(second, 20)
+    tables.commit(tables.table, 18)
+    tables.commit(second, 15, 10, 5, 2, 1)
+    assert f"table {second.uuid}, which another catalog writes too" in tables.message()
+
+
+@pytest.mark.spark
+def test_accepted_table_of_a_second_catalog_is_collected_until_it_is_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    tables = Tables(spark, tmp_path)
+    house, second = tables.house, tables.register()
+    tables.commit(second, 40, 35)
+    tables.commit(tables.table, 30)
+    accept_dead_table(house.config, house.clock, second.uuid, f"file://{house.warehouse}/db/t/", "ada")
+    assert not tables.message()
+    assert {house.key(path) for path in second.data_files() - tables.table.data_files()} <= set(house.planned_actions())
+    house.now += timedelta(days=5)
+    tables.commit(second, -1, -1)
+    assert second.uuid in tables.message()
+
+
+@pytest.mark.spark
+def test_copy_of_a_table_in_a_directory_of_its_location_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's rewrite_table_path makes a copy with the same uuid and other addresses."""
+    tables = Tables(spark, tmp_path)
+    place = tables.house.warehouse / "db/t/backup"
+    other = LakeBuilder(tables.house.root, catalog_name="backup", catalog_file="backup.db")
+    copy = other.table("db.t", days_ago(44), location=f"file://{place}")
+    copy.append(days_ago(43))
+    for path in (place / "metadata").glob("*.json"):
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "table-uuid": tables.table.uuid}))
+        os.utime(path, (days_ago(43).timestamp(),) * 2)
+    tables.commit(tables.table, 30)
+    assert f"gc-assets accept {tables.table.uuid} file://{place}/" in tables.message()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("deletes", ["true", "false"])
+def test_long_history_of_one_catalog_passes(spark: SparkSession, tmp_path: Path, deletes: str) -> None:
+    settings = {"write.metadata.delete-after-commit.enabled": deletes, "write.metadata.previous-versions-max": "2"}
+    tables = Tables(spark, tmp_path, **settings)
+    tables.commit(tables.table, 40, 39, 38, 37, 36, 35)
+    tables.table.leftovers(days_ago(35), 2)
+    assert not tables.message()
+    if deletes == "false":
+        assert any(key.endswith(".metadata.json") for key in tables.house.planned_actions())
+
+
+@pytest.mark.spark
+def test_old_metadata_of_one_catalog_passes_after_older_metadata_was_deleted(spark: SparkSession, tmp_path: Path) -> None:
+    tables = Tables(spark, tmp_path, **{"write.metadata.previous-versions-max": "2"})
+    tables.commit(tables.table, 40, 39, 38, 37)
+    assert not tables.message()
+    tables.house.approve_and_apply(tables.house.plan())
+    tables.commit(tables.table, 30, 29, 28)
+    tables.house.now += timedelta(days=1)
+    assert not tables.message()
+
+
+@pytest.mark.spark
+def test_failed_commit_passes(spark: SparkSession, tmp_path: Path) -> None:
+    """One commit on a file of the configured catalog may be that of a writer that crashed."""
+    tables = Tables(spark, tmp_path)
+    tables.commit(tables.register(), 40)
+    tables.commit(tables.table, 30)
+    assert not tables.message()
+
+
+@pytest.mark.spark
+def test_table_that_was_registered_again_with_older_metadata_passes_if_a_run_saw_the_newer(spark: SparkSession, tmp_path: Path) -> None:
+    tables = Tables(spark, tmp_path)
+    older = tables.table.metadata_location
+    tables.commit(tables.table, 40, 39, 38)
+    assert not tables.message()
+    catalog: SqlCatalog = tables.lake.catalog
+    catalog.drop_table("db.t")
+    catalog.register_table("db.t", older)
+    tables.commit(tables.table, 20)
+    tables.house.now += timedelta(days=1)
+    assert not tables.message()
