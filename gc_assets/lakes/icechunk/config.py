@@ -17,6 +17,7 @@ from gc_assets.core.units import Cutoff, parse_cutoff
 
 # Snapshots that no ref reaches can be recovered for a week. A longer grace period also keeps them.
 _DANGLING: Final = Cutoff(max_age=timedelta(days=7))
+_OBJECT_ID: Final = "^[0-9A-HJKMNP-TV-Z]{20}$"
 _OVERWRITTEN: Final = Cutoff(max_age=timedelta(days=30))
 
 
@@ -60,6 +61,9 @@ class IcechunkLakeConfig(LakeConfig):
     location: str
     retention: IcechunkRetention = Field(default_factory=lambda: IcechunkRetention())
     expiry: IcechunkExpiry = Field(default_factory=lambda: IcechunkExpiry())
+    lost_snapshots: tuple[Annotated[str, Field(pattern=_OBJECT_ID)], ...] = Field(
+        default=(), description="Snapshots whose objects are lost permanently (spec version 1). The snapshots before them need not be kept."
+    )
 
     def with_retention(self, keep: str) -> IcechunkLakeConfig:
         return self.model_copy(update={"retention": self.retention.with_default(keep)})

@@ -25,10 +25,16 @@ from gc_assets.lakes.protocol import ContentRoot
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A copy of `repo`. `written_us` is the later one of the times in its name and in the storage."""
+    """A copy of `repo`.
+
+    Attributes:
+        made_us: The time in its name.
+        written_us: The later one of this time and the storage time.
+    """
 
     name: str
     size_bytes: int
+    made_us: int
     written_us: int
 
 
@@ -59,7 +65,7 @@ def find_needed_backups(lake: str, objects: Objects, repository: str, info: Repo
     """
     listed = _list_folder(lake, objects, repository)
     backups = {
-        name: Backup(name, size, max(time, micros(modified)))
+        name: Backup(name, size, time, max(time, micros(modified)))
         for name, (size, modified) in listed.items()
         if (time := backup_time_us(name)) is not None
     }
@@ -103,7 +109,8 @@ class _OperationsLog:
         """Add the copies with earlier parts of the log to `needed`.
 
         If one of them is damaged, the earlier parts are unknown, and all copies are added. If one is
-        missing, the library cannot read the earlier parts either.
+        missing, the earlier parts are in copies that were made before it, so all of these are added:
+        the library reads them again when the missing one is restored.
 
         Returns:
             The reason why the log could not be followed to its start, or None.
@@ -116,7 +123,9 @@ class _OperationsLog:
             try:
                 name = _parse_continuation(address, self.objects.read(address))
             except FileNotFoundError:
-                return f"{address} is missing"
+                made_us = backup_time_us(name)
+                needed.update(other for other, item in self.backups.items() if made_us is None or item.made_us <= made_us)
+                return f"{address} is missing, so the copies before it are kept; restore it, or delete them if the log is not needed"
             except (OSError, FormatError) as error:
                 needed.update(self.backups)
                 return f"{address} cannot be read, so all copies of `repo` are kept ({error})"

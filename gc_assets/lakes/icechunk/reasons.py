@@ -37,7 +37,7 @@ class Reasons:
         if index in self._heads and id(self._heads[index]) not in self._deleted:
             return f"kept: head of {self._heads[index].label}"
         if history.first[index] == NO_PARENT:
-            return f"kept: a snapshot of the history of {walk.pointer.label} is missing, so nothing of it expires"
+            return f"kept: a snapshot of the history of {walk.pointer.label} is lost, so nothing of it expires"
         keeper = self._expiration.keepers.get(index)
         if keeper is not None:
             return _kept_by_rule(history, keeper.pointer, index)

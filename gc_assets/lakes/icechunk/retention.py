@@ -37,11 +37,12 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
     Raises:
         LakeUnreadable: If the head of a ref is not among the commits, or a damaged snapshot is
-            reachable or protected.
+            reachable or protected, or the history of a ref is incomplete.
     """
     graph, settings = read_graph(refs, commits, as_of, config), RepositorySettings.of(refs.sources)
     if settings.availability != ONLINE:
         return _retain_all(refs.lake, graph, f"kept: the repository is {settings.availability}, so nothing of it is collected")
+    _refuse_incomplete(refs.lake, graph, config)
     ambiguous = shared_names(graph.pointers)
     fixed = _find_fixed(graph, ambiguous, settings)
     protecting = [pointer for pointer in (*graph.pointers, *graph.renamed) if _is_protecting(graph, pointer, config, fixed)]
@@ -120,6 +121,9 @@ def _find_protected(
         as_of: Time from which ages are counted.
     """
     protected = dict.fromkeys(graph.history.forest.cyclic, "kept: its parents form a cycle, so its history is unknown")
+    if any(index in expiration.reached for index in graph.history.forest.cyclic):
+        reason = "kept: the history of a ref ends in a cycle of parents, so it may be an ancestor"
+        protected |= dict.fromkeys(unreached - protected.keys(), reason)
     moment = moment_micros(cutoff.moment(as_of))
     young: list[tuple[int, str]] = []
     for index, stamp in enumerate(graph.history.stamps):
@@ -175,6 +179,22 @@ def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
             cut_off.add(index)
             index = parent[index]
     return cut_off - graph.entries.keys()
+
+
+def _refuse_incomplete(lake: str, graph: Graph, config: IcechunkLakeConfig) -> None:
+    """Raise `LakeUnreadable` if a ref reaches a snapshot whose parent is missing.
+
+    Only the missing object names its own parent and manifests. Without them, the snapshots before it
+    look like dangling ones, and its files like garbage.
+    """
+    for index, parent in graph.missing_parent.items():
+        if graph.reach[index].count and parent not in config.lost_snapshots:
+            ref = graph.reach[index].names[0]
+            raise LakeUnreadable(
+                f"lake {lake}: snapshot {graph.ids[index]} in the history of {ref} has the parent {parent}, which is not in "
+                "snapshots/, so the snapshots before it are unknown; restore it (with `gc-assets restore` if a plan quarantined it, "
+                f"otherwise from a backup), or, if it is lost permanently, add {parent} to lost_snapshots of the lake"
+            )
 
 
 def _refuse_unreadable(lake: str, graph: Graph, protected: Mapping[int, str]) -> None:
@@ -277,8 +297,12 @@ def _build_notes(
         if graph.reach[index].count:
             yield (
                 f"lake {lake}: snapshot {graph.ids[index]} in the history of {graph.reach[index].names[0]} has the parent {parent}, "
-                "which is not in snapshots/; nothing of that history expires until it is restored"
+                "which is not in snapshots/. lost_snapshots accepts this, so the snapshots before it are dangling, and nothing of that "
+                "history expires"
             )
+    for snapshot in config.lost_snapshots:
+        if snapshot in graph.history.forest.position:
+            yield f"lake {lake}: snapshot {snapshot} in lost_snapshots exists again; remove it from lost_snapshots"
     if graph.history.forest.cyclic:
         yield f"lake {lake}: the parents of {len(graph.history.forest.cyclic):,} snapshots form a cycle; they are kept"
     for pointer in expiration.skewed:

@@ -328,11 +328,21 @@ def test_commits_refuse_snapshot_with_another_id(built: RepositoryBuilder):
         commits_of(lake, lake.freeze(AS_OF))
 
 
-def test_missing_ancestor_keeps_the_history_and_is_noted(built: RepositoryBuilder):
+def test_retain_refuses_history_with_missing_snapshot(built: RepositoryBuilder):
+    """The snapshots before it would look like dangling ones."""
+    _, _, third, _ = (info.id for info in built.reopen().ancestry(branch="main"))
+    built.snapshot_file(third).unlink()
+    with pytest.raises(LakeUnreadable, match=f"in the history of develop has the parent {third}, which is not in snapshots/"):
+        retention_of(lake_at(built.path), AS_OF)
+
+
+def test_history_before_an_accepted_loss_is_dangling_and_noted(built: RepositoryBuilder):
     ids: Iterator[str] = (info.id for info in built.reopen().ancestry(branch="main"))
     _, _, third, _ = ids
     built.snapshot_file(third).unlink()
-    retention = retention_of(lake_at(built.path, {"default": {"max_age": "1h"}}), AS_OF)
+    lake = lake_at(built.path, {"default": {"max_age": "1h"}})
+    lake._config = lake._config.model_copy(update={"lost_snapshots": (third,)})
+    retention = retention_of(lake, AS_OF)
     assert third not in states(retention)
     assert sorted(states(retention).values()) == ["dangling", "retained", "retained"], "the first snapshot is cut off"
     assert retention.expiry.num_rows == 0

@@ -235,6 +235,13 @@ def test_cycle_of_parents_is_kept_and_noted():
     assert any("cycle" in note for note in retention.notes)
 
 
+def test_snapshots_next_to_a_reached_cycle_are_kept():
+    """One of the parents is wrong, so any of them may be an ancestor."""
+    commits = history(("r", None, 1), ("a", "b", 2), ("b", "a", 3), ("d", "b", 5), ("x", "r", 4))
+    assert set(states(decide(commits, {"main": "d"})).values()) == {"retained"}
+    assert in_state(decide(commits, {"main": "x"}), "dangling") == {"d"}, "no ref reaches the cycle"
+
+
 def test_dangling_snapshot_without_parent_is_dangling():
     commits = [*LINE, *history(("x", "gone", 4))]
     retention = decide(commits, {"main": "e"})

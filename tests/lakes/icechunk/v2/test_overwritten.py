@@ -134,6 +134,17 @@ def test_missing_copy_in_the_log_is_reported(built: RepositoryBuilder):
     assert f"{gone.name} is missing" in notes(built, as_of)
 
 
+def test_missing_copy_in_the_log_keeps_the_copies_before_it(built: RepositoryBuilder):
+    """After the copy is restored, `ops_log()` of the library reads them again."""
+    as_of = later(built)
+    before = list_kept(built, as_of)
+    gone = built.path / "overwritten" / min(before - newest_backups(built))
+    gone.unlink()
+    assert list_kept(built, as_of) >= before - {gone.name}
+    assert list_kept(built, as_of) == {path.name for path in copies(built) if path.name > gone.name} | newest_backups(built)
+    assert "so the copies before it are kept" in notes(built, as_of)
+
+
 def test_log_is_not_read_if_all_copies_are_young(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch):
     names = {path.name for path in copies(built)}
     read = EditableLocalObjects.read
