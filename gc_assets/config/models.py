@@ -407,6 +407,11 @@ class LakeConfig(_RecordOwner):
         return True
 
     @property
+    def collects_metadata(self) -> bool:
+        """True if plans may contain metadata that no commit names."""
+        return False
+
+    @property
     def has_lifecycle(self) -> bool:
         """True if path rules release files kept by commits (`lifecycle_objects`)."""
         return False

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,14 @@ def test_plan_apply_restore_and_purge(built: tuple[Setup, RepositoryBuilder]) ->
     assert not unused & {path.name for path in house.warehouse.rglob("*")}
 
 
+def test_explain_names_the_expired_commit_that_needs_a_range(built: tuple[Setup, RepositoryBuilder]) -> None:
+    setup, builder = built
+    setup.house.plan()
+    assert "main-2" in setup.house.commits("expired", "ml")
+    (found,) = explain(setup.house.run_context(), f"ml-data/_lakefs/{builder.repository.commits['main-2'].metarange_id}")
+    assert (found.verdict, found.sentence) == ("live", "It is live: branch main needs it (in lake ml, 1 commit before its head).")
+
+
 def test_only_ranges_and_metaranges_are_collected(built: tuple[Setup, RepositoryBuilder]) -> None:
     setup, _ = built
     others = ["dummy", "refs_manifest.json.bak", "actions/log/a.log", f"retention/gc/{'a' * 64}", f"{'A' * 64}", "a" * 63, "b" * 65]
@@ -379,6 +387,26 @@ def test_plan_of_an_option_that_was_turned_off_takes_nothing(built: tuple[Setup,
     with pytest.raises(GateRefused, match="under another policy"):
         setup.house.apply(header)
     assert unused <= setup.tables()
+
+
+@pytest.mark.parametrize("cause", ["edition", "lost metadata"])
+def test_apply_takes_nothing_if_ranges_must_stay_now(built: tuple[Setup, RepositoryBuilder], cause: str) -> None:
+    setup, builder = built
+    unused = leave_unused(setup, builder)
+    header = setup.house.plan()
+    assert setup.list_planned() == unused
+    if cause == "edition":
+        setup.server.edition = "lakeFS-Enterprise"
+    else:  # a commit of another client, whose metarange is lost
+        repository = builder.repository
+        repository.commits["broken"] = replace(repository.commits["main-2"], id="broken", metarange_id="e" * 64)
+        repository.trees["broken"] = {}
+    applied = setup.house.approve_and_apply(header)
+    assert outcomes(applied) <= {"changed", "done"}
+    assert unused <= setup.tables()
+    log = {row["key"].removeprefix("ml-data/_lakefs/"): row for row in setup.house.rows("deletion_log")}
+    assert {log[name]["outcome"] for name in unused} == {"changed"}
+    assert "its lake keeps unused metadata now" in log[min(unused)]["error"]
 
 
 def test_option_that_is_turned_on_later_collects_older_ranges(built: tuple[Setup, RepositoryBuilder]) -> None:

@@ -181,6 +181,10 @@ class LakeFsLakeConfig(LakeConfig):
         return self.full_listing
 
     @property
+    def collects_metadata(self) -> bool:
+        return self.unused_ranges == "collect"
+
+    @property
     def has_lifecycle(self) -> bool:
         return self.rules is not None and self.lifecycle == "address"
 

@@ -21,9 +21,10 @@ from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import map_arrow
+from gc_assets.lakes.kinds import uncollected_metadata
 from gc_assets.stages.delete.missing_files import find_missing, last_sweep
 from gc_assets.stages.records.set_aside import with_set_aside
-from gc_assets.stages.sweep.claims import list_unread_locations, prefixes_of
+from gc_assets.stages.sweep.claims import claims_of, list_unread_locations, prefixes_of
 from gc_assets.stages.sweep.dropped_tables import DroppedFinder, FindUndue, load_dropped_tables
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
@@ -70,12 +71,13 @@ def add_deferred_rows(
 
     Args:
         needed: Keys needed by lakes.
-        rows: Returns the plan rows. Called only if a table is unreadable.
+        rows: Returns the plan rows. Called only if a table is unreadable, or a lake collects metadata.
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
         has_dropped: True if the plan has files of dropped tables.
     """
     needed = _add_undue_rows(needed, rows, context, storage_name, [*refs, *live], has_dropped=has_dropped)
+    needed = _add_kept_metadata(needed, rows, context, storage_name, [*refs, *live])
     missed = read_missed_tables(context, storage_name)
     unreadable = with_set_aside(context, (*list_unreadable(live), *missed))
     if not unreadable:
@@ -115,6 +117,18 @@ def _add_undue_rows(
     reason = F.lit("its dropped table is listed again, or waits").alias("needed")
     undue = map_arrow(rows().select("key", "action", "reason", "etag"), find, _KEY).select("key", reason, F.lit(True).alias("is_live"))
     return needed.unionByName(undue.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
+
+
+def _add_kept_metadata(
+    needed: DataFrame, rows: Callable[[], DataFrame], context: RunContext, storage_name: str, tables: Sequence[PublishedTable]
+) -> DataFrame:
+    """Add the keys of unused metadata that its lake keeps now, such as lakeFS ranges."""
+    if not any(lake.collects_metadata for lake in context.config.lakes):
+        return needed
+    reason = "its lake keeps unused metadata now; the notes of the next run have the reason"
+    find = _FindDeferred(claims_of(context, storage_name, tables), reason, defers_purges=False)
+    kept = map_arrow(rows().filter(F.col("key").rlike(uncollected_metadata())).select("key", "action"), find, DEFERRED)
+    return needed.unionByName(kept.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
 
 
 @dataclass(frozen=True)
