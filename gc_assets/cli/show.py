@@ -210,7 +210,7 @@ def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Tab
 
 
 def _shorten_plan(plan_id: str | None) -> str | None:
-    """Return the beginning of a plan id, which commands accept. A restore without a plan has a name."""
+    """Return the beginning of a plan id, which commands accept, or the name of a restore."""
     return plan_id if plan_id is None or plan_id.startswith(RESTORE_PREFIX) else plan_id[:12]
 
 
