@@ -39,6 +39,8 @@ _CLOUD_HOSTS: Final = (
 _URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
 _PARENT: Final = r"(?:^|/)\.\.(?:/|$)"
 _NO_FILE: Final = "a file that does not exist on this machine"
+# The file may be a link with any name to an object of a storage.
+HIDDEN: Final = "a file that this process may not examine, so it may be a link with another name; make its directory readable"
 NO_DIRECTORY: Final = "a directory that does not exist on this machine"
 # Local files of a table whose other files are missing. They may be in a mount point without its mount,
 # so that another identity proves nothing.
@@ -63,6 +65,7 @@ class ExternalAddresses:
             to one, or None if only its missing files may.
         file_exists: Returns True if this machine has a file at a local address. Called for each file
             in a directory without a reason.
+        is_hidden: Returns True if the collector may not examine the file at a local address.
         google_buckets: Buckets of storages on Google Cloud, whose S3 interface serves them as `s3://`.
         has_containers: True if a storage or an alias is on Azure.
         alias_buckets: Schemes and buckets of aliases. Which server serves them is unknown, so that an
@@ -77,6 +80,7 @@ class ExternalAddresses:
     google_buckets: frozenset[str] = frozenset()
     has_containers: bool = False
     alias_buckets: frozenset[tuple[str, str]] = frozenset()
+    is_hidden: Callable[[str], bool] | None = None
 
     @classmethod
     def of(
@@ -85,6 +89,7 @@ class ExternalAddresses:
         describe_directory: Callable[[str], str | None],
         file_exists: Callable[[str], bool],
         aliases: Sequence[str] = (),
+        is_hidden: Callable[[str], bool] | None = None,
     ) -> Self:
         """Create a classifier.
 
@@ -105,6 +110,7 @@ class ExternalAddresses:
             google,
             AZURE in schemes,
             frozenset(_bucket_of(alias) for alias in aliases if scheme_of(alias) not in _NO_BUCKETS),
+            is_hidden,
         )
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
@@ -131,8 +137,13 @@ class ExternalAddresses:
         is_checked = pc.and_(is_local, pc.is_null(found))
         if not is_checked.true_count:
             return found
-        missing = [None if self.file_exists(address) else _NO_FILE for address in addresses.filter(is_checked).to_pylist()]
+        missing = [self._describe_file(address) for address in addresses.filter(is_checked).to_pylist()]
         return pc.replace_with_mask(found, is_checked, pa.array(missing, pa.string()))
+
+    def _describe_file(self, address: str) -> str | None:
+        if self.file_exists(address):
+            return None
+        return HIDDEN if self.is_hidden is not None and self.is_hidden(address) else _NO_FILE
 
     @staticmethod
     def are_missing(reasons: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

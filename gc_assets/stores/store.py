@@ -112,6 +112,16 @@ def local_file_exists(address: str) -> bool:
     return SCHEMES[FILE].anywhere(DEFAULT_CONNECTIONS).cached_identity(address) is not None
 
 
+def local_file_is_hidden(address: str) -> bool:
+    """Return True if this process may not examine the file at a local address.
+
+    Its directory, or one that a link leads through, is private or damaged.
+    """
+    from gc_assets.stores.local.objects import is_hidden
+
+    return is_hidden(address)
+
+
 def resolve_links(address: str) -> str | None:
     """Return the path of a local address, with all links resolved as far as they exist.
 

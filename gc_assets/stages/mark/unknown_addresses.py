@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from gc_assets.core.external_addresses import ExternalAddresses
+from gc_assets.core.external_addresses import HIDDEN, ExternalAddresses
 from gc_assets.core.paths import FILE, Location, is_in_bucket, scheme_of
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
@@ -25,7 +25,7 @@ from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import UNKNOWN_ADDRESSES, UNKNOWN_ADDRESSES_SIDE, UNRESOLVED, UNRESOLVED_SIDE
-from gc_assets.stores.store import describe_directory, local_file_exists
+from gc_assets.stores.store import describe_directory, local_file_exists, local_file_is_hidden
 
 _UNRESOLVED: Final = "a name without a known prefix"
 _COLUMNS: Final = ("key", "kind", "size_bytes", "commit_id", "container", "table_uuid")
@@ -39,7 +39,8 @@ def external_addresses(context: RunContext) -> ExternalAddresses:
     has_buckets = any(is_in_bucket(location) for location in locations)
     disks = tuple(Location.parse(location).root for location in locations if scheme_of(location) == FILE)
     aliases = [alias for storage in config.storages for alias in storage.aliases]
-    return ExternalAddresses.of(storages, partial(describe_directory, has_buckets=has_buckets, disks=disks), local_file_exists, aliases)
+    describe = partial(describe_directory, has_buckets=has_buckets, disks=disks)
+    return ExternalAddresses.of(storages, describe, local_file_exists, aliases, local_file_is_hidden)
 
 
 def write_unknown_addresses(
@@ -83,11 +84,15 @@ def _select_unknown(
 
 
 def _find_incomplete(files: Files, paths: Sequence[str]) -> frozenset[str]:
-    """Return the uuids of tables with local files that do not exist, "" in a lake without tables."""
+    """Return the uuids of tables with local files that do not exist or are hidden.
+
+    In a lake without tables, the uuid is "".
+    """
     found: set[str] = set()
     for path in paths:
         rows = read_parts(files, [path], UNKNOWN_ADDRESSES, ["table_uuid", "reason"])
-        missing = rows.filter(ExternalAddresses.are_missing(rows.column("reason")))
+        reasons = rows.column("reason")
+        missing = rows.filter(pc.or_(ExternalAddresses.are_missing(reasons), pc.equal(reasons, HIDDEN)))
         found |= {uuid or "" for uuid in pc.unique(missing.column("table_uuid")).to_pylist()}
     return frozenset(found)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.external_addresses import OLD_COPY, split_tail
+from gc_assets.core.external_addresses import HIDDEN, OLD_COPY, split_tail
 from gc_assets.core.phases import RESTORE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
@@ -58,7 +58,8 @@ def planned_by_unknown_address(
     """Compare the rows of a plan with the unknown addresses of all lakes.
 
     A row matches if the last component and the size are the same. A mount may rename the directory, so
-    its name is compared only if a size is unknown and the last component is a common name. If a store
+    its name is compared only if a size is unknown and the last component is a common name. A file in a
+    directory that this process may not read can be a link, so only its size is compared. If a store
     can read the object at the address and it is another one than the planned object, the row does
     not match.
 
@@ -74,12 +75,15 @@ def planned_by_unknown_address(
     columns = ["address", "size_bytes", "reason"]
     paths = [path for table in tables for path in table.paths(UNKNOWN_ADDRESSES_SIDE)]
     session = choose_session(spark, planned_rows + count, len(paths) + 1)
-    unknown = _with_tail(read_paths(session, context.state.files, UNKNOWN_ADDRESSES, paths, columns), "address", "address_parent")
+    addresses = read_paths(session, context.state.files, UNKNOWN_ADDRESSES, paths, columns)
+    hidden, unknown = addresses.filter(F.col("reason") == HIDDEN), _with_tail(addresses, "address", "address_parent")
     planned = rows(session).filter(F.col("action") != RESTORE).select("key", "etag", F.col("size_bytes").alias("planned_bytes"))
     no_size = F.col("size_bytes").isNull() | F.col("planned_bytes").isNull()
     same_parent = F.col("address_parent").isNull() | F.col("key_parent").isNull() | (F.col("address_parent") == F.col("key_parent"))
     same_file = (F.col("size_bytes") == F.col("planned_bytes")) | (no_size & same_parent)
     pairs = _with_tail(planned, "key", "key_parent").join(unknown, "base").filter(same_file).select(*_PAIRS.names)
+    if collect(hidden.limit(1)):
+        pairs = pairs.unionByName(_pair_by_size(planned, hidden)).distinct()
     some = collect(pairs.limit(MAX_COMPARED + 1))
     if len(some) > MAX_COMPARED:
         files = collect(pairs.agg(F.count_distinct("key").alias("files")))[0]["files"]
@@ -90,6 +94,13 @@ def planned_by_unknown_address(
         if len(same) >= MAX_NAMED or not _is_another_object(context, storage_name, row):
             same.append(row)
     return TailMatches(count, len({row["key"] for row in same}), tuple(sorted(_describe(row) for row in same[:MAX_NAMED])))
+
+
+def _pair_by_size(planned: DataFrame, hidden: DataFrame) -> DataFrame:
+    """Pair planned files with files that may be links with any name (columns `_PAIRS`)."""
+    same_size = planned.join(hidden.filter(F.col("size_bytes").isNotNull()), F.col("planned_bytes") == F.col("size_bytes"))
+    no_size = planned.crossJoin(hidden.filter(F.col("size_bytes").isNull()).limit(1))
+    return same_size.unionByName(no_size).select(*_PAIRS.names)
 
 
 def _is_another_object(context: RunContext, storage_name: str, row: Any) -> bool:

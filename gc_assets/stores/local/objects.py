@@ -81,6 +81,15 @@ def identity(address: str) -> str | None:
     return etag_of(status) if stat.S_ISREG(status.st_mode) else None
 
 
+def is_hidden(address: str) -> bool:
+    """Return True as `stores.store.local_file_is_hidden` does."""
+    try:
+        identity(address)
+    except StoreError:
+        return True
+    return False
+
+
 def real_path(address: str) -> str | None:
     """Return the path of an address as `stores.store.resolve_links` does."""
     if scheme_of(address) != FILE or "\0" in address:
