@@ -342,7 +342,8 @@ CUTS: Final = schema_of(column("key", STRING, "A key at which the next listing o
 
 # Candidates that stop a plan. Schema: `ORPHAN_FILES`. Candidates in `NAMED_TWICE_SIDE` occur
 # repeatedly in a listing or report, so it is unclear which row is right. Candidates in
-# `DEFERRED_SIDE` are claimed by tables with missing metadata, or are next to damaged metadata.
+# `DEFERRED_SIDE` are claimed by tables with missing metadata, are next to damaged metadata, or are
+# metadata of views that no catalog lists any more.
 FALSE_NEGATIVES_SIDE: Final = "_false_negatives"
 NEAR_MISSES_SIDE: Final = "_near_misses"
 NAMED_TWICE_SIDE: Final = "_named_twice"
@@ -387,6 +388,15 @@ DROPPED_COLUMNS: Final = (
     column("noun", STRING, "table, or repository for a repository of a server.", since="0.4"),
 )
 DROPPED_TABLES: Final = schema_of(*DROPPED_COLUMNS)
+# Views that accepted runs read, also those that no catalog lists any more.
+KNOWN_VIEWS_SIDE: Final = "_known_views"
+KNOWN_VIEWS: Final = schema_of(
+    column("lake", STRING, "Lake whose catalog listed the view.", since="0.4"),
+    column("uuid", STRING, "Uuid of the view.", since="0.4"),
+    column("name", STRING, "Its name when it was last read.", since="0.4"),
+    column("catalog", STRING, "Identity of the catalog, without secrets.", since="0.4"),
+    column("gone_since", TIMESTAMP, "Time of the first accepted run that missed it; null if a catalog lists it.", since="0.4"),
+)
 # The dropped tables, as `gc-assets show` lists them.
 SHOWN_DROPPED_TABLES: Final = Table(
     "dropped_tables", "Tables that an earlier run read and no catalog lists any more.", "storage", ("lake", "table_uuid"), DROPPED_COLUMNS

@@ -15,7 +15,7 @@ from gc_assets.stages.records.dead_tables import DeadTable, accepted_prefixes_of
 from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
-from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
+from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE, KNOWN_VIEWS, KNOWN_VIEWS_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
 
@@ -45,7 +45,7 @@ def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
 
 
 def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str | None:
-    """Describe the effect on a table that the last run found dropped.
+    """Describe the effect on a table or view that the last run found dropped.
 
     For any other table, return a message if that run found no metadata of it under the prefix,
     otherwise None.
@@ -57,6 +57,9 @@ def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str 
     rows = read_parts(state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES).to_pylist()
     if row := next((row for row in rows if row["gone_since"] is not None and read_table_id(row["table_uuid"]) == record.table_uuid), None):
         return _describe_dropped(row, accepted_prefixes_of(state, storage, record.table_uuid))
+    views = read_parts(state.files, swept.paths(KNOWN_VIEWS_SIDE), KNOWN_VIEWS).to_pylist()
+    if view := next((row for row in views if row["gone_since"] is not None and read_table_id(row["uuid"]) == record.table_uuid), None):
+        return f"The next run plans the metadata of the dropped view {show(view['name'])} under {record.prefix}, unless a catalog lists it."
     summary = swept.summary(OrphanFilesSummary)
     mine = [item for item in summary.foreign_metadata if item.startswith(record.prefix)]
     spellings = (show(record.table_uuid), record.table_uuid.replace("-", ""))

@@ -42,7 +42,7 @@ from gc_assets.stages.sweep.foreign_files import FOREIGN, protected_keys
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
 from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.state.side_tables import EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE
+from gc_assets.state.side_tables import DEFERRED_SIDE, EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, StorageInventorySummary
 
 # Statuses of a plan that can still change files.
@@ -241,6 +241,8 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
         )
     if summary.get("young_by_name"):
         return "young", f"No live commit needs it, but its name is so recent that lake {claim} may still link it."
+    if summary.get("deferred"):
+        return "waiting", "It is garbage, but kept for now: the run names the reason in its notes and gates, such as `foreign_metadata`."
     return "unknown", f"Lake {claim} claims its location, and the tables of this date are incomplete; finish the run of this date."
 
 
@@ -280,6 +282,8 @@ def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
     if orphans is not None:
         summary["grace_cutoff"] = orphans.summary(OrphanFilesSummary).grace_cutoff
         summary["orphan"] = _first(read_key_rows(context, ORPHAN_FILES.schema, orphans, "key", key))
+        deferred = read_matching_rows(context.state, ORPHAN_FILES.schema, orphans.paths(DEFERRED_SIDE), "key", [key])
+        summary["deferred"] = bool(deferred.num_rows)
     plan = context.find(DELETION_PLAN, storage)
     if plan is not None:
         summary["plan"] = _first(read_key_rows(context, DELETION_PLAN.schema, plan, "key", key))

@@ -29,7 +29,7 @@ from gc_assets.stages.records.user_records import UserRecord, UserRecords, resol
 from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
-from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
+from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE, KNOWN_VIEWS, KNOWN_VIEWS_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
 
@@ -129,6 +129,8 @@ def _is_found(state: State, storage: str, prefix: str, table_id: str) -> bool:
         return False
     named = f" {describe_unlisted(table_id)} "
     rows = read_parts(state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES, ["table_uuid", "gone_since"]).to_pylist()
+    views = read_parts(state.files, swept.paths(KNOWN_VIEWS_SIDE), KNOWN_VIEWS, ["uuid", "gone_since"]).to_pylist()
+    rows += [{"table_uuid": row["uuid"], "gone_since": row["gone_since"]} for row in views]
     return any(item.startswith(prefix) and named in item for item in swept.summary(OrphanFilesSummary).foreign_metadata) or any(
         row["table_uuid"] == table_id and row["gone_since"] is not None for row in rows
     )

@@ -55,6 +55,7 @@ from gc_assets.stages.sweep.dropped_tables import DroppedFinder, DroppedTables, 
 from gc_assets.stages.sweep.exact_comparison import ignores_case
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign_notes, foreign_rules, protected_keys
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
+from gc_assets.stages.sweep.former_views import find_former_views
 from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
 from gc_assets.stages.sweep.live_keys import LiveKeys
@@ -233,7 +234,8 @@ def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, ru
 def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: TableRun, dropped: DroppedTables) -> _Checks:
     context, storage_name, inventory = sweep.context, sweep.storage, sweep.inventory
     suspects, count = probed.paths(run, SUSPECTS_SIDE), probed.side_rows(SUSPECTS_SIDE)
-    foreign = find_foreign_metadata(spark, context, storage_name, suspects, count, sweep.cutoff, dropped)
+    views = find_former_views(context, storage_name, sweep.refs)
+    foreign = find_foreign_metadata(spark, context, storage_name, suspects, count, sweep.cutoff, dropped, views)
     linked = behind_links(spark, context, sweep.live_keys(spark), inventory) if has_links(inventory) else []
     newer = None
     if sweep.listing.is_earlier:
@@ -242,6 +244,7 @@ def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: 
     deferred = (
         *prefixes_of(context, storage_name, [*sweep.refs, *sweep.live], metadata.broken),
         *foreign.protected_prefixes(),
+        *foreign.views.list_prefixes(),
     )
     unlisted = _check_unlisted(spark, sweep, probed, metadata.broken, newer)
     statistics = _find_missing_statistics(spark, sweep, probed, newer)
@@ -379,7 +382,12 @@ def _write_orphans(
         written = write_routed(_route_repeated(spark, found), ORPHAN_FILES, run, state, ["reason", "lake", "foreign_rule"], STOPPED_SIDES)
     reread = checks.metadata.reread
     rewritten = tuple(write_parts(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
-    own = {**foreign.write(), **checks.dropped.write(context, run), **({REWRITTEN_SIDE: rewritten} if rewritten else {})}
+    own = {
+        **foreign.write(),
+        **checks.dropped.write(context, run),
+        **checks.foreign.views.write(context, run),
+        **({REWRITTEN_SIDE: rewritten} if rewritten else {}),
+    }
     return replace(written, side={**written.side, **own})
 
 
@@ -462,6 +470,7 @@ def _summarize(
                     *notes_on_claims(context, storage_name, claims),
                     *foreign_notes(context, storage_name, checks.foreign_files),
                     *checks.missing_statistics,
+                    *checks.foreign.views.describe(context, storage_name),
                 ),
             )
         ),

@@ -40,6 +40,7 @@ from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, SPLIT_SUSPE
 from gc_assets.stages.sweep.exact_comparison import find_twins
 from gc_assets.stages.sweep.foreign_files import protected_keys
 from gc_assets.stages.sweep.foreign_metadata import FOREIGN, directory_of, foreign_metadata, metadata_patterns
+from gc_assets.stages.sweep.former_views import NO_FORMER_VIEWS, FormerViews, find_view_files
 from gc_assets.stages.sweep.known_tables import NEVER_NEWER, known_tables
 from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages
 from gc_assets.state.arrow_types import BOOL, STRING
@@ -284,12 +285,14 @@ class ForeignMetadata:
         junk: Keys of files that are no valid metadata, with the reason.
         dropped: Reasons why dropped tables wait, by prefix: metadata under their claims that is not
             their own, or newer than the last known one.
+        views: The views that catalogs list or listed, with the metadata of those that left the list.
     """
 
     messages: list[str]
     junk: dict[str, str]
     dropped: dict[str, str] = field(default_factory=dict[str, str])
     lakes: frozenset[str] = frozenset()
+    views: FormerViews = NO_FORMER_VIEWS
 
     def protected_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of possible tables around junk, whose files are not deleted."""
@@ -304,6 +307,7 @@ def find_foreign_metadata(
     count: int,
     cutoff: datetime,
     dropped: DroppedTables = NO_DROPPED_TABLES,
+    views: FormerViews = NO_FORMER_VIEWS,
 ) -> ForeignMetadata:
     """Find metadata of unconfigured tables and repositories.
 
@@ -315,15 +319,20 @@ def find_foreign_metadata(
         cutoff: Objects modified before it are old.
         dropped: The dropped tables. Their metadata is not foreign. Under their claims, foreign
             metadata concerns them only.
+        views: The views that catalogs list or listed. Their metadata is not foreign.
     """
     if not suspects:
-        return ForeignMetadata([], {})
+        return ForeignMetadata([], {}, views=views)
     if count <= MAX_IN_PROCESS_SUSPECTS:
         graphs = [context.table(COMMIT_GRAPH, lake.name) for lake in context.config.lakes]
         spark = choose_session(spark, sum(graph.rows for graph in graphs), sum(len(graph.paths()) for graph in graphs))
     frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
     known, dead = add_dropped(known_tables(context), dropped), dead_tables(context, storage_name)
+    views = find_view_files(frame, views, storage_name, context.resolver(), context.objects(), dead)
+    if views.files:
+        keys = pa.table({"key": pa.array(list(views.files), STRING)})
+        frame = frame.join(F.broadcast(frame_from_arrow(spark, keys)), "key", "left_anti")
     settings = {lake.name: lake.collects_failed_creations for lake in context.config.lakes}
     own = [(directory, settings[lake]) for lake in settings for directory in _metadata_directories(context, storage_name, lake)]
     protected, waiting = protected_keys(context, storage_name), dict[str, str]()
@@ -347,7 +356,7 @@ def find_foreign_metadata(
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     foreign = [row for row in rows if row["key"] not in junk]
     messages = [f"{row['key']}: {row['reason']}" for row in foreign]
-    return ForeignMetadata(messages, junk, waiting, frozenset(row["lake"] for row in foreign))
+    return ForeignMetadata(messages, junk, waiting, frozenset(row["lake"] for row in foreign), views)
 
 
 def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:

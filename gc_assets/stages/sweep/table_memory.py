@@ -53,7 +53,7 @@ def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]
     Runs of releases without a memory remember nothing.
     """
     accepted = newest_accepted_run(context, storage_name)
-    swept = None if accepted is None else _open_sweep(context, storage_name, accepted)
+    swept = None if accepted is None else open_sweep(context, storage_name, accepted)
     return [] if swept is None else [table for table, _ in read_remembered(context, swept)]
 
 
@@ -72,12 +72,12 @@ def newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
         ]
         if plans:
             newest = max(plans, key=lambda plan: (plan.header.run_date, plan.header.created_at))
-            swept = _open_sweep(context, storage.name, context.state.open(newest.run))
+            swept = open_sweep(context, storage.name, context.state.open(newest.run))
             if swept is not None:
                 yield swept
 
 
-def _open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> PublishedTable | None:
+def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> PublishedTable | None:
     """Return the sweep that a plan was made from, or None if it was pruned."""
     reference = next((value for name, value in plan.receipt.inputs.items() if name.startswith(f"{storage_name}/{ORPHAN_FILES.name}/")), "")
     run_id = reference.partition(":")[0]
