@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.claims import find_table_prefix
+from gc_assets.core.errors import GcError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.printable import show
 from gc_assets.engine.run_context import RunContext
@@ -56,6 +57,8 @@ class Chain:
         snapshots: Ids of the snapshots that the read files list.
         oldest_snapshot_ms: Time of the oldest snapshot in the history of the current one.
         begins_ms: Time since which all files are known. It is infinite if no file could be read.
+        error: Why a file that exists could not be read, or None. Suspects outside of the chain are then
+            in doubt, whatever their age.
     """
 
     files: set[File] = field(default_factory=set[File])
@@ -63,6 +66,7 @@ class Chain:
     snapshots: set[str] = field(default_factory=set[str])
     oldest_snapshot_ms: float | None = None
     begins_ms: float = -math.inf
+    error: str | None = None
 
     def has_all_since(self, at_ms: int | None) -> bool:
         """Return True if all files of the table that were current at this time are known."""
@@ -80,7 +84,8 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
 
     Args:
         current: Addresses of files that catalogs name, the newest first.
-        read: Returns what a file records, or None if it does not exist or is damaged.
+        read: Returns what a file records, or None if it does not exist or is damaged. Raises OSError or
+            GcError if it cannot be read now.
     """
     chain, seen = Chain(), set[File]()
     chain.files = {identify(resolver, address) for address in current}
@@ -89,7 +94,10 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
         address, known_ms = start, -math.inf
         while identify(resolver, address) not in seen:
             seen.add(identify(resolver, address))
-            found = read(address)
+            try:
+                found = read(address)
+            except (OSError, GcError) as error:
+                found, chain.error = None, chain.error or str(error)
             if found is None:
                 chain.cut(known_ms)
                 break
@@ -165,7 +173,7 @@ def find_foreign_lineages(
     return {
         item.key: reason
         for uuid, items in foreign.items()
-        for reason in [_describe(context, min(items, key=lambda item: item.key), uuid, starts[uuid][0])]
+        for reason in [_describe(context, min(items, key=lambda item: item.key), uuid, starts[uuid][0], chains[uuid].error)]
         for item in items
     }
 
@@ -215,10 +223,12 @@ class _Suspect:
         if self.in_own_location and chain.locations and self.location not in chain.locations and self.location not in locations:
             return True
         if self.previous is not None:
-            return self.previous not in chain.files and chain.has_all_since(self.previous_ms)
+            return self.previous not in chain.files and (chain.error is not None or chain.has_all_since(self.previous_ms))
         # Some writers keep no log. One unknown snapshot may be a failed commit.
-        if self.parent is None or self.parent_ms is None or chain.oldest_snapshot_ms is None:
+        if self.parent is None or self.parent_ms is None:
             return False
+        if chain.oldest_snapshot_ms is None:
+            return chain.error is not None
         is_unknown = self.head not in chain.snapshots and self.parent not in chain.snapshots
         return is_unknown and self.parent_ms > chain.oldest_snapshot_ms
 
@@ -256,7 +266,11 @@ class _CurrentFiles:
 
 
 class _Reader:
-    """Read what a metadata file records. Returns None if it does not exist or is damaged."""
+    """Read what a metadata file records. Returns None if it does not exist or is damaged.
+
+    Raises:
+        OSError, GcError: If it cannot be read now.
+    """
 
     def __init__(self, context: RunContext) -> None:
         self._objects = context.objects()
@@ -265,6 +279,9 @@ class _Reader:
     def __call__(self, address: str) -> Lineage | None:
         try:
             raw = self._objects.read(address)
+        except FileNotFoundError:
+            return None
+        try:
             found = [classify(raw) for classify in self._classify]
         except Exception:  # noqa: BLE001 - any other program may have written this object
             return None
@@ -296,8 +313,10 @@ def _identify_all(addresses: Iterable[str], wanted: Collection[File], resolver: 
     yield from (file for item in addresses if item.rpartition("/")[2] in names and (file := identify(resolver, item)) in wanted)
 
 
-def _describe(context: RunContext, item: _Suspect, uuid: str, current: str) -> str:
+def _describe(context: RunContext, item: _Suspect, uuid: str, current: str, error: str | None) -> str:
     """Return the reason. It is the same for all files of a table, so that the gate names it once."""
+    if error is not None:
+        return f"table {show(uuid)}, which another catalog may write too, because its history cannot be read: {show(error)}; run again"
     (storage_name, key), resolver = item.file, context.resolver()
     follows = "" if item.previous is None else f" follows {show(item.previous[1].rpartition('/')[2])}, which"
     has_branches = any(context.kind(lake.name).has_live_contents for lake in context.config.lakes)

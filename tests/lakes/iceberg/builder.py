@@ -44,6 +44,10 @@ class LakeBuilder(iceberg_builder.LakeBuilder):
         super().table(name, at, partitioned=partitioned, properties=properties, location=location)
         return TableBuilder(self, name)
 
+    def keep_times(self) -> None:
+        """Keep the modification times of the files that exist now, for example those of another catalog."""
+        self._dated = self.files()
+
     def register(self, name: str, metadata_location: str) -> TableBuilder:
         """Register a metadata file under another name."""
         self.catalog.register_table(name, metadata_location)

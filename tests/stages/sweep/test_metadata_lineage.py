@@ -69,6 +69,26 @@ def test_chains_of_several_catalogs_are_joined() -> None:
     assert numbers(chain) == {1, 2, 3, 4, 8, 9}
 
 
+def test_chain_with_a_file_that_cannot_be_read_now_is_in_doubt() -> None:
+    def read(address: str) -> Lineage:
+        raise PermissionError(f"{address}: access denied")
+
+    assert follow_chain([file(9)], read, KeyResolver([])).error == f"{file(9)}: access denied"
+
+
+@pytest.mark.spark
+def test_history_that_cannot_be_read_refuses_the_plan(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = Tables(spark, tmp_path)
+    tables.commit(tables.register(), 40, 35)
+    tables.commit(tables.table, 30)
+
+    def read(reader: object, address: str) -> Lineage:
+        raise PermissionError(f"{address}: access denied")
+
+    monkeypatch.setattr("gc_assets.stages.sweep.metadata_lineage._Reader.__call__", read)
+    assert "access denied; run again" in tables.message()
+
+
 class Tables:
     """A table of a configured catalog, with a second catalog in the same warehouse."""
 
@@ -88,7 +108,8 @@ class Tables:
         return other.register("db.t", self.table.metadata_location)
 
     def commit(self, table: TableBuilder, *days: float) -> None:
-        table.lake._dated = table.lake.files()  # files of the other catalog keep their times
+        assert isinstance(table.lake, LakeBuilder)
+        table.lake.keep_times()
         for day in days:
             table.append(days_ago(day))
 
@@ -147,7 +168,7 @@ def test_copy_of_a_table_in_a_directory_of_its_location_refuses_the_plan(spark: 
     copy.append(days_ago(43))
     for path in (place / "metadata").glob("*.json"):
         path.write_text(json.dumps({**json.loads(path.read_bytes()), "table-uuid": tables.table.uuid}))
-        os.utime(path, (days_ago(43).timestamp(),) * 2)
+        os.utime(path, (days_ago(43).timestamp(), days_ago(43).timestamp()))
     tables.commit(tables.table, 30)
     assert f"gc-assets accept {tables.table.uuid} file://{place}/" in tables.message()
 
