@@ -245,7 +245,13 @@ def unknown_addresses(addresses: int, files: int, samples: Sequence[str]) -> Gat
 
 
 def foreign_metadata(
-    count: int, samples: Sequence[str], junk: int = 0, junk_samples: Sequence[str] = (), dead: Sequence[str] = ()
+    count: int,
+    samples: Sequence[str],
+    junk: int = 0,
+    junk_samples: Sequence[str] = (),
+    dead: Sequence[str] = (),
+    unknown: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> GateResult:
     """Fail if a claimed prefix contains metadata that does not belong to any configured lake.
 
@@ -256,6 +262,8 @@ def foreign_metadata(
             their directory but do not fail the gate.
         junk_samples: Sample keys of such files.
         dead: Tables accepted as dead by users.
+        unknown: Why the metadata of another storage with the same lakes is unknown.
+        notes: Sentences on evidence of earlier runs.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
@@ -273,7 +281,10 @@ def foreign_metadata(
         )
     if dead:
         message += f" {len(dead):,} are accepted as dead: {show_list(dead, separator='; ')}."
-    return _result("foreign_metadata", count == 0, message, overridable=True, numbers={"objects": count})
+    if unknown:
+        message += f" The lakes also have metadata in another storage, which is unknown: {show_list(unknown, separator='; ')}. Run again."
+    message = " ".join([message, *notes])
+    return _result("foreign_metadata", count == 0 and not unknown, message, overridable=True, numbers={"objects": count})
 
 
 def _name_tables_once(samples: Sequence[str]) -> list[tuple[str, int]]:

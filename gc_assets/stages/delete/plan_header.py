@@ -17,6 +17,7 @@ from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import table_with
 from gc_assets.stages.delete.expired_since import ExpiredSince
+from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
@@ -197,7 +198,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
     found, limits = inputs.orphans.summary(OrphanFilesSummary), context.storage(inputs.storage).gates
     accepted = last_accepted_plan(context, inputs.storage)
     earlier = AcceptedRun.of(context, accepted) if accepted is not None else None
-    samples = found.stopped_samples
+    samples, foreign = found.stopped_samples, ForeignEvidence.of(inputs)
     dead = [str(item) for item in dead_tables(context, inputs.storage)]
     listed = inputs.inventory.summary(StorageInventorySummary)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
@@ -222,7 +223,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
         gates.links(found.behind_links_count + len(content.aliases), [*found.behind_links, *content.aliases]),
         gates.unknown_addresses(content.unknown.addresses, content.unknown.files, content.unknown.samples),
         gates.storages_apart(context.overlapping_storages(inputs.storage)),
-        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
+        gates.foreign_metadata(foreign.count, foreign.samples, found.junk_count, found.junk, dead, foreign.unknown, foreign.notes),
         _check_new_claims(found),
         *_check_dropped(found, limits.max_dropped_tables),
         *_check_idle_branches(content.expiry, limits.max_idle_branches),

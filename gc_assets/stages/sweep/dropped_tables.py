@@ -240,7 +240,7 @@ def find_dropped_tables(
     decided = [_add_state(context, item, now, unreadable, is_new=item.table.gone_since == times.get(item.table.lake)) for item in decided]
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
-    decided = _confirm_repositories(context, _confirm(context, _hold_used(context, decided), lakes), claims)
+    decided = _confirm_repositories(context, _confirm(context, _hold_used(context, storage_name, decided), lakes), claims)
     return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(decided), present, of_lakes), tuple(lakes))
 
 
@@ -268,7 +268,7 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
     now, unreadable = context.clock.now(), _list_unreadable(context, live)
     stored = _without_withdrawn(context, storage_name, [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed])
     decided = [item if item.waits_for is not None else _add_state(context, item, now, unreadable) for item in stored]
-    return DroppedPrefixes(tuple(_hold_used(context, decided)), present, of_lakes)
+    return DroppedPrefixes(tuple(_hold_used(context, storage_name, decided)), present, of_lakes)
 
 
 def _without_withdrawn(context: RunContext, storage_name: str, stored: list[DroppedTable]) -> list[DroppedTable]:
@@ -277,7 +277,7 @@ def _without_withdrawn(context: RunContext, storage_name: str, stored: list[Drop
     return [item if index in accepted else replace(item, accepted_at=None) for index, item in enumerate(stored)]
 
 
-def _hold_used(context: RunContext, decided: list[DroppedTable]) -> list[DroppedTable]:
+def _hold_used(context: RunContext, storage_name: str, decided: list[DroppedTable]) -> list[DroppedTable]:
     """Let tables wait that newer sweeps, or those of other storages, found in use.
 
     A plan may be older than they are, and a table may have metadata in one storage and data in
@@ -285,8 +285,40 @@ def _hold_used(context: RunContext, decided: list[DroppedTable]) -> list[Dropped
     """
     if not any(item.is_due for item in decided):
         return decided
-    records = [_stored_table(*pair) for swept in newest_sweeps(context) for pair in read_remembered(context, swept)]
-    return [replace(item, waits_for=find_later_use(item, records)) if item.is_due else item for item in decided]
+    by_storage = {
+        swept.receipt.owner: [_stored_table(*pair) for pair in read_remembered(context, swept)] for swept in newest_sweeps(context)
+    }
+    records = [record for found in by_storage.values() for record in found]
+    return [
+        replace(item, waits_for=find_later_use(item, records) or _find_unconfirmed(context, storage_name, item, by_storage))
+        if item.is_due
+        else item
+        for item in decided
+    ]
+
+
+def _find_unconfirmed(
+    context: RunContext, storage_name: str, item: DroppedTable, by_storage: Mapping[str, Sequence[DroppedTable]]
+) -> str | None:
+    """Return why the storage with the metadata of a dropped table does not release its files there.
+
+    Only that storage shows whether another catalog has written metadata of the table.
+    """
+    location = item.table.metadata_location
+    resolved = None if location is None else context.resolver().locate_one(location)
+    if resolved is None or resolved[0] == storage_name:
+        return None
+    record = next((record for record in by_storage.get(resolved[0], ()) if record.table.table_uuid == item.table.table_uuid), None)
+    if record is not None:
+        reason = record.waits_for if record.table.gone_since is not None else "its last run found the table in the catalog"
+        return None if reason is None else f"its metadata is in storage {resolved[0]}: {reason}"
+    if item.accepted_at is not None:
+        return None
+    name = item.table.table_name or item.table.table_uuid
+    return (
+        f"its metadata is in storage {resolved[0]}, whose last run does not know the table. To collect its files: "
+        f"{command('accept', name, by='WHO', comment='WHY')}"
+    )
 
 
 def find_stored(context: RunContext, storage_name: str) -> DroppedPrefixes:

@@ -1,0 +1,124 @@
+"""Foreign metadata refuses the plans of all storages that its lake claims."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core import gates
+from gc_assets.stages.sweep.live_filter import live_filter
+from gc_assets.stages.sweep.orphan_files import orphan_files
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.stages.lakehouse import days_ago
+from tests.stages.two_storages import TwoStorages
+
+pytestmark = pytest.mark.spark
+# The data is swept before the metadata.
+DATA, METADATA = "disk1", "disk2"
+
+
+class SplitTables(TwoStorages):
+    """Tables with data on the first disk and metadata on the second one, and a lake on the first disk only."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        super().__init__(spark, root, gates={"max_delete_share": 1.0, "max_live_drop": 1.0})
+        self.shop = LakeBuilder(root, warehouse=root)
+        self.tables = [self.add(name) for name in ("ns.a", "ns.b", "ns.c")]
+        other = LakeBuilder(root, catalog_name="other", catalog_file="other.db", warehouse=root)
+        other.table("ns.x", days_ago(40), location=f"file://{root}/{DATA}/x").append(days_ago(30))
+        self.lakes = [self.shop.config("shop"), other.config("other")]
+
+    def add(self, name: str) -> TableBuilder:
+        path = name.replace(".", "/")
+        properties = {"write.data.path": f"file://{self.root}/{DATA}/{path}"}
+        table = self.shop.table(name, days_ago(40), location=f"file://{self.root}/{METADATA}/{path}", properties=properties)
+        table.append(days_ago(30))
+        return table
+
+    def register(self) -> TableBuilder:
+        """Register the last table in a catalog that is not configured."""
+        new = LakeBuilder(self.root, catalog_name="new", catalog_file="new.db", warehouse=self.root)
+        new.catalog.create_namespace("ns")
+        new.keep_times()
+        return new.register("ns.c", self.tables[-1].metadata_location)
+
+    def sweep_data(self) -> None:
+        """List both storages, and sweep only that with the data."""
+        context = self.run_context()
+        storage_inventory(self.spark, context, METADATA)
+        for stage in (live_filter, storage_inventory, orphan_files):
+            stage(self.spark, context, DATA)
+
+    def failed_gates_of(self, name: str) -> set[str]:
+        return self.failed_gates(self.plan_of(name))
+
+
+@pytest.fixture
+def house(spark: SparkSession, tmp_path: Path) -> SplitTables:
+    return SplitTables(spark, tmp_path)
+
+
+def test_foreign_metadata_in_another_storage_refuses_the_plan(house: SplitTables) -> None:
+    table = house.register()
+    table.append(days_ago(20))
+    table.append(days_ago(19))
+    plans = house.plans()
+    assert {name: house.failed_gates(plan) for name, plan in plans.items()} == {name: {"foreign_metadata"} for name in (DATA, METADATA)}
+    message = next(gate.message for gate in plans[DATA].failed_gates)
+    assert f"file://{house.root}/{METADATA}/ns/c/metadata/" in message
+
+
+def test_foreign_metadata_of_a_lake_that_does_not_use_the_storage_passes(house: SplitTables) -> None:
+    """The lake `other` is on one disk only."""
+    LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root).table(
+        "ns.y", days_ago(40), location=f"file://{house.root}/{DATA}/x"
+    )
+    plans = house.plans()
+    assert {name: house.failed_gates(plan) for name, plan in plans.items()} == {DATA: {"foreign_metadata"}, METADATA: set()}
+
+
+def test_storage_that_was_never_swept_refuses_the_plan(house: SplitTables) -> None:
+    house.mark()
+    house.sweep_data()
+    assert house.failed_gates_of(DATA) == {"foreign_metadata"}
+
+
+def test_last_sweep_counts_for_the_grace_period_if_a_storage_is_not_swept_again(house: SplitTables) -> None:
+    house.plans()
+    house.now += timedelta(days=1)
+    house.mark()
+    house.sweep_data()
+    plan = house.plan_of(DATA)
+    assert house.failed_gates(plan) == set()
+    assert "is that of the run of 2026-11-20" in next(gate.message for gate in plan.gates if gate.name == "foreign_metadata")
+    house.now += timedelta(days=5)
+    house.mark()
+    house.sweep_data()
+    assert house.failed_gates_of(DATA) == {"foreign_metadata"}
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_data_of_a_dropped_table_waits_for_the_storage_with_its_metadata(house: SplitTables, moved: bool) -> None:
+    table = house.tables[-1]
+    if moved:
+        table = house.register()
+    assert all(not house.failed_gates(plan) for plan in house.plans().values())
+    if moved:
+        table.append(days_ago(3))
+    house.shop.catalog.drop_table("ns.c")
+    for wait in (1, 8, 1):
+        house.now += timedelta(days=wait)
+        plans = house.plans()
+        assert all(not house.failed_gates(plan) for plan in plans.values())
+    planned = {key for key in house.planned_keys(DATA) if key.startswith("ns/c/")}
+    assert bool(planned) != moved
+
+
+def test_gate_names_why_the_metadata_is_unknown() -> None:
+    gate = gates.foreign_metadata(0, [], unknown=["storage meta has no sweep"])
+    assert not gate.passed
+    assert "storage meta has no sweep" in gate.message
