@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
@@ -361,27 +362,45 @@ def idle_branches(branches: int, limit: int) -> GateResult:
     return _result("idle_branches", branches <= limit, message, overridable=True, numbers={"branches": branches, "limit": limit})
 
 
-def deleted_paths(paths: int, limit: int, share: float, place: str, max_share: float, *, configured: bool) -> GateResult:
+@dataclass(frozen=True, slots=True, order=True)
+class BranchShare:
+    """Paths of a branch that a plan deletes, as a share of all its paths.
+
+    Ordered by share.
+
+    Attributes:
+        branch: The branch with its lake, for messages.
+    """
+
+    share: float
+    branch: str
+    paths: int
+
+
+def deleted_paths(paths: int, limit: int, shares: Sequence[BranchShare], max_share: float, *, configured: bool) -> GateResult:
     """Fail if a plan deletes more than `limit` paths of branches, or more than a share of one branch.
 
     Args:
         paths: Number of paths that commits delete on all branches.
         limit: Maximum number.
-        share: The largest share of the paths of one branch.
-        place: That branch with its lake.
+        shares: The branches with the largest shares, at least one.
         max_share: Maximum share.
-        configured: False for the default share, which is not applied to plans up to `SMALL_PLAN`.
+        configured: False for the default share, which does not apply to branches that lose at most as
+            many paths as a small plan has files.
     """
-    small = not configured and paths <= SMALL_PLAN.files
-    message = (
-        f"{count_of(paths, 'path')} planned for deletion by commits; max_deleted_paths allows {limit:,}. The largest share of a branch is "
-        f"{share:.1%} ({place}); max_deleted_path_share allows {max_share:.1%}"
-    )
-    message += f" (not applied to a plan of at most {SMALL_PLAN.files:,} paths)." if small else "."
-    passed = paths <= limit and (small or share <= max_share)
+    counted = [item for item in shares if configured or item.paths > SMALL_PLAN.files]
+    largest = max(counted, default=BranchShare(0.0, "no branch", 0))
+    message = f"{count_of(paths, 'path')} planned for deletion by commits; max_deleted_paths allows {limit:,}. "
+    if counted:
+        message += (
+            f"The largest share of a branch is {largest.share:.1%} ({largest.branch}); max_deleted_path_share allows {max_share:.1%}."
+        )
+    else:
+        message += f"No branch loses more than {SMALL_PLAN.files:,} paths, so max_deleted_path_share is not applied."
+    passed = paths <= limit and largest.share <= max_share
     if not passed:
         message += " Check the lifecycle rules, and `gc-assets show lifecycle_paths`."
-    numbers = {"paths": float(paths), "limit": limit, "share": share, "max_share": max_share}
+    numbers = {"paths": float(paths), "limit": limit, "share": max(shares).share, "max_share": max_share}
     return _result("deleted_paths", passed, message, overridable=True, numbers=numbers)
 
 

@@ -185,18 +185,22 @@ def test_small_plan_fails_configured_share() -> None:
 
 
 @pytest.mark.parametrize(
-    "paths, share, configured, passed",
+    "branches, configured, passed",
     [
-        (1_000, 1.0, False, True),
-        (1_001, 0.51, False, False),
-        (1_001, 0.5, False, True),
-        (2, 0.51, True, False),
-        (100_000, 0.1, False, True),
-        (100_001, 0.1, False, False),
+        ({"main": (1_000, 1.0)}, False, True),
+        ({"main": (1_001, 0.51)}, False, False),
+        ({"main": (1_001, 0.5)}, False, True),
+        ({"main": (1_000, 0.001), "dev": (2, 0.67)}, False, True),
+        ({"main": (1_001, 0.001), "dev": (2, 0.67)}, False, True),
+        ({"main": (1_001, 0.001), "dev": (2, 0.67)}, True, False),
+        ({"main": (2, 0.51)}, True, False),
+        ({"main": (100_000, 0.1)}, False, True),
+        ({"main": (100_001, 0.1)}, False, False),
     ],
 )
-def test_paths_that_commits_delete_are_limited(paths: int, share: float, configured: bool, passed: bool) -> None:
-    gate = gates.deleted_paths(paths, 100_000, share, "branch main of lake ml", 0.5, configured=configured)
+def test_paths_that_commits_delete_are_limited(branches: dict[str, tuple[int, float]], configured: bool, passed: bool) -> None:
+    shares = [gates.BranchShare(share, f"branch {name} of lake ml", paths) for name, (paths, share) in branches.items()]
+    gate = gates.deleted_paths(sum(item.paths for item in shares), 100_000, shares, 0.5, configured=configured)
     assert (gate.name, gate.passed, gate.overridable) == ("deleted_paths", passed, True)
     assert ("Check the lifecycle rules" in gate.message) != passed
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core import gates
+from gc_assets.core.gates import SMALL_PLAN, BranchShare
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount, PlanHeader, Unreadable, repeat
 from gc_assets.core.printable import to_message
@@ -225,16 +226,21 @@ class _CopyExpiry:
 
 
 def _sum_deleted_paths(rows: pa.Table) -> dict[str, Any]:
-    """Return the number of paths that commits delete, by lake, and the largest share of a branch."""
-    by_lake, shares = Counter[str](), [(0.0, "")]
+    """Return the number of paths that commits delete by lake, and two branches with large shares.
+
+    These are the one with the largest share, and the one among those that lose more paths than a
+    small plan has files.
+    """
+    by_lake, shares = Counter[str](), list[BranchShare]()
     for row in rows.filter(pc.equal(rows.column("action"), DELETE_PATHS)).to_pylist():
         details = json.loads(row["details"])
-        by_lake[row["lake"]] += details["paths"]
-        shares.append(
-            (details["paths"] / max(details.get("branch_paths", 0), details["paths"], 1), f"branch {row['ref_name']} of lake {row['lake']}")
-        )
-    share, place = max(shares)
-    return {"deleted_paths": dict(sorted(by_lake.items())), "largest_share": (to_message(place), share)}
+        paths = details["paths"]
+        by_lake[row["lake"]] += paths
+        share = paths / max(details.get("branch_paths", 0), paths, 1)
+        shares.append(BranchShare(share, to_message(f"branch {row['ref_name']} of lake {row['lake']}"), paths))
+    large = [item for item in shares if item.paths > SMALL_PLAN.files]
+    largest = [max(found) for found in (shares, large) if found]
+    return {"deleted_paths": dict(sorted(by_lake.items())), "branch_shares": [asdict(item) for item in largest]}
 
 
 def _size(inputs: PlanInputs, expiry: WrittenParts, log: LogReader) -> tuple[int, int]:

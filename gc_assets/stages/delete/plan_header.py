@@ -188,9 +188,9 @@ def _check_deleted_paths(expiry: WrittenParts, limits: Gates) -> list[GateResult
     count = sum(expiry.summary.get("deleted_paths", {}).values())
     if not count:
         return []
-    place, share = expiry.summary["largest_share"]
+    shares = [gates.BranchShare(**item) for item in expiry.summary["branch_shares"]]
     is_configured = "max_deleted_path_share" in limits.model_fields_set
-    return [gates.deleted_paths(count, limits.max_deleted_paths, share, place, limits.max_deleted_path_share, configured=is_configured)]
+    return [gates.deleted_paths(count, limits.max_deleted_paths, shares, limits.max_deleted_path_share, configured=is_configured)]
 
 
 def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, planned: Amount) -> list[GateResult]:
