@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
+from gc_assets.core.plan import Amount, BranchShare, GateResult, LiveCount, Unreadable
 from gc_assets.core.printable import MAX_LISTED, show_list, to_message
 from gc_assets.core.units import count_of, format_bytes
 
@@ -360,21 +359,6 @@ def idle_branches(branches: int, limit: int) -> GateResult:
     if branches > limit:
         message += " Check the clock, the rules in `retention.delete_idle`, and `gc-assets show expiry_plan`."
     return _result("idle_branches", branches <= limit, message, overridable=True, numbers={"branches": branches, "limit": limit})
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class BranchShare:
-    """Paths of a branch that a plan deletes, as a share of all its paths.
-
-    Ordered by share.
-
-    Attributes:
-        branch: The branch with its lake, for messages.
-    """
-
-    share: float
-    branch: str
-    paths: int
 
 
 def deleted_paths(paths: int, limit: int, shares: Sequence[BranchShare], max_share: float, *, configured: bool) -> GateResult:

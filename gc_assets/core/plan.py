@@ -70,6 +70,21 @@ class Amount(_Model):
         return cls(files=sum(amount.files for amount in listed), bytes=sum(amount.bytes for amount in listed))
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class BranchShare:
+    """Paths of a branch that a plan deletes, as a share of all its paths.
+
+    Ordered by share.
+
+    Attributes:
+        branch: The branch with its lake, for messages.
+    """
+
+    share: float
+    branch: str
+    paths: int
+
+
 @dataclass(frozen=True, slots=True)
 class LiveCount:
     """Number of live files in a storage, in total and by lake."""

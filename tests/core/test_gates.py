@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from gc_assets.core import gates
-from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
+from gc_assets.core.plan import Amount, BranchShare, GateResult, LiveCount, Unreadable
 
 GB = 10**9
 UNREADABLE = Unreadable(
@@ -199,7 +199,7 @@ def test_small_plan_fails_configured_share() -> None:
     ],
 )
 def test_paths_that_commits_delete_are_limited(branches: dict[str, tuple[int, float]], configured: bool, passed: bool) -> None:
-    shares = [gates.BranchShare(share, f"branch {name} of lake ml", paths) for name, (paths, share) in branches.items()]
+    shares = [BranchShare(share, f"branch {name} of lake ml", paths) for name, (paths, share) in branches.items()]
     gate = gates.deleted_paths(sum(item.paths for item in shares), 100_000, shares, 0.5, configured=configured)
     assert (gate.name, gate.passed, gate.overridable) == ("deleted_paths", passed, True)
     assert ("Check the lifecycle rules" in gate.message) != passed

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core import gates
-from gc_assets.core.gates import SMALL_PLAN, BranchShare
+from gc_assets.core.gates import SMALL_PLAN
 from gc_assets.core.hashing import digest as digest_rows
-from gc_assets.core.plan import Amount, PlanHeader, Unreadable, repeat
+from gc_assets.core.plan import Amount, BranchShare, PlanHeader, Unreadable, repeat
 from gc_assets.core.printable import to_message
 from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity, log_progress, start_run

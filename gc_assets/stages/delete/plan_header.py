@@ -9,7 +9,7 @@ from gc_assets.config.models import Config, Gates
 from gc_assets.core import gates
 from gc_assets.core.foreign import NEW_CLAIM
 from gc_assets.core.phases import QUARANTINE
-from gc_assets.core.plan import UNNAMED, Amount, GateResult, LeftOut, LiveCount, PlanHeader, Uploads, seal
+from gc_assets.core.plan import UNNAMED, Amount, BranchShare, GateResult, LeftOut, LiveCount, PlanHeader, Uploads, seal
 from gc_assets.core.printable import show_list
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
@@ -188,7 +188,7 @@ def _check_deleted_paths(expiry: WrittenParts, limits: Gates) -> list[GateResult
     count = sum(expiry.summary.get("deleted_paths", {}).values())
     if not count:
         return []
-    shares = [gates.BranchShare(**item) for item in expiry.summary["branch_shares"]]
+    shares = [BranchShare(**item) for item in expiry.summary["branch_shares"]]
     is_configured = "max_deleted_path_share" in limits.model_fields_set
     return [gates.deleted_paths(count, limits.max_deleted_paths, shares, limits.max_deleted_path_share, configured=is_configured)]
 
