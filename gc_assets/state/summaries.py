@@ -133,6 +133,7 @@ class LakeRefsSummary(Summary):
         resolved_as: Digest of the storages by which addresses were resolved.
         repository: The repository, if the lake is one of a server.
         catalog: Kind and address of the catalog or server, with symbolic links resolved.
+        seen_at: The freeze time by the latest clock, if a rule deletes idle branches of the lake.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -154,6 +155,7 @@ class LakeRefsSummary(Summary):
     resolved_as: str | None = None
     repository: RepositorySummary | None = None
     catalog: str | None = None
+    seen_at: datetime | None = None
 
 
 class CommitGraphSummary(Summary):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.arrow_rows import replace_columns
-from gc_assets.core.errors import LakeUnreadable, StateError
+from gc_assets.core.errors import GcError, LakeUnreadable, StateError
 from gc_assets.core.idle_branches import Branch, BranchKey, IdleRule, Sighting, explain_idle, find_rule, find_unchanged_since
 from gc_assets.core.phases import DONE, UNDONE
 from gc_assets.engine.run_context import RunContext
@@ -32,10 +33,11 @@ from gc_assets.lakes.protocol import (
     as_filtered,
 )
 from gc_assets.stages.mark.previous_refs import list_previous_freezes
+from gc_assets.stages.records.quarantine_clock import latest_time
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.index import PastRun
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS
-from gc_assets.state.summaries import FreezeTime
+from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
 _COLUMNS = ["table_uuid", "ref_name", "ref_type", "head_commit_id"]
 
@@ -120,6 +122,21 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
     until = as_of - max(rule.after for rule in rules)
     unchanged_since = find_unchanged_since(heads, _sightings(context, lake_name, frozen_at, heads.keys()), until)
     return IdleBranchSearch(rules, tuple(branches), unchanged_since, as_of)
+
+
+def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> datetime | None:
+    """Return the time at which a freeze saw the branches of a lake, None without a rule.
+
+    A host whose clock is days behind would make a branch look unchanged for days. A store that does
+    not answer does not count.
+    """
+    if not context.config.lake(lake_name).idle_rules:
+        return None
+    times = [frozen_at]
+    for storage in context.config.storages:
+        with suppress(GcError, OSError):
+            times.append(latest_time(context, storage.name))
+    return max(times)
 
 
 def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
@@ -237,14 +254,16 @@ def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Coll
         newest[run.run_date if run.run_date != context.run_date else run.run_id] = run
     for run in sorted(newest.values(), key=lambda run: run.summary(FreezeTime).frozen_at, reverse=True):
         try:
-            rows = read_rows(context.state, LAKE_REFS, context.state.open(run), columns=_COLUMNS)
+            opened = context.state.open(run)
+            rows = read_rows(context.state, LAKE_REFS, opened, columns=_COLUMNS)
         except StateError:  # it may have another head, so the evidence ends here
             return
         rows = rows.filter(pc.is_in(rows.column("table_uuid"), tables))
         is_selected = pc.and_(pc.equal(rows.column("ref_type"), "branch"), pc.is_in(rows.column("ref_name"), names))
         branches = rows.filter(is_selected).to_pylist()
         seen = {(row["table_uuid"], row["ref_name"]): row["head_commit_id"] for row in branches}
-        yield Sighting(run.summary(FreezeTime).frozen_at, seen, frozenset(pc.unique(rows.column("table_uuid")).to_pylist()))
+        summary = opened.summary(LakeRefsSummary)
+        yield Sighting(summary.seen_at or summary.frozen_at, seen, frozenset(pc.unique(rows.column("table_uuid")).to_pylist()))
 
 
 def _find_times(commits: pa.Table, branches: Sequence[Ref]) -> dict[tuple[str | None, str | None], datetime]:

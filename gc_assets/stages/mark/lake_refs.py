@@ -34,6 +34,7 @@ from gc_assets.lakes.protocol import (
     View,
 )
 from gc_assets.stages.mark.deleted_repositories import freeze_lake, summarize_repository, with_known_repository
+from gc_assets.stages.mark.idle_branches import date_sighting
 from gc_assets.stages.mark.previous_refs import add_hidden_tables, build_freeze, refuse_hidden
 from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_or_keep, resolve_rows
 from gc_assets.state.journal import PublishedTable
@@ -126,6 +127,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         named_prefixes_error=None if refs.named_prefixes is None else refs.named_prefixes.error,
         repository=summarize_repository(refs, frozen_at),
         catalog=catalog,
+        seen_at=date_sighting(context, lake_name, frozen_at),
     )
     written = write_rows(rows, LAKE_REFS, run, state.files, sides)
     summary = summary.model_copy(update={"resolved_as": resolver.settings_digest})

@@ -7,6 +7,7 @@ quarantined for days. The next run could then purge them immediately.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 from gc_assets.core.clock import MAX_SKEW, Clock
 from gc_assets.core.units import format_duration
@@ -18,16 +19,12 @@ from gc_assets.stages.records.plans import list_plans
 def quarantine_clock(context: RunContext, storage_name: str) -> Clock:
     """Return a clock that never returns an earlier time than now.
 
-    Now is the latest of the times of this host, of the store and of the newest approved plan of the
-    storage. A plan that was made in the future cannot be approved. In a rehearsal, it is the fixed
-    time.
+    Now is `latest_time`.
     """
     clock = context.clock.not_before_now()
     if clock.is_rehearsal:
         return clock
-    approved = (plan.header for plan in list_plans(context.config, storage_name) if plan.verdict.is_approved)
-    created = [header.created_at for header in approved if not header.rehearsal]
-    latest = max(clock.now(), context.store(storage_name).now(), *created)
+    latest = latest_time(context, storage_name)
     behind = latest - clock.now()
     if behind > MAX_SKEW:
         log_activity(
@@ -35,3 +32,16 @@ def quarantine_clock(context: RunContext, storage_name: str) -> Clock:
             f"the time in quarantine begins at {latest:%Y-%m-%d %H:%M}Z"
         )
     return replace(clock, not_before=latest)
+
+
+def latest_time(context: RunContext, storage_name: str) -> datetime:
+    """Return the latest of the times of this host, of the store and of the newest approved plan.
+
+    A plan that was made in the future cannot be approved. In a rehearsal, it is the fixed time.
+    """
+    now = context.clock.now()
+    if context.clock.is_rehearsal:
+        return now
+    approved = (plan.header for plan in list_plans(context.config, storage_name) if plan.verdict.is_approved)
+    created = [header.created_at for header in approved if not header.rehearsal]
+    return max(now, context.store(storage_name).now(), *created)
