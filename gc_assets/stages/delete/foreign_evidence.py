@@ -62,7 +62,7 @@ class ForeignEvidence:
             found = sweep.summary(OrphanFilesSummary)
             if found.foreign_metadata_lakes is None or shared & set(found.foreign_metadata_lakes):
                 count += found.foreign_metadata_count
-                samples += [f"{context.storage(name).location}{sample}" for sample in found.foreign_metadata]
+                samples += [context.resolver().address(name, sample) for sample in found.foreign_metadata]
         return cls(count, tuple(samples), tuple(unknown), tuple(notes))
 
 
