@@ -271,7 +271,7 @@ def _find_reason(
     table, former = dropped.table, dropped.former_files
     if catalog is None:
         return f"lake {table.lake} is not in lakes.yaml"
-    if catalog != table.catalog and not _is_accepted_elsewhere(table, accepted):
+    if catalog != table.catalog and not _is_accepted_since(table, accepted):
         return f"lake {table.lake} reads another catalog than the run that knew the table"
     if unreadable:
         names = ", ".join(unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
@@ -287,7 +287,7 @@ def _find_reason(
     return None
 
 
-def _is_accepted_elsewhere(table: RememberedTable, accepted: datetime | None) -> bool:
+def _is_accepted_since(table: RememberedTable, accepted: datetime | None) -> bool:
     """Return True if a user accepted a table as dead after its lake began to read another catalog.
 
     An earlier acceptance, and one of a repository, is about the catalog that knew it.

@@ -57,8 +57,8 @@ class Chain:
         snapshots: Ids of the snapshots that the read files list.
         oldest_snapshot_ms: Time of the oldest snapshot in the history of the current one.
         begins_ms: Time since which all files are known. It is infinite if no file could be read.
-        error: Why a file that exists could not be read, or None. Suspects outside of the chain are then
-            in doubt, whatever their age.
+        error: Why a file that exists could not be read, or None. Suspects outside of the chain are
+            then in doubt, whatever their age.
     """
 
     files: set[File] = field(default_factory=set[File])
@@ -84,8 +84,8 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
 
     Args:
         current: Addresses of files that catalogs name, the newest first.
-        read: Returns what a file records, or None if it does not exist or is damaged. Raises OSError or
-            GcError if it cannot be read now.
+        read: Returns what a file records, or None if it does not exist or is damaged. Raises OSError
+            or GcError if it cannot be read now.
     """
     chain, seen = Chain(), set[File]()
     chain.files = {identify(resolver, address) for address in current}
