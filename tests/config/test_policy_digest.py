@@ -106,6 +106,13 @@ def test_policy_digest_equals_earlier_release(name: str) -> None:
     assert config_of(DOCUMENTS[name]).policy_digest() == DIGESTS[name]
 
 
+def test_policy_digest_covers_lost_snapshots() -> None:
+    lake = {"name": "icechunk", "kind": "icechunk", **SHORTEST["icechunk"]}
+    digests = {config_of(document(lake | {"lost_snapshots": lost})).policy_digest() for lost in ([], ["0" * 20])}
+    assert DIGESTS["icechunk, shortest"] in digests
+    assert len(digests) == 2
+
+
 @pytest.mark.parametrize("key", ["prefix", "glue.id", "glue.region", "table-name", "s3.endpoint", "namespace"])
 def test_policy_digest_covers_catalog_properties(key: str) -> None:
     def digest(value: str) -> str:

@@ -65,6 +65,12 @@ class IcechunkLakeConfig(LakeConfig):
         default=(), description="Snapshots whose objects are lost permanently (spec version 1). The snapshots before them need not be kept."
     )
 
+    def policy(self) -> dict[str, Any]:
+        found = self.model_dump(mode="json")
+        if not self.lost_snapshots:  # the digests of 0.3 do not contain the key
+            del found["lost_snapshots"]
+        return found
+
     def with_retention(self, keep: str) -> IcechunkLakeConfig:
         return self.model_copy(update={"retention": self.retention.with_default(keep)})
 
