@@ -147,10 +147,10 @@ def find_foreign_lineages(
     resolver = context.resolver()
     refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
-    suspects: dict[str, list[_Suspect]] = defaultdict(list)
+    suspects: dict[str, list[Suspect]] = defaultdict(list)
     for row in rows:
         if row["table_uuid"] not in skip and row["last_modified"] < frozen_at - MAX_SKEW:
-            suspects[row["table_uuid"]].append(_Suspect.of(row, storage_name, resolver))
+            suspects[row["table_uuid"]].append(Suspect.of(row, storage_name, resolver))
     if not suspects:
         return {}
     named = _CurrentFiles.read(context)
@@ -179,7 +179,7 @@ def find_foreign_lineages(
 
 
 @dataclass(frozen=True, slots=True)
-class _Suspect:
+class Suspect:
     """Metadata of a known table that no configured catalog names now."""
 
     key: str
@@ -193,7 +193,7 @@ class _Suspect:
     parent_ms: int | None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], storage_name: str, resolver: KeyResolver) -> _Suspect:
+    def of(cls, row: Mapping[str, Any], storage_name: str, resolver: KeyResolver) -> Suspect:
         key, previous = row["key"], row["previous"]
         return cls(
             key,
@@ -223,9 +223,15 @@ class _Suspect:
         if self.in_own_location and chain.locations and self.location not in chain.locations and self.location not in locations:
             return True
         if self.previous is not None:
-            return self.previous not in chain.files and (chain.error is not None or chain.has_all_since(self.previous_ms))
-        # Some writers keep no log. One unknown snapshot may be a failed commit.
+            if self.previous in chain.files:
+                return False
+            if chain.error is not None or chain.has_all_since(self.previous_ms):
+                return True
+        # The log is missing or older than the chain. One unknown snapshot may be a failed commit, as
+        # may several ones that are later than the file before it.
         if self.parent is None or self.parent_ms is None:
+            return False
+        if self.previous_ms is not None and self.parent_ms > self.previous_ms:
             return False
         if chain.oldest_snapshot_ms is None:
             return chain.error is not None
@@ -256,7 +262,7 @@ class _CurrentFiles:
                         locations.setdefault(uuid.removeprefix("urn:uuid:"), set()).add((row["storage"], row["key"]))
         return cls(frozenset(files), {uuid: frozenset(found) for uuid, found in locations.items()})
 
-    def explains(self, suspect: _Suspect, uuid: str) -> bool:
+    def explains(self, suspect: Suspect, uuid: str) -> bool:
         """Return True if nothing else has to be read: the suspect follows a current file in a
         location of its table, or has nothing to compare.
         """
@@ -313,7 +319,7 @@ def _identify_all(addresses: Iterable[str], wanted: Collection[File], resolver: 
     yield from (file for item in addresses if item.rpartition("/")[2] in names and (file := identify(resolver, item)) in wanted)
 
 
-def _describe(context: RunContext, item: _Suspect, uuid: str, current: str, error: str | None) -> str:
+def _describe(context: RunContext, item: Suspect, uuid: str, current: str, error: str | None) -> str:
     """Return the reason. It is the same for all files of a table, so that the gate names it once."""
     if error is not None:
         return f"table {show(uuid)}, which another catalog may write too, because its history cannot be read: {show(error)}; run again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.lineage import Lineage, ListedSnapshot
 from gc_assets.stages.records.dead_tables import accept_dead_table
-from gc_assets.stages.sweep.metadata_lineage import Chain, follow_chain
+from gc_assets.stages.sweep.metadata_lineage import Chain, Suspect, follow_chain
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -74,6 +75,44 @@ def test_chain_with_a_file_that_cannot_be_read_now_is_in_doubt() -> None:
         raise PermissionError(f"{address}: access denied")
 
     assert follow_chain([file(9)], read, KeyResolver([])).error == f"{file(9)}: access denied"
+
+
+def suspect(
+    previous: int | None, head: str = "b", parent: str = "a", *, parent_ms: int | None = None, previous_ms: int | None = None
+) -> Suspect:
+    """Metadata in the location of the table. Its times are by default that of the file before it."""
+    at_ms = previous if previous_ms is None else previous_ms
+    return Suspect(
+        key="t/metadata/x.metadata.json",
+        file=("", "file:///t/metadata/x.metadata.json"),
+        location=("", "file:///t/"),
+        previous=None if previous is None else ("", file(previous)),
+        previous_ms=at_ms,
+        in_own_location=False,
+        head=head,
+        parent=parent,
+        parent_ms=at_ms if parent_ms is None else parent_ms,
+    )
+
+
+def commits(*at_ms: int) -> tuple[ListedSnapshot, ...]:
+    """Snapshots of one branch, whose ids are their times."""
+    return tuple(ListedSnapshot(str(at), str(before) if before else None, at) for before, at in zip((0, *at_ms), at_ms, strict=False))
+
+
+def test_suspect_older_than_the_chain_is_outside_if_its_snapshots_are_not_those_of_the_table() -> None:
+    """The log of production names the last files only, but its metadata lists all snapshots since 2."""
+    chain = chain_of({9: replace(entry(9, 7, 8), snapshots=commits(2, 4, 6, 7, 8, 9), head="9")}, 9)
+    assert suspect(5).is_outside(chain, ())
+    assert not suspect(5, head="b", parent="4").is_outside(chain, ())
+    assert not suspect(5, head="4", parent="2").is_outside(chain, ())
+    assert not suspect(1).is_outside(chain, ())
+
+
+def test_failed_commit_of_several_snapshots_that_is_older_than_the_chain_is_not_outside() -> None:
+    """An overwrite of pyiceberg adds two snapshots, both later than the file that it follows."""
+    chain = chain_of({9: replace(entry(9, 7, 8), snapshots=commits(2, 4, 6, 7, 8, 9), head="9")}, 9)
+    assert not suspect(4, parent_ms=5).is_outside(chain, ())
 
 
 @pytest.mark.spark
