@@ -224,23 +224,34 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
 
 
-def unknown_addresses(addresses: int, files: int, samples: Sequence[str]) -> GateResult:
+def unknown_addresses(addresses: int, files: int, samples: Sequence[str], hidden: int = 0) -> GateResult:
     """Fail if a planned file may be live under an address whose location is unknown.
 
     Args:
         addresses: Number of unknown addresses in the live sets of all lakes.
         files: Number of planned files with the tail and the size of one.
         samples: Some of these files, with the addresses.
+        hidden: Number of these files that may be behind a link that the collector cannot examine.
     """
     message = "no live address has an unknown location."
     if addresses:
         message = f"{count_of(addresses, 'live address', 'have')} an unknown location, and no planned file has the name and size of one."
     if files:
+        equal = "the size or name" if hidden else "the name and size"
         message = (
-            f"{count_of(files, 'planned file', 'have')} the name and size of live addresses with an unknown location: "
+            f"{count_of(files, 'planned file', 'have')} {equal} of live addresses with an unknown location: "
             f"{show_list(samples, separator='; ')}. "
-            "If the address is another name of this storage, add its beginning to `aliases` of the storage in lakes.yaml and run again."
         )
+        if hidden:
+            message += (
+                "A file that the collector cannot examine may be a link to a planned file. Give the collector's user access to its "
+                "directory (`chmod o+x`), or repair the link, and run again. If the file is no link, override the gate."
+            )
+        if hidden < files:
+            message += (
+                f"{' ' if hidden else ''}If the address is another name of this storage, add its beginning to `aliases` of the storage "
+                "in lakes.yaml and run again."
+            )
     return _result("unknown_addresses", files == 0, message, overridable=True, numbers={"addresses": addresses, "files": files})
 
 

@@ -96,6 +96,8 @@ def test_gates_proving_wrong_mark_cannot_be_overridden() -> None:
         (gates.storages_apart([("outer", "inner")]), ["outer and inner"]),
         (gates.links(3, ["data/a"]), ["3 live files", "data/a"]),
         (gates.unknown_addresses(9, 3, ["data/a and https://h/a"]), ["3 planned files", "data/a and https://h/a", "`aliases`"]),
+        (gates.unknown_addresses(9, 3, ["data/a and /home/a"], 3), ["3 planned files have the size", "data/a and /home/a", "chmod o+x"]),
+        (gates.unknown_addresses(9, 3, ["data/a and /home/a"], 1), ["chmod o+x", "`aliases`"]),
         (gates.foreign_metadata(3, ["table 5e1f"]), ["3 metadata objects", "table 5e1f; and 2 more. ", "lakes.yaml"]),
         (gates.unfinished_apply(["5e1f (its time ends tomorrow)"]), ["1 plan was", "5e1f (its time", "gc-assets apply PLAN_ID --end"]),
         (gates.delete_bytes(small(1, 3 * GB), 2 * GB), ["3 GB planned", "max_delete_bytes allows 2 GB"]),

@@ -221,7 +221,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
         _check_spelling(found),
         gates.links(found.behind_links_count + len(content.aliases), [*found.behind_links, *content.aliases]),
-        gates.unknown_addresses(content.unknown.addresses, content.unknown.files, content.unknown.samples),
+        gates.unknown_addresses(content.unknown.addresses, content.unknown.files, content.unknown.samples, content.unknown.hidden),
         gates.storages_apart(context.overlapping_storages(inputs.storage)),
         gates.foreign_metadata(foreign.count, foreign.samples, found.junk_count, found.junk, dead, foreign.unknown, foreign.notes),
         _check_new_claims(found),

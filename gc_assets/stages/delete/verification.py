@@ -220,7 +220,7 @@ def _failed_gates(
         header.rows,
         lambda session: _unneeded_rows(session, mark_context, plan, tables),
     )
-    checks.append(gates.unknown_addresses(unknown.addresses, unknown.files, unknown.samples))
+    checks.append(gates.unknown_addresses(unknown.addresses, unknown.files, unknown.samples, unknown.hidden))
     overrides = plan.verdict.overrides
     return [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
 

@@ -40,11 +40,13 @@ class TailMatches:
         addresses: Number of unknown addresses of all lakes.
         files: Number of planned files that match one.
         samples: Some of them, with the address.
+        hidden: Number of planned files that have the size of a file that cannot be examined.
     """
 
     addresses: int = 0
     files: int = 0
     samples: tuple[str, ...] = ()
+    hidden: int = 0
 
 
 def planned_by_unknown_address(
@@ -58,10 +60,10 @@ def planned_by_unknown_address(
     """Compare the rows of a plan with the unknown addresses of all lakes.
 
     A row matches if the last component and the size are the same. A mount may rename the directory, so
-    its name is compared only if a size is unknown and the last component is a common name. A file in a
-    directory that this process may not read can be a link, so only its size is compared. If a store
-    can read the object at the address and it is another one than the planned object, the row does
-    not match.
+    its name is compared only if a size is unknown and the last component is a common name. A file that
+    this process cannot examine can be a link, so only its size is compared, if it is known. If a
+    store can read the object at the address and it is another one than the planned object, the row
+    does not match.
 
     Args:
         live: `live_files` of all lakes.
@@ -76,31 +78,28 @@ def planned_by_unknown_address(
     paths = [path for table in tables for path in table.paths(UNKNOWN_ADDRESSES_SIDE)]
     session = choose_session(spark, planned_rows + count, len(paths) + 1)
     addresses = read_paths(session, context.state.files, UNKNOWN_ADDRESSES, paths, columns)
-    hidden, unknown = addresses.filter(F.col("reason") == HIDDEN), _with_tail(addresses, "address", "address_parent")
+    hidden = addresses.filter((F.col("reason") == HIDDEN) & F.col("size_bytes").isNotNull())
+    unknown = _with_tail(addresses, "address", "address_parent")
     planned = rows(session).filter(F.col("action") != RESTORE).select("key", "etag", F.col("size_bytes").alias("planned_bytes"))
     no_size = F.col("size_bytes").isNull() | F.col("planned_bytes").isNull()
     same_parent = F.col("address_parent").isNull() | F.col("key_parent").isNull() | (F.col("address_parent") == F.col("key_parent"))
     same_file = (F.col("size_bytes") == F.col("planned_bytes")) | (no_size & same_parent)
     pairs = _with_tail(planned, "key", "key_parent").join(unknown, "base").filter(same_file).select(*_PAIRS.names)
     if collect(hidden.limit(1)):
-        pairs = pairs.unionByName(_pair_by_size(planned, hidden)).distinct()
+        by_size = planned.join(hidden, F.col("planned_bytes") == F.col("size_bytes")).select(*_PAIRS.names)
+        pairs = pairs.unionByName(by_size).distinct()
     some = collect(pairs.limit(MAX_COMPARED + 1))
     if len(some) > MAX_COMPARED:
-        files = collect(pairs.agg(F.count_distinct("key").alias("files")))[0]["files"]
-        return TailMatches(count, files, tuple(_describe(row) for row in some[:MAX_NAMED]))
+        hidden_key = F.when(F.col("reason") == HIDDEN, F.col("key"))
+        found = collect(pairs.agg(F.count_distinct("key").alias("files"), F.count_distinct(hidden_key).alias("hidden")))[0]
+        return TailMatches(count, found["files"], tuple(_describe(row) for row in some[:MAX_NAMED]), found["hidden"])
     same = list[Any]()
     for row in some:
         # One request each, which may fail slowly. The remaining pairs are not needed for the gate.
         if len(same) >= MAX_NAMED or not _is_another_object(context, storage_name, row):
             same.append(row)
-    return TailMatches(count, len({row["key"] for row in same}), tuple(sorted(_describe(row) for row in same[:MAX_NAMED])))
-
-
-def _pair_by_size(planned: DataFrame, hidden: DataFrame) -> DataFrame:
-    """Pair planned files with files that may be links with any name (columns `_PAIRS`)."""
-    same_size = planned.join(hidden.filter(F.col("size_bytes").isNotNull()), F.col("planned_bytes") == F.col("size_bytes"))
-    no_size = planned.crossJoin(hidden.filter(F.col("size_bytes").isNull()).limit(1))
-    return same_size.unionByName(no_size).select(*_PAIRS.names)
+    files, hidden_files = {row["key"] for row in same}, {row["key"] for row in same if row["reason"] == HIDDEN}
+    return TailMatches(count, len(files), tuple(sorted(_describe(row) for row in same[:MAX_NAMED])), len(hidden_files))
 
 
 def _is_another_object(context: RunContext, storage_name: str, row: Any) -> bool:

@@ -51,7 +51,9 @@ def test_file_of_the_same_size_refuses_the_plan(
     gate = next(gate for gate in header.gates if gate.name == "unknown_addresses")
     assert gate.passed != is_private
     if is_private:
-        assert "1 planned file" in gate.message
+        assert "1 planned file has the size or name" in gate.message
+        assert "chmod o+x" in gate.message
+        assert "aliases" not in gate.message
         assert f"{house.key(live)} and file://{link}" in gate.message
 
 
