@@ -27,12 +27,13 @@ from gc_assets.core.errors import GcError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.printable import show
 from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.kind import TableIdentity
 from gc_assets.lakes.lineage import Lineage
 from gc_assets.stages.sweep.foreign_metadata import describe_way_out, metadata_patterns
 from gc_assets.stages.sweep.known_tables import find_metadata
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
+from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
@@ -41,6 +42,9 @@ from gc_assets.state.summaries import LakeRefsSummary
 MAX_SKEW: Final = timedelta(hours=1)
 # Concurrent reads of metadata files.
 _CONCURRENT_READS: Final = 16
+# A server names each file that a commit ever put. Of those that were deleted, at most this many are
+# looked up.
+MAX_MISSING: Final = 16
 
 # A file: storage and key, or "" and the address of a file outside all storages.
 File = tuple[str, str]
@@ -83,14 +87,16 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
     Each log names up to 100 files, so few files are read.
 
     Args:
-        current: Addresses of files that catalogs name, the newest first.
+        current: Addresses of files that catalogs name, first those of branches, then the newest.
         read: Returns what a file records, or None if it does not exist or is damaged. Raises OSError
             or GcError if it cannot be read now.
     """
     chain, seen = Chain(), set[File]()
     chain.files = {identify(resolver, address) for address in current}
-    has_read = False
+    has_read, missing = False, 0
     for start in current:
+        if missing == MAX_MISSING:
+            break
         address, known_ms = start, -math.inf
         while identify(resolver, address) not in seen:
             seen.add(identify(resolver, address))
@@ -99,6 +105,7 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
             except (OSError, GcError) as error:
                 found, chain.error = None, chain.error or str(error)
             if found is None:
+                missing += address == start
                 chain.cut(known_ms)
                 break
             has_read = True
@@ -157,8 +164,12 @@ def find_foreign_lineages(
     unclear = {uuid: found for uuid, items in suspects.items() if (found := [item for item in items if not named.explains(item, uuid)])}
     if not unclear:
         return {}
-    current = find_metadata(context, unclear.keys())
-    starts = {uuid: [*current.get(uuid, ()), *former.get(uuid, ())] for uuid in unclear}
+    current, on_branches = find_metadata(context, unclear.keys()), _read_branches(context)
+    starts = {uuid: [*sorted(current.get(uuid, ()), key=lambda item: item not in on_branches), *former.get(uuid, ())] for uuid in unclear}
+    files = {uuid: {identify(resolver, address) for address in addresses} for uuid, addresses in starts.items()}
+    unclear = {
+        uuid: found for uuid, items in unclear.items() if (found := [item for item in items if not named.explains(item, uuid, files[uuid])])
+    }
     read = _Reader(context)
     with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
         chains = dict(zip(unclear, pool.map(lambda uuid: follow_chain(starts[uuid], read, resolver), unclear), strict=True))
@@ -262,13 +273,26 @@ class _CurrentFiles:
                         locations.setdefault(uuid.removeprefix("urn:uuid:"), set()).add((row["storage"], row["key"]))
         return cls(frozenset(files), {uuid: frozenset(found) for uuid, found in locations.items()})
 
-    def explains(self, suspect: Suspect, uuid: str) -> bool:
-        """Return True if nothing else has to be read: the suspect follows a current file in a
-        location of its table, or has nothing to compare.
+    def explains(self, suspect: Suspect, uuid: str, others: Collection[File] = ()) -> bool:
+        """Return True if nothing else has to be read: the suspect follows a current file, or one of
+        others, in a location of its table, or has nothing to compare.
         """
         if suspect.in_own_location and suspect.location not in self.locations.get(uuid, ()):
             return False
-        return suspect.parent is None if suspect.previous is None else suspect.previous in self.files
+        if suspect.previous is None:
+            return suspect.parent is None
+        return suspect.previous in self.files or suspect.previous in others
+
+
+def _read_branches(context: RunContext) -> set[str]:
+    """Return the addresses of the metadata files that branches of servers show."""
+    found = set[str]()
+    for lake in context.config.lakes:
+        if context.kind(lake.name).has_live_contents:
+            contents = context.table(LIVE_CONTENTS, lake.name)
+            rows = read_rows(context.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
+            found.update(rows.column("metadata_location").filter(rows.column("on_branch")).unique().to_pylist())
+    return found
 
 
 class _Reader:

@@ -70,6 +70,21 @@ def test_chains_of_several_catalogs_are_joined() -> None:
     assert numbers(chain) == {1, 2, 3, 4, 8, 9}
 
 
+def test_few_files_are_read_of_a_server_that_names_all_files_of_a_stream() -> None:
+    """Of 20,000 files that commits put, the last 500 exist. The log of each names 100."""
+    existing, reads = range(19_500, 20_000), list[str]()
+    files = {file(number): entry(number, *range(number - 100, number)) for number in existing}
+
+    def read(address: str) -> Lineage | None:
+        reads.append(address)
+        return files.get(address)
+
+    chain = follow_chain([file(number) for number in reversed(range(20_000))], read, KeyResolver([]))
+    assert len(reads) <= 30
+    assert numbers(chain) == set(range(20_000))
+    assert chain.has_all_since(19_500)
+
+
 def test_chain_with_a_file_that_cannot_be_read_now_is_in_doubt() -> None:
     def read(address: str) -> Lineage:
         raise PermissionError(f"{address}: access denied")
