@@ -61,8 +61,8 @@ class Chain:
         snapshots: Ids of the snapshots that the read files list.
         oldest_snapshot_ms: Time of the oldest snapshot in the history of the current one.
         begins_ms: Time since which all files are known. It is infinite if no file could be read.
-        error: Why a file that exists could not be read, or None. Suspects outside of the chain are
-            then in doubt, whatever their age.
+        error: Why a file that may exist could not be read, or None. Suspects outside of the chain
+            are then in doubt, whatever their age. Older files outside all storages do not count.
     """
 
     files: set[File] = field(default_factory=set[File])
@@ -103,7 +103,10 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
             try:
                 found = read(address)
             except (OSError, GcError) as error:
-                found, chain.error = None, chain.error or str(error)
+                found = None
+                # An older file outside all storages may never be readable, such as one in another bucket.
+                if address == start or identify(resolver, address)[0]:
+                    chain.error = chain.error or str(error)
             if found is None:
                 missing += address == start
                 chain.cut(known_ms)
@@ -345,13 +348,17 @@ def _identify_all(addresses: Iterable[str], wanted: Collection[File], resolver: 
 
 def _describe(context: RunContext, item: Suspect, uuid: str, current: str, error: str | None) -> str:
     """Return the reason. It is the same for all files of a table, so that the gate names it once."""
-    if error is not None:
-        return f"table {show(uuid)}, which another catalog may write too, because its history cannot be read: {show(error)}; run again"
     (storage_name, key), resolver = item.file, context.resolver()
+    way_out = describe_way_out(resolver, storage_name, key, uuid)
+    if error is not None:
+        return (
+            f"table {show(uuid)}, which another catalog may write too, because its history cannot be read: {show(error)}; "
+            f"run again, or make it readable{way_out}"
+        )
     follows = "" if item.previous is None else f" follows {show(item.previous[1].rpartition('/')[2])}, which"
     has_branches = any(context.kind(lake.name).has_live_contents for lake in context.config.lakes)
     return (
         f"table {show(uuid)}, which another catalog{', or a deleted branch,' if has_branches else ''} writes too: "
         f"{show(key.rpartition('/')[2])}{follows} is not in the history of {show(current.rpartition('/')[2])}, the file in the configured "
-        f"catalog; add the other catalog to lakes.yaml{describe_way_out(resolver, storage_name, key, uuid)}"
+        f"catalog; add the other catalog to lakes.yaml{way_out}"
     )

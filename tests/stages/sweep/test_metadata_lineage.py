@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -92,6 +92,23 @@ def test_chain_with_a_file_that_cannot_be_read_now_is_in_doubt() -> None:
     assert follow_chain([file(9)], read, KeyResolver([])).error == f"{file(9)}: access denied"
 
 
+@pytest.mark.parametrize("storages, error", [((), None), ((("w", "file:///t/"),), f"{file(7)}: access denied")])
+def test_chain_ends_at_an_older_file_outside_all_storages_that_cannot_be_read(
+    storages: Sequence[tuple[str, str]], error: str | None
+) -> None:
+    """The table was once in a bucket that the collector may not read."""
+
+    def read(address: str) -> Lineage:
+        if address == file(7):
+            raise PermissionError(f"{address}: access denied")
+        return entry(9, 7, 8)
+
+    chain = follow_chain([file(9)], read, KeyResolver(storages))
+    assert chain.error == error
+    assert not chain.has_all_since(7)
+    assert chain.has_all_since(8)
+
+
 def suspect(
     previous: int | None, head: str = "b", parent: str = "a", *, parent_ms: int | None = None, previous_ms: int | None = None
 ) -> Suspect:
@@ -140,7 +157,9 @@ def test_history_that_cannot_be_read_refuses_the_plan(spark: SparkSession, tmp_p
         raise PermissionError(f"{address}: access denied")
 
     monkeypatch.setattr("gc_assets.stages.sweep.metadata_lineage._Reader.__call__", read)
-    assert "access denied; run again" in tables.message()
+    message = tables.message()
+    assert "access denied; run again" in message
+    assert f"gc-assets accept {tables.table.uuid} file://{tables.house.warehouse}/db/t/" in message
 
 
 class Tables:
