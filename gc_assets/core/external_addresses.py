@@ -40,7 +40,7 @@ _URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
 _PARENT: Final = r"(?:^|/)\.\.(?:/|$)"
 _NO_FILE: Final = "a file that does not exist on this machine"
 # The file may be a link with any name to an object of a storage.
-HIDDEN: Final = "a file that this process may not examine, so it may be a link with another name; make its directory readable"
+HIDDEN: Final = "a file that this process cannot examine, so it may be a link with another name; make it accessible, or repair the link"
 NO_DIRECTORY: Final = "a directory that does not exist on this machine"
 # Local files of a table whose other files are missing. They may be in a mount point without its mount,
 # so that another identity proves nothing.
@@ -65,7 +65,7 @@ class ExternalAddresses:
             to one, or None if only its missing files may.
         file_exists: Returns True if this machine has a file at a local address. Called for each file
             in a directory without a reason.
-        is_hidden: Returns True if the collector may not examine the file at a local address.
+        is_hidden: Returns True if the collector cannot examine the file at a local address.
         google_buckets: Buckets of storages on Google Cloud, whose S3 interface serves them as `s3://`.
         has_containers: True if a storage or an alias is on Azure.
         alias_buckets: Schemes and buckets of aliases. Which server serves them is unknown, so that an

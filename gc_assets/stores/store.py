@@ -88,16 +88,20 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
     Files in a directory of this machine are compared with planned files by inode. That is impossible
     for a directory that only exists on the writer's machine, for a mounted bucket, and for a mount
     with other inode numbers than the storages on `disks` (their paths). An existing directory may be
-    a mount point without its mount: see `local_file_exists` for its files.
+    a mount point without its mount: see `local_file_exists` for its files. In a directory that this
+    process cannot search, each file may be a link with any name.
     """
-    from gc_assets.core.external_addresses import NO_DIRECTORY  # imports pyarrow
+    from gc_assets.core.external_addresses import HIDDEN, NO_DIRECTORY  # imports pyarrow
     from gc_assets.stores.local.mounts import has_same_inodes, is_in_one_mount, may_hang
+    from gc_assets.stores.local.objects import can_search, can_search_in_time
 
-    # Without an access, because a dead server would stop the run.
+    # With a time limit, because a dead server would stop the run.
     if may_hang(path) and (has_buckets or not all(is_in_one_mount(path, disk) for disk in disks)):
-        return "a network or FUSE mount, which may show a bucket, or a disk under other inode numbers"
-    if not os.path.isdir(path):  # noqa: PTH112  (False for names that no file system allows)
-        return NO_DIRECTORY
+        reason = "a network or FUSE mount, which may show a bucket, or a disk under other inode numbers"
+        return HIDDEN if can_search_in_time(path) is False else reason
+    is_searchable = can_search(path)
+    if not is_searchable:
+        return NO_DIRECTORY if is_searchable is None else HIDDEN
     if has_buckets and may_hang(os.path.realpath(path)):
         return "a network or FUSE mount, which may show a bucket"
     is_comparable = all(has_same_inodes(path, disk) for disk in disks)
@@ -113,9 +117,10 @@ def local_file_exists(address: str) -> bool:
 
 
 def local_file_is_hidden(address: str) -> bool:
-    """Return True if this process may not examine the file at a local address.
+    """Return True if this process cannot examine the file at a local address.
 
-    Its directory, or one that a link leads through, is private or damaged.
+    Its directory, or one that a link leads through, is private or damaged, or it is a link to a file
+    that does not exist on this machine.
     """
     from gc_assets.stores.local.objects import is_hidden
 

@@ -20,11 +20,13 @@ from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import FILE, scheme_of
 from gc_assets.core.regular_files import NEVER_WAIT, require_regular
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
-from gc_assets.stores.local.mounts import may_hang
+from gc_assets.stores.local.mounts import find_mount_point, may_hang
 from gc_assets.stores.protocol import RESERVED_PREFIX, StoredObject
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDENTITY = re.compile(r"\d+-(-?\d+)-\d+", re.ASCII)
+# Time in which a mount must answer for a directory.
+_SEARCH_SECONDS = 1.0
 # In the year 2262.
 LATEST_NS = 2**63 - 1
 # No program can have an object under such an address.
@@ -83,11 +85,37 @@ def identity(address: str) -> str | None:
 
 def is_hidden(address: str) -> bool:
     """Return True as `stores.store.local_file_is_hidden` does."""
+    if "\0" in address:
+        return False
     try:
-        identity(address)
+        if identity(address) is not None or not os.path.islink(_path_bytes(address)):  # noqa: PTH114
+            return False
+        _stat(address)
     except StoreError:
         return True
+    except OSError as error:
+        # The link may lead to a file of another machine, or of a mount that is missing on this one.
+        return error.errno in {errno.ENOENT, errno.ENOTDIR}
     return False
+
+
+def can_search(directory: str) -> bool | None:
+    """Return whether this process can examine files in a directory, or None if it does not exist."""
+    try:
+        os.stat(f"{directory}/.")  # noqa: PTH116  (`.` requires the permission to search the directory)
+    except ValueError:  # a name that no file system allows
+        return None
+    except OSError as error:
+        return None if error.errno in _NO_OBJECT else False
+    return True
+
+
+def can_search_in_time(directory: str) -> bool | None:
+    """Return the same as `can_search`, or None if its mount gives no answer in time."""
+    try:
+        return run_with_deadline(_SEARCH_SECONDS, find_mount_point(directory), lambda: can_search(directory), exclusive=True)
+    except TimeoutError:
+        return None
 
 
 def real_path(address: str) -> str | None:

@@ -6,17 +6,25 @@ Before, the gate `unknown_addresses` compared the names, so the file in the stor
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
-from gc_assets.stores.local import objects
+from gc_assets.core.external_addresses import HIDDEN, NO_DIRECTORY, ExternalAddresses
+from gc_assets.stores.local import mounts, objects
+from gc_assets.stores.store import describe_directory, local_file_exists, local_file_is_hidden
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
+
+NO_FILE = "a file that does not exist on this machine"
 
 
 @pytest.mark.parametrize("is_private", [True, False])
@@ -57,8 +65,65 @@ def test_file_of_the_same_size_refuses_the_plan(
         assert f"{house.key(live)} and file://{link}" in gate.message
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_file_in_a_private_directory_is_hidden(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir(mode=0o000)
-    assert objects.is_hidden(f"{tmp_path}/home/x")
-    assert not objects.is_hidden(f"{tmp_path}/x")
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory that every user may search."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        user = os.geteuid()
+        yield path
+        os.seteuid(user)
+        for directory in path.iterdir():
+            if not directory.is_symlink():
+                directory.chmod(0o700)
+
+
+def drop_privileges() -> None:
+    """Become a user that may not read everything, until the end of the test."""
+    try:
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+    except OSError:
+        pytest.skip("this process cannot become another user")
+
+
+def reasons(*paths: Path) -> list[str | None]:
+    describe = partial(describe_directory, has_buckets=False, disks=(str(paths[0].parents[1]),))
+    classifier = ExternalAddresses.of([("/srv/lake/", None)], describe, local_file_exists, (), local_file_is_hidden)
+    return classifier.find_reasons(pa.array([f"file://{path}" for path in paths])).to_pylist()
+
+
+def test_file_in_or_below_a_private_directory_is_hidden(home: Path) -> None:
+    """Below it, the directory counted as missing, so that names were compared."""
+    (home / "private/data").mkdir(parents=True)
+    (home / "open").mkdir()
+    (home / "open/file").touch()
+    (home / "open/link").symlink_to(home / "private/data")
+    (home / "private").chmod(0o000)
+    drop_privileges()
+    below = [home / "private/x", home / "private/data/x", home / "private/missing/x", home / "open/link/x"]
+    assert reasons(*below) == [HIDDEN] * len(below)
+    others = [home / "open/file", home / "open/missing", home / "missing/x", home / "open/file/x"]
+    assert reasons(*others) == [None, NO_FILE, NO_DIRECTORY, NO_DIRECTORY]
+
+
+def test_link_to_a_missing_file_is_hidden(home: Path) -> None:
+    """The file may exist on the machine of the writer."""
+    (home / "dangling").symlink_to("/mnt/only-on-the-writer/lake/x")
+    (home / "directory").symlink_to("/")
+    (home / "loop").symlink_to("loop")
+    assert reasons(home / "dangling", home / "directory", home / "loop", home / "nul\0") == [HIDDEN, NO_FILE, NO_FILE, NO_FILE]
+
+
+def test_private_directory_in_a_mount_is_hidden(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Home directories are often in a network file system."""
+    monkeypatch.setattr(mounts, "may_hang", lambda path: True)
+    monkeypatch.setattr(mounts, "is_in_one_mount", lambda path, other: False)
+    (home / "private/data").mkdir(parents=True)
+    (home / "private").chmod(0o000)
+    (home / "open").mkdir()
+    drop_privileges()
+    found = reasons(home / "private/data/x", home / "open/x")
+    assert found[0] == HIDDEN
+    assert (found[1] or "").startswith("a network or FUSE mount")
