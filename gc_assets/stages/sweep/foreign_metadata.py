@@ -16,13 +16,14 @@ from pyspark.sql import DataFrame
 
 from gc_assets.core.claims import find_table_prefix
 from gc_assets.core.commands import command
-from gc_assets.core.errors import GcError
+from gc_assets.core.errors import FormatError, GcError, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.core.printable import show
 from gc_assets.engine.tables import map_arrow
 from gc_assets.lakes.kind import MetadataPattern, TableIdentity
 from gc_assets.lakes.kinds import KINDS
+from gc_assets.lakes.lineage import Lineage
 from gc_assets.lakes.other_formats import OTHER_FORMATS
 from gc_assets.stages.records.dead_tables import DeadTable, describe_unlisted, read_table_id
 from gc_assets.stages.sweep.known_tables import KnownTable
@@ -43,6 +44,7 @@ FOREIGN: Final = pa.schema(
         ("head", pa.string()),
         ("parent", pa.string()),
         ("parent_ms", pa.int64()),
+        ("external", pa.list_(pa.string())),
     ]
 )
 # Largest number of rows with a reason that one task yields.
@@ -124,6 +126,7 @@ class _Finding(NamedTuple):
     head: str | None = None
     parent: str | None = None
     parent_ms: int | None = None
+    external: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,23 @@ class MetadataClassifier:
             None if head is None else head.snapshot_id,
             None if parent is None else parent.snapshot_id,
             None if parent is None else parent.at_ms,
+            None if in_own_location else self._find_external(lineage),
         )
+
+    def _find_external(self, lineage: Lineage) -> list[str] | None:
+        """Return one address of each directory that a metadata file names, or None if one of them is
+        in a storage or cannot be resolved.
+
+        Spark's `rewrite_table_path` stages such files for a copy of the table in another place.
+        """
+        lists = (item.manifest_list for item in lineage.snapshots if item.manifest_list is not None)
+        locations = [f"{address.rstrip('/')}/{_ANY_NAME}" for address in lineage.locations]
+        named = {address.rpartition("/")[0]: address for address in (*locations, *(name for name, _ in lineage.log), *lists)}
+        try:
+            is_external = bool(locations) and all(self.resolver.resolve_one(address) is None for address in named.values())
+        except (FormatError, StoreError):
+            return None
+        return sorted(named.values()) if is_external else None
 
     def _is_under(self, place: str, address: str) -> bool:
         resolved = self.resolver.locate_one(address)

@@ -24,12 +24,14 @@ import pyarrow.compute as pc
 
 from gc_assets.core.claims import find_table_prefix
 from gc_assets.core.errors import GcError
+from gc_assets.core.external_addresses import ExternalAddresses
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.printable import show
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.kind import TableIdentity
 from gc_assets.lakes.lineage import Lineage
+from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.sweep.foreign_metadata import describe_way_out, metadata_patterns
 from gc_assets.stages.sweep.known_tables import find_metadata
 from gc_assets.state.parts import read_parts
@@ -104,7 +106,7 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
                 found = read(address)
             except (OSError, GcError) as error:
                 found = None
-                # An older file outside all storages may never be readable, such as one in another bucket.
+                # An older file outside all storages may never be readable, e.g. in another bucket.
                 if address == start or identify(resolver, address)[0]:
                     chain.error = chain.error or str(error)
             if found is None:
@@ -158,8 +160,9 @@ def find_foreign_lineages(
     refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     suspects: dict[str, list[Suspect]] = defaultdict(list)
+    addresses = external_addresses(context)
     for row in rows:
-        if row["table_uuid"] not in skip and row["last_modified"] < frozen_at - MAX_SKEW:
+        if row["table_uuid"] not in skip and row["last_modified"] < frozen_at - MAX_SKEW and not _is_external(row, addresses):
             suspects[row["table_uuid"]].append(Suspect.of(row, storage_name, resolver))
     if not suspects:
         return {}
@@ -190,6 +193,11 @@ def find_foreign_lineages(
         for reason in [_describe(context, min(items, key=lambda item: item.key), uuid, starts[uuid][0], chains[uuid].error)]
         for item in items
     }
+
+
+def _is_external(row: Mapping[str, Any], addresses: ExternalAddresses) -> bool:
+    """Return True if a file names nothing in any storage, so that no reader of it needs a file there."""
+    return row["external"] is not None and addresses.find_reasons(pa.array(row["external"], pa.string())).null_count == len(row["external"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,30 @@ def test_copy_of_a_table_in_a_directory_of_its_location_refuses_the_plan(spark: 
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("names", ["all", "location"])
+def test_metadata_that_is_staged_for_a_copy_outside_all_storages_passes(spark: SparkSession, tmp_path: Path, names: str) -> None:
+    """Spark's rewrite_table_path stages metadata of the same table that names the place of the copy only."""
+    tables = Tables(spark, tmp_path)
+    tables.commit(tables.register(), 40, 35)
+    staging = tables.house.warehouse / "db/t/metadata/copy-table-staging-1"
+    staging.mkdir()
+    place, copy = f"file://{tables.house.warehouse}/", "s3://copy/"
+    for path in staging.parent.glob("*.json"):
+        text = path.read_text()
+        document = json.loads(text.replace(place, copy))
+        if names == "location":
+            document["snapshots"] = json.loads(text)["snapshots"]
+        if document["metadata-log"]:
+            target = staging / path.name
+            target.write_text(json.dumps(document))
+            os.utime(target, (days_ago(33).timestamp(), days_ago(33).timestamp()))
+        if document["last-updated-ms"] > days_ago(41).timestamp() * 1000:
+            path.unlink()  # metadata of the second catalog
+    tables.commit(tables.table, 30)
+    assert bool(tables.message()) == (names == "location")
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("deletes", ["true", "false"])
 def test_long_history_of_one_catalog_passes(spark: SparkSession, tmp_path: Path, deletes: str) -> None:
     settings = {"write.metadata.delete-after-commit.enabled": deletes, "write.metadata.previous-versions-max": "2"}
