@@ -203,8 +203,12 @@ STORAGE_STEPS: Final = (
         stage=orphan_files,
         checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE, ALL_LISTED),
     ),
-    # The plan changes nothing. Links in other storages may lead into this one. It also uses their
-    # sweeps, but does not depend on them: a storage that cannot be listed does not stop the others.
+    # The plan changes nothing. Links in other storages may lead into this one. It also uses the last
+    # sweeps of the storages that its lakes claim. They are no inputs, because a storage that cannot
+    # be listed does not stop the others: their plans are only limited to files older than its last
+    # listing. If such a storage has no sweep, the gate `foreign_metadata` refuses the plan, and the
+    # run after its first sweep passes. By its priority, a plan starts after the sweeps of a run if
+    # steps run one at a time.
     AssetStep(
         outputs=(StepOutput(DELETION_PLAN, _plan_figures, _plan_report, plan_metadata),),
         inputs=(ORPHAN_FILES, EXPIRY_PLAN, table_with(TableRole.PATH_EDITS)),

@@ -61,6 +61,7 @@ from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_key
 from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.named_candidates import restrict_candidates
 from gc_assets.stages.sweep.orphan_reasons import ReasonSearch
+from gc_assets.stages.sweep.other_listings import find_oldest_listing
 from gc_assets.stages.sweep.probe import CANDIDATE, LIVE, ListedFiles, Probe
 from gc_assets.stages.sweep.sweep_checks import (
     MAX_NAMED,
@@ -138,6 +139,9 @@ class _Sweep:
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
         cutoff = grace_cutoff(context, storage_name, refs)
         old_before = candidate_cutoff(context, storage_name, cutoff, inventory.summary(StorageInventorySummary).report_as_of)
+        # Foreign metadata in other storages that is newer than their last listings is unknown.
+        oldest = find_oldest_listing(context, storage_name, [*refs, *live])
+        old_before = old_before if oldest is None else min(old_before, oldest)
         look_up = listing.look_up(context, storage_name)
         keys = LiveKeys.of(spark, context, storage_name, live)
         return cls(context, storage_name, inventory, live_filter, live, refs, cutoff, old_before, look_up, listing, keys)

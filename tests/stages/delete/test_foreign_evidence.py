@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import os
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ class SplitTables(TwoStorages):
         for stage in (live_filter, storage_inventory, orphan_files):
             stage(self.spark, context, DATA)
 
+    def put_orphan(self, key: str, written: datetime) -> None:
+        path = self.root / DATA / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"PAR1")
+        os.utime(path, (written.timestamp(), written.timestamp()))
+
     def failed_gates_of(self, name: str) -> set[str]:
         return self.failed_gates(self.plan_of(name))
 
@@ -95,10 +102,29 @@ def test_last_sweep_counts_for_the_grace_period_if_a_storage_is_not_swept_again(
     plan = house.plan_of(DATA)
     assert house.failed_gates(plan) == set()
     assert "is that of the run of 2026-11-20" in next(gate.message for gate in plan.gates if gate.name == "foreign_metadata")
-    house.now += timedelta(days=5)
+
+
+def test_storage_that_is_not_listed_again_limits_the_plans_of_the_others_to_older_files(house: SplitTables) -> None:
+    """Metadata written since its last listing is unknown, and so are the files that only it names."""
+    house.plans()
+    house.now += timedelta(days=2)
+    listed_on = house.now
+    house.plans()
+    for name, written in (("older", listed_on - timedelta(hours=1)), ("newer", listed_on + timedelta(hours=1))):
+        house.put_orphan(f"ns/a/{name}.parquet", written)
+    house.now += timedelta(days=8)
     house.mark()
     house.sweep_data()
-    assert house.failed_gates_of(DATA) == {"foreign_metadata"}
+    plan = house.plan_of(DATA)
+    assert house.failed_gates(plan) == set()
+    message = next(gate.message for gate in plan.gates if gate.name == "foreign_metadata")
+    assert f"Storage {METADATA} was last listed at {listed_on:%Y-%m-%d %H:%M} UTC, so only older files are planned" in message
+    assert "gc-assets run --listing" in message
+    assert house.planned_keys(DATA) == {"ns/a/older.parquet"}
+    house.plans()
+    house.now += timedelta(days=1)
+    assert house.failed_gates(house.plans()[DATA]) == set()
+    assert house.planned_keys(DATA) == {"ns/a/older.parquet", "ns/a/newer.parquet"}
 
 
 @pytest.mark.parametrize("moved", [True, False])

@@ -1,0 +1,68 @@
+"""Find when the other storages of the lakes of a storage were listed.
+
+Another catalog may have the data of a table in one storage and its metadata in another. Metadata
+that was written after the last listing of a storage is unknown. So only files older than that
+listing are candidates, in all storages of the same lakes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.sweep.table_memory import newest_sweeps
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
+from gc_assets.state.summaries import StorageInventorySummary
+
+
+def list_claiming_lakes(context: RunContext, tables: Sequence[PublishedTable]) -> dict[str, set[str]]:
+    """Return the lakes that claim files of each storage.
+
+    Args:
+        tables: `lake_refs` and `live_files` of all lakes.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for table in tables:
+        rows = read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS, ["storage", "collect"])
+        for name in rows.filter(rows.column("collect")).column("storage").unique().drop_null().to_pylist():
+            found[name].add(table.receipt.owner)
+    return dict(found)
+
+
+def find_listing_time(context: RunContext, sweep: PublishedTable) -> datetime | None:
+    """Return when the objects of a sweep were listed, or None if that is unknown."""
+    inventory = context.state.current(sweep.receipt.owner, STORAGE_INVENTORY.name, sweep.receipt.run_date)
+    return None if inventory is None else inventory.summary(StorageInventorySummary).as_of
+
+
+def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> datetime | None:
+    """Return the oldest last listing of the other storages that a lake of this one claims too.
+
+    A storage that was never listed does not count. Returns None if no other storage counts.
+
+    Args:
+        tables: `lake_refs` and `live_files` of all lakes.
+    """
+    claimed = list_claiming_lakes(context, tables)
+    mine = claimed.get(storage_name, set())
+    others = {name for name in claimed if name != storage_name and claimed[name] & mine}
+    return min(_find_last_listings(context, others), default=None) if others else None
+
+
+def _find_last_listings(context: RunContext, names: set[str]) -> Iterator[datetime]:
+    """Yield the times of the last listings that a sweep has compared, or of those of this run."""
+    sweeps = {sweep.receipt.owner: sweep for sweep in newest_sweeps(context)}
+    for name in names:
+        sweep = context.find(ORPHAN_FILES, name) or sweeps.get(name)
+        listing = context.find(STORAGE_INVENTORY, name) if sweep is None else None
+        if sweep is not None:
+            found = find_listing_time(context, sweep)
+        else:
+            found = None if listing is None else listing.summary(StorageInventorySummary).as_of
+        if found is not None:
+            yield found
