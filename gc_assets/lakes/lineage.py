@@ -25,8 +25,6 @@ class ListedSnapshot:
 class Lineage:
     """The history of a table, as one of its metadata files records it.
 
-    Everything is empty if the file records it in an unknown way.
-
     Attributes:
         locations: Addresses of the directories of the table.
         log: Addresses of earlier metadata files, the oldest first, each with its time in milliseconds
@@ -34,6 +32,8 @@ class Lineage:
         updated_ms: Time of the file itself.
         snapshots: The listed snapshots.
         head: Id of the current snapshot.
+        is_readable: False if the file records its history in an unknown way. Everything else is then
+            empty.
     """
 
     locations: tuple[str, ...] = ()
@@ -41,6 +41,7 @@ class Lineage:
     updated_ms: int | None = None
     snapshots: tuple[ListedSnapshot, ...] = ()
     head: str | None = None
+    is_readable: bool = True
 
     @property
     def is_first(self) -> bool:
@@ -52,3 +53,4 @@ class Lineage:
 
 
 NO_LINEAGE: Final = Lineage()
+UNREADABLE_LINEAGE: Final = Lineage(is_readable=False)

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, cast
 from gc_assets.core.errors import FormatError
 from gc_assets.core.untrusted_input import gunzip, gunzip_start, is_text, normalize_uuid, parse_json
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.lineage import NO_LINEAGE, Lineage, ListedSnapshot
+from gc_assets.lakes.lineage import NO_LINEAGE, UNREADABLE_LINEAGE, Lineage, ListedSnapshot
 from gc_assets.lakes.protocol import ContentRoot
 
 MAX_FORMAT_VERSION = 3
@@ -235,7 +235,7 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
         newest = None
     is_view = table_uuid is None
     location = None if is_view or newest != 0 else _find_location_if_empty(document)
-    return MetadataIdentity(normalize_uuid(uuid), newest, is_view, location, Lineage() if is_view else _find_lineage(document))
+    return MetadataIdentity(normalize_uuid(uuid), newest, is_view, location, NO_LINEAGE if is_view else _find_lineage(document))
 
 
 def _find_lineage(document: _JsonObject) -> Lineage:
@@ -252,7 +252,7 @@ def _find_lineage(document: _JsonObject) -> Lineage:
             None if head is None else str(head),
         )
     except FormatError:
-        return Lineage()
+        return UNREADABLE_LINEAGE
 
 
 def _list_snapshot(item: _JsonObject) -> ListedSnapshot:

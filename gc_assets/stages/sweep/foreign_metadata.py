@@ -223,6 +223,8 @@ class MetadataClassifier:
                 f"{name} has a newer {newer} here than in its catalog: the catalog is outdated or a copy, or a commit failed"
                 f"{self._way_out(key, found.uuid)}"
             )
+        if not found.lineage.is_readable:
+            return _Finding(f"metadata of {name} with a damaged log or list of snapshots, so its writer is unknown", is_junk=True)
         return self._describe(key, found)
 
     def _describe(self, key: str, found: TableIdentity) -> _Finding | None:

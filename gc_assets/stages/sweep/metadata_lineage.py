@@ -113,6 +113,9 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
                 missing += address == start
                 chain.cut(known_ms)
                 break
+            if not found.is_readable:
+                chain.cut(math.inf if address == start else known_ms)
+                break
             has_read = True
             if address == start:
                 _add_snapshots(chain, found)
@@ -196,7 +199,7 @@ def find_foreign_lineages(
 
 
 def _is_external(row: Mapping[str, Any], addresses: ExternalAddresses) -> bool:
-    """Return True if a file names nothing in any storage, so that no reader of it needs a file there."""
+    """Return True if a file names nothing in any storage. No reader of it needs a file there."""
     return row["external"] is not None and addresses.find_reasons(pa.array(row["external"], pa.string())).null_count == len(row["external"])
 
 

@@ -72,10 +72,22 @@ def test_table_on_a_branch_is_as_new_as_its_newest_put() -> None:
     ],
 )
 def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTable, is_old: bool, foreign: bool) -> None:
-    (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(10)}]}))
+    (tmp_path / "1.metadata.json").write_text(
+        json.dumps({"table-uuid": "A", "snapshots": [{"snapshot-id": 1, "timestamp-ms": minute(10)}]})
+    )
     classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, metadata_patterns())
     rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [is_old]})
     assert [batch.num_rows for batch in classifier(iter([rows]))] == [int(foreign)]
+
+
+def test_metadata_of_a_known_table_with_a_damaged_log_keeps_the_files_around_it(tmp_path: Path) -> None:
+    (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "metadata-log": [{"metadata-file": "0.metadata.json"}]}))
+    known = {"A": KnownTable(minute(9))}
+    classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), known, metadata_patterns())
+    rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [True]})
+    (row,) = [row for batch in classifier(iter([rows])) for row in batch.to_pylist()]
+    assert row["is_junk"]
+    assert "damaged log" in row["reason"]
 
 
 @pytest.mark.parametrize("location", ["ns/t", "file:///lake/../t", "file://nas/t", "file:///{loop}/t"])

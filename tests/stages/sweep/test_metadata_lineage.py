@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.lakes.iceberg.metadata import parse_identity
 from gc_assets.lakes.lineage import Lineage, ListedSnapshot
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from gc_assets.stages.sweep.metadata_lineage import Chain, Suspect, follow_chain
@@ -63,6 +64,14 @@ def test_chain_with_a_file_of_a_writer_without_logs_is_unknown_before_it() -> No
 
 def test_chain_without_a_readable_file_is_unknown() -> None:
     assert not chain_of({}, 9).has_all_since(100)
+
+
+def test_chain_with_a_file_whose_log_is_damaged_is_unknown_before_it() -> None:
+    damaged = parse_identity("7", json.dumps({"table-uuid": "a", "metadata-log": [{"metadata-file": "6"}]}).encode()).lineage
+    assert not chain_of({9: damaged}, 9).has_all_since(100)
+    chain = chain_of({9: entry(9, 7, 8), 7: damaged}, 9)
+    assert not chain.has_all_since(7)
+    assert chain.has_all_since(8)
 
 
 def test_chains_of_several_catalogs_are_joined() -> None:
