@@ -333,16 +333,20 @@ class _Reader:
 
 
 def _find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> set[File]:
-    """Return the files that an earlier run found in a configured catalog.
+    """Return the files that an earlier run found in the present catalog of a lake.
 
-    A table may have been registered again with older metadata.
+    A table may have been registered again with older metadata. A former catalog of the lake may
+    still be in use, so its files do not count.
     """
     found = set[File]()
     for lake in context.config.lakes:
+        catalog = context.table(LAKE_REFS, lake.name).summary(LakeRefsSummary).catalog
         for past in reversed(context.state.history(lake.name, LAKE_REFS.name)):
             if wanted <= found:
                 return found
             refs = context.state.open(past)
+            if refs.summary(LakeRefsSummary).catalog != catalog:
+                continue
             rows = read_parts(context.state.files, refs.paths(PINNED_SIDE), PINNED, ["storage", "key"])
             keys = pa.array([key for _, key in wanted], pa.string())
             rows = rows.filter(pc.is_in(rows.column("key"), keys))

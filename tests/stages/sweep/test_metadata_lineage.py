@@ -323,3 +323,19 @@ def test_table_that_was_registered_again_with_older_metadata_passes_if_a_run_saw
     tables.commit(tables.table, 20)
     tables.house.now += timedelta(days=1)
     assert not tables.message()
+
+
+@pytest.mark.spark
+def test_files_that_a_run_saw_in_a_former_catalog_refuse_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """The lake reads the new catalog, while programs still read the former one."""
+    tables = Tables(spark, tmp_path)
+    other, former = LakeBuilder(tables.house.root, catalog_name="second", catalog_file="second.db"), tables.table
+    other.catalog.create_namespace("db")
+    second = other.register("db.t", former.metadata_location)
+    other.register("db.other", tables.lake.catalog.load_table("db.other").metadata_location)
+    tables.commit(former, 40, 39, 38)
+    assert not tables.message()
+    tables.house.lakes = [other.config("sales")]
+    tables.commit(second, 20)
+    tables.house.now += timedelta(days=1)
+    assert second.uuid in tables.message()
