@@ -311,7 +311,7 @@ def find_foreign_metadata(
 ) -> ForeignMetadata:
     """Find metadata of unconfigured tables and repositories.
 
-    At most `MAX_NAMED` files are returned. If there are more, none of them is treated as junk.
+    From `MAX_NAMED` files on, none of them is treated as junk.
 
     Args:
         suspects: Parts with the columns `CANDIDATES`.
@@ -344,7 +344,7 @@ def find_foreign_metadata(
         rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected), FOREIGN).to_pylist()
         reasons = find_foreign_lineages(context, storage_name, (row for row in rows if row["reason"] is None), former, unreadable)
         found: list[Mapping[str, Any]] = [{**row, "reason": row["reason"] or reasons.get(row["key"])} for row in rows]
-        return sorted((row for row in found if row["reason"] is not None), key=lambda row: str(row["key"]))[:MAX_NAMED]
+        return sorted((row for row in found if row["reason"] is not None), key=lambda row: str(row["key"]))
 
     if dropped.claims:
         split = map_arrow(frame, SuspectSplit(dropped.prefixes), SPLIT_SUSPECTS)

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core import gates
+from gc_assets.stages.sweep import sweep_checks
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
@@ -86,6 +87,24 @@ def test_foreign_metadata_of_a_lake_that_does_not_use_the_storage_passes(house: 
     )
     plans = house.plans()
     assert {name: house.failed_gates(plan) for name, plan in plans.items()} == {DATA: {"foreign_metadata"}, METADATA: set()}
+
+
+def test_many_foreign_files_of_one_lake_do_not_hide_those_of_another(house: SplitTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lake `third` is on the disk with the metadata only, and its files are first by key."""
+    monkeypatch.setattr(sweep_checks, "MAX_NAMED", 1)
+    location = f"file://{house.root}/{METADATA}/a"
+    third = LakeBuilder(house.root, catalog_name="third", catalog_file="third.db", warehouse=house.root)
+    third.table("ns.z", days_ago(40), location=location)
+    house.lakes.append(third.config("third"))
+    LakeBuilder(house.root, catalog_name="fourth", catalog_file="fourth.db", warehouse=house.root).table(
+        "ns.z", days_ago(40), location=location
+    )
+    table = house.register()
+    table.append(days_ago(20))
+    table.append(days_ago(19))
+    plan = house.plans()[DATA]
+    assert house.failed_gates(plan) == {"foreign_metadata"}
+    assert plan.failed_gates[0].numbers["objects"] >= 3
 
 
 def test_storage_that_was_never_swept_refuses_the_plan(house: SplitTables) -> None:
