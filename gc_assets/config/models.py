@@ -59,7 +59,7 @@ from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.idle_branches import describe_unused_rules as describe_unused_idle_rules
 from gc_assets.core.paths import AZURE, GCS, Location, is_in_bucket, scheme_of
 from gc_assets.core.suggest import did_you_mean, join_names
-from gc_assets.core.urls import storage_urls, urls_without_account
+from gc_assets.core.urls import provider_address, storage_urls, urls_without_account
 
 # Settings of each kind of object store. `Config` and `StorageConfig` have a field for each.
 STORE_SETTINGS: Final[Mapping[str, type[StoreSettings]]] = {kind.SCHEME: kind for kind in (S3Config, AzureConfig, GcsConfig)}
@@ -579,7 +579,8 @@ class Config(AssetMetadata):
 
     def address_aliases(self) -> list[tuple[str, str]]:
         """Return other addresses of the storages as (name, address), including web addresses."""
-        aliases = [(storage.name, alias) for storage in self.storages for alias in storage.aliases]
+        written = [(storage.name, alias) for storage in self.storages for alias in storage.aliases]
+        aliases = [(name, form) for name, alias in written for form in dict.fromkeys((alias, provider_address(alias)))]
         in_buckets = [storage for storage in self.storages if is_in_bucket(storage.location)]
         named = [(name, alias) for name, alias in aliases if scheme_of(alias) in {AZURE, GCS}]
         locations, account = [(storage.name, storage.location) for storage in in_buckets], self.azure.account

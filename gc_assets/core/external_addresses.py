@@ -7,7 +7,7 @@ in existing directories of this machine, the existence of each file is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import FormatError
 from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.core.paths import AZURE, FILE, GCS, S3, Location, parse_address, scheme_of
-from gc_assets.core.urls import Url, azure_host, is_aws, parse_alias, parse_url, provider_schemes
+from gc_assets.core.urls import Url, azure_host, is_aws, parse_alias, parse_url, provider_address, provider_schemes
 
 _WEB: Final = "(?i)^https?:"
 _LOCAL: Final = "(?i)^(?:file:|/)"
@@ -50,7 +50,7 @@ _UNIQUE: Final = "(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-z]{20}"
 _TAIL: Final = r"(?s)(?:(?:^|/)(?P<parent>[^/]*)/)?(?P<base>[^/]*)$"
 _HDFS: Final = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 _WEB_SCHEMES: Final = frozenset({"http", "https"})
-_NO_BUCKETS: Final = frozenset({FILE, *_HDFS, *_WEB_SCHEMES})
+_NO_BUCKETS: Final = frozenset({FILE, *_HDFS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ExternalAddresses:
 
     Attributes:
         has_disks: True if a storage or an alias is on a disk or HDFS.
-        has_buckets: True if a storage or an alias is on S3.
+        has_buckets: True if a storage or an alias is on S3, or an alias is a web address that may be.
         servers: Endpoints of servers whose buckets may have several names, i.e. of no known provider.
         describe_directory: Returns the reason why a local directory outside all storages may belong
             to one, or None if only its missing files may.
@@ -68,8 +68,9 @@ class ExternalAddresses:
         is_hidden: Returns True if the collector cannot examine the file at a local address.
         google_buckets: Buckets of storages on Google Cloud, whose S3 interface serves them as `s3://`.
         has_containers: True if a storage or an alias is on Azure.
-        alias_buckets: Schemes and buckets of aliases. Which server serves them is unknown, so that an
-            address with such a bucket and another scheme may be a name of the same object.
+        alias_buckets: Schemes and possible buckets of aliases. Which server serves them is unknown, so
+            that an address with such a bucket and another scheme may be a name of the same object.
+        has_access_points: True if a storage or an alias is an S3 access point, of an unknown bucket.
     """
 
     has_disks: bool
@@ -81,6 +82,7 @@ class ExternalAddresses:
     has_containers: bool = False
     alias_buckets: frozenset[tuple[str, str]] = frozenset()
     is_hidden: Callable[[str], bool] | None = None
+    has_access_points: bool = False
 
     @classmethod
     def of(
@@ -97,20 +99,21 @@ class ExternalAddresses:
             storages: (location, endpoint) pairs. The endpoint is None for AWS and for disks.
             aliases: Other addresses of the storages.
         """
-        locations = [location for location, _ in storages]
-        schemes = {scheme_of(location) for location in (*locations, *aliases)}
+        locations, forms = [location for location, _ in storages], list(map(provider_address, aliases))
+        schemes = {scheme_of(location) for location in (*locations, *forms)}
         servers = {endpoint for _, endpoint in storages if endpoint is not None and not is_aws(endpoint) and not provider_schemes(endpoint)}
         google = frozenset(Location.parse(location).root.partition("/")[0] for location in locations if scheme_of(location) == GCS)
         return cls(
             FILE in schemes or not _HDFS.isdisjoint(schemes),
-            S3 in schemes,
+            not schemes.isdisjoint({S3, *_WEB_SCHEMES}),
             tuple(sorted(servers)),
             describe_directory,
             file_exists,
             google,
             AZURE in schemes,
-            frozenset(_bucket_of(alias) for alias in aliases if scheme_of(alias) not in _NO_BUCKETS),
+            frozenset(bucket for alias in forms if scheme_of(alias) not in _NO_BUCKETS for bucket in _buckets_of(alias)),
             is_hidden,
+            any(map(_is_access_point, (*locations, *forms))),
         )
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
@@ -189,14 +192,18 @@ class ExternalAddresses:
         if url.scheme not in _WEB_SCHEMES:
             bucket = url.authority.partition("@")[0]
             return bucket in names and (url.scheme, bucket) not in self.alias_buckets
+        if url.aws_bucket is not None:
+            return url.aws_bucket in names and (url.scheme, url.aws_bucket) not in self.alias_buckets
         if azure_host(url.authority) is not None:
             container = url.path.split("/")[1]
             return container in names and (AZURE, container) not in self.alias_buckets
         return url.path.split("/")[1] in names or any(url.authority.startswith(f"{name}.") for name in names)
 
     def _describe_bucket(self, bucket: str) -> str | None:
-        if bucket.lower().endswith(_ACCESS_POINTS) or bucket.lower().startswith("arn:"):
+        if _names_access_point(bucket):
             return "an S3 access point"
+        if self.has_access_points:
+            return "a bucket that the access point of a storage may show"
         return self._describe_server("a bucket")
 
     def _describe_host(self, host: str, aws_bucket: str | None) -> str | None:
@@ -212,12 +219,37 @@ class ExternalAddresses:
         return f"{what} that the server {self.servers[0]} may also serve" if self.servers else None
 
 
-def _bucket_of(alias: str) -> tuple[str, str]:
-    """Return the scheme of an alias and its bucket or container."""
+def _buckets_of(alias: str) -> Iterator[tuple[str, str]]:
+    """Yield the scheme of an alias with its bucket or container.
+
+    The path or the host of a web address may begin with the bucket.
+    """
     root = parse_alias(alias)
     if isinstance(root, Location):
-        return root.scheme, root.root.partition("/")[0].partition("@")[0]
-    return root.scheme, root.authority.partition("@")[0]
+        yield root.scheme, root.root.partition("/")[0].partition("@")[0]
+    elif root.aws_bucket is not None:
+        yield root.scheme, root.aws_bucket
+    elif root.scheme in _WEB_SCHEMES:
+        labels = root.authority.split(".")
+        yield from ((root.scheme, ".".join(labels[:count])) for count in range(1, len(labels)))
+        if bucket := root.path.split("/")[1]:
+            yield root.scheme, bucket
+    else:
+        yield root.scheme, root.authority.partition("@")[0]
+
+
+def _names_access_point(bucket: str) -> bool:
+    return bucket.lower().endswith(_ACCESS_POINTS) or bucket.lower().startswith("arn:")
+
+
+def _is_access_point(location: str) -> bool:
+    """Return True for an S3 access point, by the name of the bucket or by the host of AWS."""
+    url = parse_url(location)
+    if url is None or scheme_of(location) not in {S3, *_WEB_SCHEMES}:
+        return False
+    if url.scheme in _WEB_SCHEMES and url.aws_bucket is None:
+        return is_aws(f"https://{url.authority}")
+    return _names_access_point(url.aws_bucket or url.authority)
 
 
 def split_tail(names: pa.Array) -> tuple[pa.Array, pa.Array]:

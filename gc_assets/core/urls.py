@@ -29,6 +29,7 @@ _AWS_HOST: Final = re.compile(
 )
 _AWS_DOMAIN: Final = re.compile(r"(?:^|\.)amazonaws\.com(?:\.cn)?(?::\d+)?$")
 _GOOGLE_HOST: Final = "storage.googleapis.com"
+_GOOGLE_HOSTS: Final = (_GOOGLE_HOST, "storage.cloud.google.com")
 # Schemes of providers whose S3 interface has the same bucket names, by the end of its host.
 _PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
     "storage.googleapis.com": ("gs", "gcs"),
@@ -109,6 +110,28 @@ def storage_address(address: str) -> str:
     if url is None or azure_host(url.authority) is None or not container:
         return address
     return f"{AZURE}://{container}@{url.authority}/{key}"
+
+
+def provider_address(alias: str) -> str:
+    """Return the `abfss://` or `gs://` address of a web address of Azure or Google.
+
+    Any other alias is returned unchanged.
+    """
+    url = parse_url(alias)
+    if url is None or url.scheme != "https":
+        return alias
+    bucket, _, key = url.path[1:].partition("/")
+    found = None
+    if azure_host(url.authority) is not None and bucket:
+        found = f"{AZURE}://{bucket}@{url.authority}/{key}"
+    elif url.authority in _GOOGLE_HOSTS and bucket:
+        found = f"{GCS}://{bucket}/{key}"
+    elif url.authority.endswith(f".{_GOOGLE_HOST}"):
+        found = f"{GCS}://{url.authority.removesuffix(f'.{_GOOGLE_HOST}')}{url.path}"
+    try:
+        return str(Location.parse(found)) if found is not None else alias
+    except UsageError:  # no container or bucket has such a name
+        return alias
 
 
 def web_host(address: str) -> str | None:

@@ -244,6 +244,24 @@ OF_ALIASES = [
     ),
     ("oss://lake/w/", ["s3://lake/w/x"], ["oss://lake/other/x", "s3://other/x"]),
     ("/mnt/lake/", [], ["s3://lake/x", "gs://lake/x"]),
+    # Web addresses.
+    ("https://minio.local/lake/w/", ["s3://lake/w/x", "s3a://lake/w/x", "gs://lake/w/x"], ["s3://other/x", "gs://other/x"]),
+    ("https://my.lake.minio.local/w/", ["s3://my.lake/w/x"], ["s3://other/x"]),
+    (
+        "https://lake.s3.eu-west-1.amazonaws.com/w/",
+        ["s3://lake/w/x", "s3://lake-1-s3alias/w/x"],
+        ["s3://other/x", "https://lake.s3.amazonaws.com/other/x", "https://other.s3.amazonaws.com/x", "gs://other/x"],
+    ),
+    (
+        "https://acct.blob.core.windows.net/lake/w/",
+        ["az://lake/w/x", "s3://lake/w/x"],
+        ["abfss://lake@other.dfs.core.windows.net/w/x", "s3://other/x"],
+    ),
+    ("https://storage.googleapis.com/lake/w/", ["s3://lake/w/x"], ["s3://other/x", "gs://other/x"]),
+    ("https://lake.storage.googleapis.com/w/", ["s3://lake/w/x"], ["s3://other/x", "gs://other/x"]),
+    # An access point does not show its bucket.
+    ("s3://ap-abc-s3alias/w/", ["s3://other/w/x", "https://other.s3.amazonaws.com/w/x"], ["gs://other/x"]),
+    ("https://ap-1.s3-accesspoint.eu-west-1.amazonaws.com/w/", ["s3://other/w/x"], ["gs://other/x"]),
 ]
 
 
@@ -252,6 +270,14 @@ def test_address_with_the_bucket_of_an_alias_is_unknown(alias: str, unknown: lis
     """The server that serves an alias is unknown, and may have several interfaces."""
     classifier = ExternalAddresses.of([DISK], lambda _: None, lambda _: True, [alias])
     assert classifier.find_reasons(pa.array([*unknown, *outside])).is_valid().to_pylist() == [True] * len(unknown) + [False] * len(outside)
+
+
+def test_each_bucket_is_unknown_if_a_storage_is_at_an_access_point() -> None:
+    classifier = ExternalAddresses.of([("s3://ap-abc-s3alias/w/", None)], lambda _: None, lambda _: True)
+    assert classifier.find_reasons(pa.array(["s3://bucket/w/x", "gs://bucket/w/x"])).to_pylist() == [
+        "a bucket that the access point of a storage may show",
+        None,
+    ]
 
 
 def test_other_names_of_hdfs_are_unknown_if_it_is_an_alias() -> None:

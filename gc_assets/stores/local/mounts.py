@@ -81,7 +81,7 @@ def is_in_one_mount(path: str, other: str) -> bool:
 
 
 def find_mount_point(path: str) -> str:
-    """Return the directory at which the file system of an absolute path is mounted, or "". No access."""
+    """Return the directory at which the file system of a path is mounted, without an access."""
     return next((point for point, _ in read_slow_mounts() if _is_within(path, point)), "")
 
 

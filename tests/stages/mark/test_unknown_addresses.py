@@ -30,6 +30,13 @@ NOW = datetime(2026, 3, 14, tzinfo=UTC)
         ("s3://bucket/w/", None, ["gs://bucket/w/x", "https://bucket.s3.amazonaws.com/w/x"]),
         ("abfss://lake@acct.dfs.core.windows.net/w/", "x", ["https://acct.blob.core.windows.net/lake/w/x", "az://lake/w/x"]),
         ("abfss://lake@acct.dfs.core.windows.net/w/", None, ["az://other/w/x"]),
+        ("https://acct.blob.core.windows.net/lake/w/", "x", ["abfss://lake@acct.dfs.core.windows.net/w/x", "az://lake/w/x"]),
+        ("https://acct.blob.core.windows.net/lake/w/", "x", ["https://acct.dfs.core.windows.net/lake/w/x"]),
+        ("https://storage.googleapis.com/lake/a%20b/", "x", ["gs://lake/a b/x", "https://lake.storage.googleapis.com/a%20b/x"]),
+        ("https://lake.storage.googleapis.com/w/", "x", ["gs://lake/w/x", "https://storage.googleapis.com/lake/w/x"]),
+        ("https://storage.googleapis.com/lake/w/", None, ["s3://lake/w/x"]),
+        ("https://lake.s3.amazonaws.com/w/", None, ["s3://lake/w/x"]),
+        ("https://minio.example.org/lake/w/", None, ["s3://lake/w/x"]),
     ],
 )
 def test_other_names_of_an_alias_are_in_the_storage_or_unknown(tmp_path: Path, alias: str, key: str | None, addresses: list[str]) -> None:
