@@ -187,14 +187,21 @@ def _refuse_incomplete(lake: str, graph: Graph, config: IcechunkLakeConfig) -> N
     Only the missing object names its own parent and manifests. Without them, the snapshots before it
     look like dangling ones, and its files like garbage.
     """
-    for index, parent in graph.missing_parent.items():
-        if graph.reach[index].count and parent not in config.lost_snapshots:
-            ref = graph.reach[index].names[0]
-            raise LakeUnreadable(
-                f"lake {lake}: snapshot {graph.ids[index]} in the history of {ref} has the parent {parent}, which is not in "
-                "snapshots/, so the snapshots before it are unknown; restore it (with `gc-assets restore` if a plan quarantined it, "
-                f"otherwise from a backup), or, if it is lost permanently, add {parent} to lost_snapshots of the lake"
-            )
+    gaps = {
+        parent: index for index, parent in graph.missing_parent.items() if graph.reach[index].count and parent not in config.lost_snapshots
+    }
+    if not gaps:
+        return
+    missing = "; ".join(
+        f"snapshot {graph.ids[index]} in the history of {graph.reach[index].names[0]} has the parent {parent}, which is not in snapshots/"
+        for parent, index in gaps.items()
+    )
+    ids, them = ", ".join(gaps), "it" if len(gaps) == 1 else "them"
+    raise LakeUnreadable(
+        f"lake {lake}: {missing}. The snapshots before {them} are unknown. Run again, because icechunk may have expired history during "
+        f"the run. If this remains, restore {them} (with `gc-assets restore` if a plan quarantined {them}, otherwise from a backup), or, "
+        f"if lost permanently, add {ids} to lost_snapshots of the lake"
+    )
 
 
 def _refuse_unreadable(lake: str, graph: Graph, protected: Mapping[int, str]) -> None:

@@ -69,6 +69,7 @@ def test_nothing_is_planned_while_a_snapshot_is_missing(repository: Repository, 
         assert repository.house.planned_actions() == {}
         (unreadable,) = header.unreadable
         assert f"has the parent {repository.ids[LOST]}, which is not in snapshots/" in unreadable.why
+        assert "Run again" in unreadable.why
         assert "restore it" in unreadable.why
         assert f"add {repository.ids[LOST]} to lost_snapshots" in unreadable.why
 

@@ -336,6 +336,16 @@ def test_retain_refuses_history_with_missing_snapshot(built: RepositoryBuilder):
         retention_of(lake_at(built.path), AS_OF)
 
 
+def test_error_names_all_missing_snapshots(built: RepositoryBuilder):
+    """With one of them in each error, `lost_snapshots` needed a run per snapshot."""
+    _, second, third, first = (info.id for info in built.reopen().ancestry(branch="main"))
+    built.branch("old", third)
+    for lost in (second, first):
+        built.snapshot_file(lost).unlink()
+    with pytest.raises(LakeUnreadable, match=rf"Run again, .* restore them .* add ({second}, {first}|{first}, {second}) to lost_snapshots"):
+        retention_of(lake_at(built.path), AS_OF)
+
+
 def test_history_before_an_accepted_loss_is_dangling_and_noted(built: RepositoryBuilder):
     ids: Iterator[str] = (info.id for info in built.reopen().ancestry(branch="main"))
     _, _, third, _ = ids
