@@ -495,6 +495,29 @@ def test_accepted_table_does_not_wait(shop: Shop) -> None:
     assert len(shop.house.keys("deletion_plan")) == 6
 
 
+@pytest.mark.parametrize("was_seen", [False, True])
+def test_acceptance_before_the_drop_does_not_count(shop: Shop, monkeypatch: pytest.MonkeyPatch, was_seen: bool) -> None:
+    """The user did not accept a dropped table, unless the last sweep, even of a refused run, found it dropped."""
+    uuid = shop.tables["a"].uuid
+    if was_seen:
+        shop.drop("a")
+        with monkeypatch.context() as patch:
+            patch.setitem(shop.house.settings, "gates", {**GATES, "max_live_drop": 0.0})
+            assert shop.run(1).failed_gates
+    shop.house.now = NOW + timedelta(days=1.5)
+    accept_dead_table(shop.house.config, shop.house.clock, uuid, f"file://{shop.house.warehouse}/db/a/", "ada")
+    if not was_seen:
+        shop.drop("a")
+    shop.run(2)
+    shop.run(5)
+    assert shop.list_planned() == ({"db/a"} if was_seen else set())
+    if not was_seen:
+        assert shop.waits_for("a") == "its waiting time ends at 2026-11-29 03:00 UTC"
+        accept_dead_table(shop.house.config, shop.house.clock, uuid, f"file://{shop.house.warehouse}/db/a/", "ada")
+        shop.run(6)
+        assert shop.list_planned() == {"db/a"}
+
+
 def test_acceptance_takes_every_spelling_of_the_table_and_its_location(shop: Shop) -> None:
     config, clock, uuid, place = shop.house.config, shop.house.clock, shop.tables["a"].uuid, f"{shop.house.warehouse}/db/a"
     for spelling in (place, f"{place}/", f"file://{place}", f"file:{place}/"):

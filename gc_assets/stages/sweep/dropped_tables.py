@@ -361,17 +361,37 @@ def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[Remem
     """Return when users accepted dropped tables as dead, by index.
 
     Every claim of a table needs a record, of itself or of a directory that contains it. The oldest
-    of these records counts.
+    of these records counts. A record counts if it was made after a run missed the table. Before, it
+    is about metadata that another catalog wrote.
     """
     found: dict[int, datetime] = {}
     records = dead_tables(context, storage_name)
     for index, item in enumerate(gone):
-        mine = [record for record in records if record.table_uuid == read_table_id(item.table_uuid) and record.at >= item.last_seen]
+        mine = [
+            record
+            for record in records
+            if record.table_uuid == read_table_id(item.table_uuid) and _is_about_dropped(context, storage_name, item, record.at)
+        ]
         times = [max((record.at for record in mine if prefix.startswith(record.prefix)), default=None) for prefix in item.prefixes]
         known = [time for time in times if time is not None]
         if times and len(known) == len(times):
             found[index] = min(known)
     return found
+
+
+def _is_about_dropped(context: RunContext, storage_name: str, table: RememberedTable, accepted_at: datetime) -> bool:
+    """Return True if a user who accepted a table at this time knew that it was dropped.
+
+    The first run that missed the table may have been refused. Then `gone_since` is later.
+    """
+    if table.gone_since is None or accepted_at < table.last_seen:
+        return False
+    if accepted_at >= table.gone_since:
+        return True
+    sweeps = map(context.state.open, reversed(context.state.history(storage_name, ORPHAN_FILES.name)))
+    seen = next((sweep for sweep in sweeps if sweep.receipt.created_at <= accepted_at), None)
+    known = [other for other, _ in read_remembered(context, seen)] if seen is not None else []
+    return any((other.lake, other.table_uuid) == (table.lake, table.table_uuid) and other.gone_since is not None for other in known)
 
 
 def _list_unreadable(context: RunContext, live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
