@@ -5,7 +5,9 @@ Such metadata indicates an unconfigured catalog, whose live files would look unr
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -47,7 +49,7 @@ FOREIGN: Final = pa.schema(
         ("external", pa.list_(pa.string())),
     ]
 )
-# Largest number of rows with a reason that one task yields.
+# Largest number of rows with a reason that one task yields for a lake.
 MAX_REASONS: Final = 1_000
 # No object has this name. If a pattern of `protect` matches it in a directory, it matches all names.
 _ANY_NAME: Final = "3f1c9a7e5b"
@@ -62,6 +64,7 @@ def foreign_metadata(
     dead: Sequence[DeadTable] = (),
     own_directories: Mapping[str, bool | None] | None = None,
     protected: str | None = None,
+    settled: datetime | None = None,
 ) -> DataFrame:
     """Find the foreign suspects, with the reason (columns `FOREIGN`).
 
@@ -87,6 +90,8 @@ def foreign_metadata(
             unknown table without snapshots is garbage. If it is False, the reason names the setting.
         protected: Regular expression for protected keys, or None. Metadata is not foreign if all files
             in the locations of its table are protected.
+        settled: Time before which `known_tables` contains all commits. Younger metadata may be that
+            of a commit in progress, so its rows contain only its history before this time.
     """
     classifier = MetadataClassifier(
         storage_name,
@@ -97,6 +102,7 @@ def foreign_metadata(
         tuple(dead),
         own_directories or {},
         protected,
+        settled,
     )
     return map_arrow(suspects.select("key", "last_modified", "is_old", "lake"), classifier, FOREIGN)
 
@@ -139,9 +145,10 @@ class MetadataClassifier:
     dead: tuple[DeadTable, ...] = ()
     own_directories: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
     protected: str | None = None
+    settled: datetime | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        directories_with_junk, reasons = set[str](), 0
+        directories_with_junk, reasons = set[str](), Counter[str | None]()
         for batch in batches:
             rows = list[dict[str, Any]]()
             for row in batch.to_pylist():
@@ -151,8 +158,8 @@ class MetadataClassifier:
                     continue
                 if found.is_junk:
                     directories_with_junk.add(directory_of(key))
-                reasons += found.reason is not None
-                if found.reason is None or reasons <= MAX_REASONS:
+                reasons[row.get("lake")] += found.reason is not None
+                if found.reason is None or reasons[row.get("lake")] <= MAX_REASONS:
                     rows.append({"key": key, "lake": row.get("lake"), "last_modified": modified, **found._asdict()})
             yield pa.RecordBatch.from_pylist(rows, FOREIGN)
 
@@ -225,17 +232,21 @@ class MetadataClassifier:
             )
         if not found.lineage.is_readable:
             return _Finding(f"metadata of {name} with a damaged log or list of snapshots, so its writer is unknown", is_junk=True)
-        return self._describe(key, found)
+        return self._describe(key, modified, found)
 
-    def _describe(self, key: str, found: TableIdentity) -> _Finding | None:
+    def _describe(self, key: str, modified: datetime, found: TableIdentity) -> _Finding | None:
         """Return what is needed to decide whether another catalog wrote metadata of a known table."""
         lineage, place = found.lineage, find_table_prefix(key)
+        is_young = self.settled is not None and modified >= self.settled
+        before_ms = self.settled.timestamp() * 1000 if self.settled is not None and is_young else math.inf
         by_id = {item.snapshot_id: item for item in lineage.snapshots}
         head = by_id.get(lineage.head) if lineage.head is not None else None
+        while head is not None and head.at_ms >= before_ms:
+            head = by_id.pop(head.parent_id, None) if head.parent_id is not None else None
         parent = by_id.get(head.parent_id) if head is not None and head.parent_id is not None else None
         lists = (item.manifest_list for item in lineage.snapshots if item.manifest_list is not None)
-        in_own_location = place in self._own_places(found) or any(self._is_under(place, address) for address in lists)
-        previous, previous_ms = lineage.log[-1] if lineage.log else (None, None)
+        in_own_location = not is_young and (place in self._own_places(found) or any(self._is_under(place, address) for address in lists))
+        previous, previous_ms = next((item for item in reversed(lineage.log) if item[1] < before_ms), (None, None))
         if previous is None and parent is None and not in_own_location:
             return None
         return _Finding(

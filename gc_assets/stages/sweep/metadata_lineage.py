@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,8 +39,8 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
-# A suspect that is younger than the freeze may follow a commit that the freeze does not contain.
-# The clocks of the host and of the store may differ by this.
+# A suspect that is younger than the freeze may follow a commit that the freeze does not contain, so
+# only its older history is compared. The clocks of host, store and writers may differ by this.
 MAX_SKEW: Final = timedelta(hours=1)
 # Concurrent reads of metadata files.
 _CONCURRENT_READS: Final = 16
@@ -149,6 +149,12 @@ def identify(resolver: KeyResolver, address: str) -> File:
     return resolver.locate_one(address) or ("", address)
 
 
+def find_settled_time(context: RunContext) -> datetime:
+    """Return the time before which the freezes contain all commits of their catalogs."""
+    refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
+    return min(table.summary(LakeRefsSummary).frozen_at for table in refs) - MAX_SKEW
+
+
 def find_foreign_lineages(
     context: RunContext, storage_name: str, rows: Iterable[Mapping[str, Any]], former: Mapping[str, Sequence[str]], skip: Collection[str]
 ) -> dict[str, str]:
@@ -160,16 +166,14 @@ def find_foreign_lineages(
         skip: Uuids of tables that are not checked, because they cannot be read.
     """
     resolver = context.resolver()
-    refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
-    frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     suspects: dict[str, list[Suspect]] = defaultdict(list)
     addresses = external_addresses(context)
     for row in rows:
-        if row["table_uuid"] not in skip and row["last_modified"] < frozen_at - MAX_SKEW and not _is_external(row, addresses):
+        if row["table_uuid"] not in skip and not _is_external(row, addresses):
             suspects[row["table_uuid"]].append(Suspect.of(row, storage_name, resolver))
     if not suspects:
         return {}
-    named = _CurrentFiles.read(context)
+    named = _CurrentFiles.read(context, {item.previous[1] for items in suspects.values() for item in items if item.previous is not None})
     unclear = {uuid: found for uuid, items in suspects.items() if (found := [item for item in items if not named.explains(item, uuid)])}
     if not unclear:
         return {}
@@ -210,7 +214,7 @@ class Suspect:
     key: str
     file: File
     location: File
-    previous: File | None
+    previous: File | None  # for a young suspect, as below, the newest one before the settled time
     previous_ms: int | None
     in_own_location: bool
     head: str | None
@@ -266,19 +270,21 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _CurrentFiles:
-    """Metadata files that the freeze names, and the locations of tables by uuid."""
+    """Some metadata files that the freeze names, and the locations of tables by uuid."""
 
     files: frozenset[File]
     locations: Mapping[str, frozenset[File]]
 
     @classmethod
-    def read(cls, context: RunContext) -> _CurrentFiles:
+    def read(cls, context: RunContext, keys: Collection[str]) -> _CurrentFiles:
+        """Read the locations, and those files that have one of these keys."""
+        wanted = pa.array(sorted(keys), pa.string())
         kinds = pa.array(sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns()))), pa.string())
         files, locations = set[File](), dict[str, set[File]]()
         for lake in context.config.lakes:
             refs, live = context.table(LAKE_REFS, lake.name), context.table(LIVE_FILES, lake.name)
             rows = read_parts(context.state.files, refs.paths(PINNED_SIDE), PINNED, ["storage", "key", "kind"])
-            rows = rows.filter(pc.and_(pc.is_in(rows.column("kind"), kinds), pc.is_valid(rows.column("key"))))
+            rows = rows.filter(pc.and_(pc.is_in(rows.column("kind"), kinds), pc.is_in(rows.column("key"), wanted)))
             files.update(zip(rows.column("storage").to_pylist(), rows.column("key").to_pylist(), strict=True))
             for table in (refs, live):
                 for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():

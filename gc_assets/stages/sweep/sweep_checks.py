@@ -42,7 +42,7 @@ from gc_assets.stages.sweep.foreign_files import protected_keys
 from gc_assets.stages.sweep.foreign_metadata import FOREIGN, directory_of, foreign_metadata, metadata_patterns
 from gc_assets.stages.sweep.former_views import NO_FORMER_VIEWS, FormerViews, find_view_files
 from gc_assets.stages.sweep.known_tables import NEVER_NEWER, known_tables
-from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages
+from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages, find_settled_time
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -337,11 +337,11 @@ def find_foreign_metadata(
     own = [(directory, settings[lake]) for lake in settings for directory in _metadata_directories(context, storage_name, lake)]
     protected, waiting = protected_keys(context, storage_name), dict[str, str]()
     arguments = storage_name, context.resolver(), context.objects(), known, dead
-    unreadable = {uuid for uuid, item in known.items() if item == NEVER_NEWER}
+    unreadable, settled = {uuid for uuid, item in known.items() if item == NEVER_NEWER}, find_settled_time(context)
     former = {item.table.table_uuid: [item.table.metadata_location] for item in dropped.tables if item.table.metadata_location is not None}
 
     def find(suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
-        rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected), FOREIGN).to_pylist()
+        rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected, settled), FOREIGN).to_pylist()
         reasons = find_foreign_lineages(context, storage_name, (row for row in rows if row["reason"] is None), former, unreadable)
         found: list[Mapping[str, Any]] = [{**row, "reason": row["reason"] or reasons.get(row["key"])} for row in rows]
         return sorted((row for row in found if row["reason"] is not None), key=lambda row: str(row["key"]))

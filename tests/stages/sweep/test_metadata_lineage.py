@@ -227,6 +227,33 @@ def test_second_catalog_whose_metadata_is_all_young_refuses_the_plan(spark: Spar
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("last", [(0.02, 0.01), (0.035, 0.03, 0.02, 0.01)], ids=["log", "snapshots"])
+def test_second_catalog_whose_metadata_is_younger_than_the_freeze_refuses_the_plan(
+    spark: SparkSession, tmp_path: Path, last: tuple[float, ...]
+) -> None:
+    """A stream with many commits an hour keeps no older metadata, but its log or its snapshots are older."""
+    settings = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    tables = Tables(spark, tmp_path, **settings)
+    second = tables.register()
+    tables.commit(second, 20)
+    tables.commit(tables.table, 18)
+    tables.commit(second, 15, 10, 5, 2, 1, *last)
+    tables.commit(tables.table, 0.005)
+    assert f"table {second.uuid}, which another catalog writes too" in tables.message()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("deletes", ["true", "false"])
+def test_commits_after_the_freeze_pass(spark: SparkSession, tmp_path: Path, deletes: str) -> None:
+    """For the run, they look like those of a second catalog that the last known file precedes."""
+    settings = {"write.metadata.delete-after-commit.enabled": deletes, "write.metadata.previous-versions-max": "4"}
+    tables = Tables(spark, tmp_path, **settings)
+    tables.commit(tables.table, 30, 20, 0.038, 0.037)
+    tables.commit(tables.register(), 0.03, 0.02, 0.01)
+    assert not tables.message()
+
+
+@pytest.mark.spark
 def test_accepted_table_of_a_second_catalog_is_collected_until_it_is_written_again(spark: SparkSession, tmp_path: Path) -> None:
     tables = Tables(spark, tmp_path)
     house, second = tables.house, tables.register()
