@@ -39,6 +39,11 @@ def read_name(repository: str, directory: str) -> tuple[str, dict[str, str]]:
     return (directory, {DECODED_NAME: decoded}) if scheme_of(repository) == S3 else (decoded, {ENCODED_NAME: directory})
 
 
+def decoded_name(repository: str, ref_name: str) -> str:
+    """Return the ref that a log of release 0.3 may mean by a name, because it did not decode names."""
+    return ref_name if scheme_of(repository) == S3 else unescape(ref_name)
+
+
 def other_name(properties: Mapping[str, str]) -> str | None:
     """Return another name by which rules may know a ref."""
     return properties.get(DECODED_NAME, properties.get(ENCODED_NAME))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk.current_state import CurrentState, add_ancestors, label, parents_of, ref_of
 from gc_assets.lakes.icechunk.editor import Editor
+from gc_assets.lakes.icechunk.ref_names import decoded_name
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, EDIT_PARENT, ExpiryAction, ExpiryOutcome
 
@@ -74,6 +75,11 @@ class _Restoration:
             raise ValueError(
                 f"{label(action)} was deleted, and Icechunk does not allow reuse of the name of a deleted tag; "
                 f"create a tag with another name at snapshot {action.snapshot_id} with icechunk"
+            )
+        if (decoded := decoded_name(self._editor.repository, ref[1])) != ref[1]:
+            raise ValueError(
+                f"{label(action)} is branch {decoded!r} if release 0.3 deleted it, because that did not decode names; "
+                f"create the branch with the right name at snapshot {action.snapshot_id} with icechunk"
             )
         self._require_history(action.snapshot_id, child=None)
         return self._editor.create_branch(action)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,13 @@ def test_branch_with_an_escaped_name_is_deleted_and_restored(tmp_path: Path) -> 
     assert [outcome.verdict for outcome in expire(lake, LATER, actions)] == ["done"] * len(actions)
     assert "work#1" in {action.ref_name for action in actions}
     assert set(builder.reopen().list_branches()) == {"main"}
+    # Release 0.3 wrote the encoded name, which would be encoded again.
+    earlier = [replace(action, ref_name="work%231") for action in actions if action.ref_name == "work#1"]
+    [outcome] = lake.undo(earlier)
+    assert outcome.verdict == "failed"
+    assert "is branch 'work#1' if release 0.3 deleted it" in (outcome.error or "")
+    assert set(builder.reopen().list_branches()) == {"main"}
+
     undo(lake, actions)
     assert builder.reopen().lookup_branch("work#1") == old
 
