@@ -122,6 +122,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     with _explain_early_interruption():
         from gc_assets.cli.progress import CommandProgress, show_progress
         from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
+        from gc_assets.stages.records.leases import refuse_holder
         from gc_assets.stages.records.plans import describe_other_plans, find_plan
 
         platform = with_mode(settings.platform(), mode)
@@ -142,6 +143,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
         print_message(f"Nothing to do: {already}.")
         return
     refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
+    refuse_holder(run_context, plan.header.storage)
     label = platform.config.label_of(plan.header.storage)
     print_message(f"applying plan {plan.header.plan_id[:12]} of storage {label}: verification mark, then {', '.join(selected)}")
     for other in describe_other_plans(platform.config, plan.header, platform.clock.now()):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gc_assets.cli.context import TIMESTAMP, Settings, common_options, fast_imports, format_option, run_date_option, with_listing
+from gc_assets.cli.dagster_events import has_instance
 from gc_assets.cli.decision import print_next_step
 from gc_assets.cli.interrupt import ignore_interrupts
 from gc_assets.cli.output import print_data, print_message, with_commands, with_old_keys, write_json
@@ -90,6 +91,10 @@ def run_command(
     _print_unused_rules(platform.run_context(day, as_of))
     _print_empty_lakes(platform.run_context(day, as_of))
     _print_listings(platform.run_context(day, as_of))
+    if platform.config.notify and not has_instance():
+        from gc_assets.core.notifications import NOTIFIED_BY
+
+        print_message(f"Note: `notify` has {count_of(len(platform.config.notify), 'target')}; {NOTIFIED_BY}.")
     if not plans:  # a plan names them
         _print_unreadable(platform.run_context(day, as_of))
     if format_ == "table" and plans:

@@ -503,7 +503,7 @@ class Config(AssetMetadata):
     page_may: frozenset[PageJob] = Field(
         default=frozenset(), description="Decisions about plans for which Dagster has a job. Default: none."
     )
-    notify: tuple[Target, ...] = Field(default=(), description="Targets of notifications.")
+    notify: tuple[Target, ...] = Field(default=(), description="Targets of notifications, which the Dagster sensor `notifications` sends.")
     dagster: DagsterNames = Field(
         default_factory=lambda: DagsterNames(), description="Names of the assets in Dagster, and intervals of its sensors."
     )

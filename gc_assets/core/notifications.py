@@ -31,6 +31,7 @@ EVENTS: Final[tuple[Event, ...]] = get_args(Event)
 # Event names up to 0.3.
 RENAMED_EVENTS: Final[dict[str, Event]] = {"table_sick": "table_unreadable", "night_missed": "run_missed"}
 
+NOTIFIED_BY: Final = "the Dagster sensor `notifications` sends the messages, and commands send none"
 # Time before a plan deadline.
 ENDS_SOON: Final = timedelta(hours=6)
 # A run is missed if it is this late.

@@ -230,6 +230,19 @@ def test_unexpected_error_shows_traceback_only_with_verbose(config: str, monkeyp
     assert "Traceback" in long.stderr
 
 
+def test_run_and_doctor_name_the_sender_of_notifications(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(config)
+    target = {"name": "pager", "kind": "command", "command": ["true"], "events": ["plan_ready"]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"notify": [target]}))
+    sender = "1 target; the Dagster sensor `notifications` sends the messages, and commands send none"
+    result = gc_assets("run", "--config", config, "--through", "policy_table")
+    assert sender in " ".join(result.stderr.split())
+    findings = json.loads(gc_assets("doctor", "--format", "json", "--config", config).stdout)
+    assert {row["found"] for row in findings if row["subject"] == "notify"} == {sender}
+    monkeypatch.setenv("DAGSTER_HOME", str(path.parent))
+    assert sender not in " ".join(gc_assets("run", "--config", config, "--through", "policy_table").stderr.split())
+
+
 def test_doctor_fails_for_missing_storage(config: str, tmp_path: Path) -> None:
     (tmp_path / "warehouse").rmdir()
     result = gc_assets("doctor", "--format", "json", "--config", config)

@@ -16,7 +16,8 @@ from typing import Final
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check, skip_check
-from gc_assets.core.units import format_bytes, format_duration
+from gc_assets.core.notifications import NOTIFIED_BY
+from gc_assets.core.units import count_of, format_bytes, format_duration
 from gc_assets.engine.progress import set_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
@@ -65,6 +66,8 @@ def _checks(context: RunContext) -> Iterator[Check]:
     yield "state", "index", lambda: _check_index(context)
     yield "state", "lifecycle", lambda: examine_state(f"{context.config.state.rstrip('/')}/", context.config.connections())
     yield "state", "leftovers", lambda: records.check_leftovers(context)
+    if context.config.notify:
+        yield "notify", "targets", lambda: _check_notify(context)
     for lake in context.config.lakes:
         if (failed := unreachable.get(lake.name)) is not None:
             yield from _skip_unreachable(failed, _LAKE_CHECKS)
@@ -145,6 +148,11 @@ def _check_claims(context: RunContext, storage_name: str, frozen: dict[str, Froz
 def _environment(context: RunContext) -> Iterator[Finding]:
     for text in context.unsafe:
         yield Finding("environment", "limits", WARN, text, "Unset the variable for production runs.")
+
+
+def _check_notify(context: RunContext) -> Iterator[Finding]:
+    """State who sends notifications."""
+    yield Finding("notify", "targets", OK, f"{count_of(len(context.config.notify), 'target')}; {NOTIFIED_BY}")
 
 
 def _check_clock(context: RunContext) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ LAKE_CHECK: Final = "readable"
 STORAGE_CHECK: Final = "listable"
 _CONCURRENT: Final = 8
 _FIX_FIRST: Final = "Fix this first. No plan can be made or applied before."
+_REPEAT: Final = "Check the server, and that this machine is not overloaded, then run gc-assets doctor again. A run waits longer."
 
 
 def find_unreachable(context: RunContext, seconds: float = ACCESS_SECONDS) -> dict[str, Finding]:
@@ -52,7 +53,7 @@ def _find_problem(seconds: float, subject: str, check: str, call: Call) -> Findi
     try:
         run_with_deadline(seconds, subject, call)
     except TimeoutError:
-        return Finding(subject, check, FAIL, f"its server does not answer within {seconds:,.0f} s", _FIX_FIRST)
+        return Finding(subject, check, FAIL, f"no answer within {seconds:,.0f} s", _REPEAT)
     except (GcError, OSError) as error:
         cause = cause_of(error)
         return Finding(subject, check, FAIL, str(error), _FIX_FIRST, cause) if cause.startswith(CANNOT_CONNECT) else None

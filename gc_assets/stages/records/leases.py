@@ -52,6 +52,17 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
     return lease
 
 
+def refuse_holder(context: RunContext, storage_name: str) -> None:
+    """Raise `GateRefused` if another process holds the lease of a storage, without taking it."""
+    store = context.store(storage_name)
+    holder = store.holder()
+    if holder is not None and holder.is_live(store.now()):
+        raise GateRefused(
+            f"storage {context.config.label_of(storage_name)} is being changed by {holder}. Wait for it to finish, or until then: the "
+            "next apply takes over the lease of a process that has ended, and continues its plan."
+        )
+
+
 def highest_token(state: State, storage_name: str) -> int:
     """Return the token of the storage's newest lease, or 0 if it never had one."""
     path = _path(storage_name)

@@ -97,8 +97,8 @@ def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: tim
         now = clock.now()
         if current is not None and current.is_live(now):
             raise GateRefused(
-                f"storage {location} is being changed by {current}. Wait for it to finish, or until {current.expires_at}. "
-                f"If that process has certainly ended, remove {control / 'lease.json'} and apply again."
+                f"storage {location} is being changed by {current}. Wait for it to finish, or until then: the next apply takes over the "
+                f"lease of a process that has ended. If it has certainly ended, remove {control / 'lease.json'} and apply again."
             )
         token = max(_next_token(control, current), after + 1)
         holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())

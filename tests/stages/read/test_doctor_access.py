@@ -57,5 +57,6 @@ def test_server_that_never_answers_takes_bounded_time(tmp_path: Path, monkeypatc
     context, started = context_with_server(tmp_path, monkeypatch, silent_server), time.monotonic()
     found = find_unreachable(context, 1.0)
     assert time.monotonic() - started < 30  # the libraries of the servers wait for a minute, and import slowly on a busy machine
-    assert found["branches"].found == "its server does not answer within 1 s"
+    assert found["branches"].found == "no answer within 1 s"
+    assert "this machine is not overloaded" in found["branches"].todo
     assert found.keys() == {"rest", "branches", "versions", "bucket"}

@@ -13,7 +13,7 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
+from gc_assets.stages.records.leases import refuse_holder, refuse_rehearsal, take_lease
 from gc_assets.stores.protocol import LEASE_DURATION, Lease
 from tests.records import STORAGE, run_context_at
 
@@ -41,6 +41,17 @@ def test_rehearsal_in_the_future_takes_no_live_lease(context: RunContext, tmp_pa
     take(context)
     with pytest.raises(GateRefused, match="is being changed by ada"):
         take(run_context_at(tmp_path, context.clock.now() + timedelta(days=400)))
+
+
+def test_holder_is_named_without_taking_the_lease(context: RunContext) -> None:
+    refuse_holder(context, STORAGE)
+    lease = take(context)
+    expected = r"being changed by ada \(host .*, process [0-9]+, plan plan\) since [0-9-]{10} [0-9:]{8}Z until .*continues its plan"
+    with pytest.raises(GateRefused, match=expected):
+        refuse_holder(context, STORAGE)
+    lease.release()
+    refuse_holder(context, STORAGE)
+    assert take(context).token == lease.token + 1
 
 
 def test_token_grows_after_the_storage_lost_its_counter(context: RunContext, tmp_path: Path) -> None:

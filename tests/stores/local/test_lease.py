@@ -50,7 +50,7 @@ def test_live_lease_is_refused_with_owner_times_and_action(tmp_path):
     take(tmp_path)
     with pytest.raises(GateRefused) as refusal:
         take(tmp_path, at(LEASE_DURATION - TICK), "another user")
-    for text in ("nightly run", "plan-a", "2026-11-21T12:00:00+00:00", "2026-11-21T12:10:00+00:00", "lease.json"):
+    for text in ("nightly run", "plan-a", "2026-11-21 12:00:00Z", "2026-11-21 12:10:00Z", "lease.json"):
         assert text in str(refusal.value)
     assert read_lease_file(tmp_path)["owner"] == "nightly run"
 
