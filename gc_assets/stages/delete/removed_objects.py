@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.commands import command
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.printable import show_list, to_message
 from gc_assets.core.units import count_of
@@ -41,7 +42,7 @@ def describe_removed_objects(context: RunContext, planned: PlannedPaths, action:
     purged = gone.filter(pc.equal(gone.column("phase"), PURGE))
     if purged.num_rows:
         return _describe(action, purged.column("key").to_pylist(), "were purged") + f"; commit {action.snapshot_id} has the deleted paths"
-    plans = show_list([f"`gc-assets restore --plan {plan[:12]}`" for plan in sorted(set(gone.column("by").to_pylist()))])
+    plans = show_list([f"`{command('restore', plan=plan[:12])}`" for plan in sorted(set(gone.column("by").to_pylist()))])
     return _describe(action, gone.column("key").to_pylist(), "are in quarantine") + f"; first run {plans}"
 
 
