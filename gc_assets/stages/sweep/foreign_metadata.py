@@ -47,6 +47,7 @@ FOREIGN: Final = pa.schema(
         ("parent", pa.string()),
         ("parent_ms", pa.int64()),
         ("external", pa.list_(pa.string())),
+        ("is_former_view", pa.bool_()),
     ]
 )
 # Largest number of rows with a reason that one task yields for a lake.
@@ -65,11 +66,12 @@ def foreign_metadata(
     own_directories: Mapping[str, bool | None] | None = None,
     protected: str | None = None,
     settled: datetime | None = None,
+    former_views: Mapping[str, datetime] | None = None,
 ) -> DataFrame:
     """Find the foreign suspects, with the reason (columns `FOREIGN`).
 
-    Rows without a reason are metadata of known tables, with what `metadata_lineage.py` needs to
-    decide whether another catalog wrote it.
+    Rows without a reason are metadata of former views, or of known tables. The latter have what
+    `metadata_lineage.py` needs to decide whether another catalog wrote them.
 
     `is_junk` marks files named like metadata that are not readable as such, one in each directory.
     In `own_directories`, a fragment of such a file is the leftover of a failed write and is not
@@ -92,6 +94,8 @@ def foreign_metadata(
             in the locations of its table are protected.
         settled: Time before which `known_tables` contains all commits. Younger metadata may be that
             of a commit in progress, so its rows contain only its history before this time.
+        former_views: When views that their catalogs listed were first missed, by uuid. Their earlier
+            metadata is not foreign, unless a user accepted it as dead.
     """
     classifier = MetadataClassifier(
         storage_name,
@@ -103,6 +107,7 @@ def foreign_metadata(
         own_directories or {},
         protected,
         settled,
+        former_views or {},
     )
     return map_arrow(suspects.select("key", "last_modified", "is_old", "lake"), classifier, FOREIGN)
 
@@ -133,6 +138,7 @@ class _Finding(NamedTuple):
     parent: str | None = None
     parent_ms: int | None = None
     external: list[str] | None = None
+    is_former_view: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,6 +152,7 @@ class MetadataClassifier:
     own_directories: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
     protected: str | None = None
     settled: datetime | None = None
+    former_views: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         directories_with_junk, reasons = set[str](), Counter[str | None]()
@@ -158,19 +165,16 @@ class MetadataClassifier:
                     continue
                 if found.is_junk:
                     directories_with_junk.add(directory_of(key))
-                reasons[row.get("lake")] += found.reason is not None
-                if found.reason is None or reasons[row.get("lake")] <= MAX_REASONS:
-                    rows.append({"key": key, "lake": row.get("lake"), "last_modified": modified, **found._asdict()})
+                reasons[row["lake"]] += found.reason is not None
+                if found.reason is None or reasons[row["lake"]] <= MAX_REASONS:
+                    rows.append({"key": key, "lake": row["lake"], "last_modified": modified, **found._asdict()})
             yield pa.RecordBatch.from_pylist(rows, FOREIGN)
 
     def _classify(self, key: str, modified: datetime, *, is_old: bool) -> _Finding | None:
         pattern = next(pattern for pattern in self.metadata_patterns if re.search(pattern.names, key))
         if pattern.classify is None:
-            return (
-                None
-                if self._is_protected(key, [_find_root(pattern, key)])
-                else _Finding("metadata of a repository or table of another kind")
-            )
+            is_protected = self._is_protected(key, [_find_root(pattern, key)])
+            return None if is_protected else _Finding("metadata of a repository or table of another kind")
         place = find_table_prefix(key)
         try:
             raw = self._read(key)
@@ -186,10 +190,18 @@ class MetadataClassifier:
             reason = f"{pattern.noun} that cannot be read ({error if isinstance(error, GcError) else repr(error)})"
             return self._as_junk(key, place, reason)
         if isinstance(found, TableIdentity):
+            if self._is_former_view(key, found):
+                return _Finding(None, table_uuid=found.uuid, is_former_view=True)
             if self._is_protected(key, [place, *self._own_places(found)]):
                 return None
             return self._check_known(key, modified, found, is_old=is_old)
         return None if found is None or self._is_protected(key, [_find_root(pattern, key)]) else _Finding(found)
+
+    def _is_former_view(self, key: str, found: TableIdentity) -> bool:
+        missed_at = self.former_views.get(found.uuid)
+        if missed_at is None or found.newest is None or found.newest > missed_at.timestamp() * 1000:
+            return False
+        return self._find_record(key, found.uuid) is None
 
     def _as_junk(self, key: str, place: str, reason: str) -> _Finding | None:
         return None if self._is_protected(key, [place]) else _Finding(reason, is_junk=True)

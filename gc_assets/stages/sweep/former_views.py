@@ -9,27 +9,21 @@ The memory is a side table of `orphan_files`, as that of tables (`table_memory.p
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from gc_assets.core.commands import command
 from gc_assets.core.dropped_tables import FORGET_AFTER
-from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.core.objects import Objects
 from gc_assets.core.printable import show
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import collect, map_arrow, write_parts
-from gc_assets.lakes.kind import TableIdentity
+from gc_assets.engine.tables import write_parts
 from gc_assets.stages.records.accepted_runs import newest_accepted_run
-from gc_assets.stages.records.dead_tables import DeadTable, read_table_id
-from gc_assets.stages.sweep.foreign_metadata import directory_of, metadata_patterns
+from gc_assets.stages.sweep.foreign_metadata import directory_of
 from gc_assets.stages.sweep.table_memory import catalog_identity, open_sweep
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartFile, read_parts
@@ -38,7 +32,6 @@ from gc_assets.state.summaries import LakeRefsSummary
 
 # More files than these are kept by their directories.
 _MAX_KEYS: Final = 1_000
-_FOUND: Final = pa.schema([("key", pa.string()), ("uuid", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +68,13 @@ class FormerViews:
         """Return the views that left the current catalog of their lake, by uuid."""
         gone = (item for item in self.known if item.gone_since is not None)
         return {item.uuid: item for item in gone if self.catalogs.get(item.lake) == item.catalog}
+
+    def list_times(self) -> dict[str, datetime]:
+        """Return when the former views were first missed, by uuid.
+
+        Metadata with a later version was written by another catalog.
+        """
+        return {uuid: item.gone_since for uuid, item in self.select_former().items() if item.gone_since is not None}
 
     def list_prefixes(self) -> tuple[str, ...]:
         """Return the keys of the files, or their directories if they are many."""
@@ -136,58 +136,3 @@ def find_former_views(context: RunContext, storage_name: str, refs: Iterable[Pub
             item = replace(item, gone_since=times[item.lake])
         found.setdefault((item.lake, item.uuid), item)
     return FormerViews(tuple(found[key] for key in sorted(found)), catalogs, {})
-
-
-def find_view_files(
-    suspects: DataFrame, views: FormerViews, storage_name: str, resolver: KeyResolver, objects: Objects, dead: Sequence[DeadTable]
-) -> FormerViews:
-    """Return the same with the files among the suspects (column key).
-
-    Metadata with a version that is newer than the run which first missed the view was written by
-    another catalog. Metadata that a user accepted as dead is not kept.
-    """
-    former = views.select_former()
-    if not former:
-        return views
-    newest = {uuid: int(item.gone_since.timestamp() * 1000) for uuid, item in former.items() if item.gone_since is not None}
-    accepted = tuple(item for item in dead if item.table_uuid in set(map(read_table_id, newest)))
-    task = _FindFiles(storage_name, resolver, objects, newest, accepted)
-    return replace(views, files={row["key"]: row["uuid"] for row in collect(map_arrow(suspects.select("key"), task, _FOUND))})
-
-
-@dataclass(frozen=True)
-class _FindFiles:
-    """Yield the suspects that are metadata of former views (columns `_FOUND`). Runs in executors.
-
-    Attributes:
-        newest: Time of the newest possible version of each view, in milliseconds since 1970.
-    """
-
-    storage_name: str
-    resolver: KeyResolver
-    objects: Objects
-    newest: Mapping[str, int]
-    dead: Collection[DeadTable]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found = ((key, self._find_view(key)) for key in batch.column("key").to_pylist())
-            yield pa.RecordBatch.from_pylist([{"key": key, "uuid": uuid} for key, uuid in found if uuid is not None], _FOUND)
-
-    def _find_view(self, key: str) -> str | None:
-        identity = self._classify(key)
-        if identity is None or identity.newest is None or identity.newest > self.newest.get(identity.uuid, -1):
-            return None
-        is_dead = any(item.table_uuid == read_table_id(identity.uuid) and key.startswith(item.prefix) for item in self.dead)
-        return None if is_dead else identity.uuid
-
-    def _classify(self, key: str) -> TableIdentity | None:
-        """Return the identity of readable metadata. `MetadataClassifier` reports the rest."""
-        pattern = next((pattern for pattern in metadata_patterns() if re.search(pattern.names, key)), None)
-        if pattern is None or pattern.classify is None:
-            return None
-        try:
-            found = pattern.classify(self.objects.read(self.resolver.address(self.storage_name, key)))
-        except Exception:  # noqa: BLE001 - any other program may have written this object
-            return None
-        return found if isinstance(found, TableIdentity) else None

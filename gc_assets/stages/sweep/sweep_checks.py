@@ -7,7 +7,7 @@ metadata. Each function returns counts and samples. The gates decide if they sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, SPLIT_SUSPE
 from gc_assets.stages.sweep.exact_comparison import find_twins
 from gc_assets.stages.sweep.foreign_files import protected_keys
 from gc_assets.stages.sweep.foreign_metadata import FOREIGN, directory_of, foreign_metadata, metadata_patterns
-from gc_assets.stages.sweep.former_views import NO_FORMER_VIEWS, FormerViews, find_view_files
+from gc_assets.stages.sweep.former_views import NO_FORMER_VIEWS, FormerViews
 from gc_assets.stages.sweep.known_tables import NEVER_NEWER, known_tables
 from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages, find_settled_time
 from gc_assets.state.arrow_types import BOOL, STRING
@@ -329,10 +329,6 @@ def find_foreign_metadata(
     frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
     known, dead = add_dropped(known_tables(context), dropped), dead_tables(context, storage_name)
-    views = find_view_files(frame, views, storage_name, context.resolver(), context.objects(), dead)
-    if views.files:
-        keys = pa.table({"key": pa.array(list(views.files), STRING)})
-        frame = frame.join(F.broadcast(frame_from_arrow(spark, keys)), "key", "left_anti")
     settings = {lake.name: lake.collects_failed_creations for lake in context.config.lakes}
     own = [(directory, settings[lake]) for lake in settings for directory in _metadata_directories(context, storage_name, lake)]
     protected, waiting = protected_keys(context, storage_name), dict[str, str]()
@@ -340,9 +336,13 @@ def find_foreign_metadata(
     unreadable, settled = {uuid for uuid, item in known.items() if item == NEVER_NEWER}, find_settled_time(context)
     former = {item.table.table_uuid: [item.table.metadata_location] for item in dropped.tables if item.table.metadata_location is not None}
 
+    missed, of_views = views.list_times(), dict[str, str]()
+
     def find(suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
-        rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected, settled), FOREIGN).to_pylist()
-        reasons = find_foreign_lineages(context, storage_name, (row for row in rows if row["reason"] is None), former, unreadable)
+        rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected, settled, missed), FOREIGN).to_pylist()
+        of_views.update((row["key"], row["table_uuid"]) for row in rows if row["is_former_view"])
+        of_tables = (row for row in rows if row["reason"] is None and not row["is_former_view"])
+        reasons = find_foreign_lineages(context, storage_name, of_tables, former, unreadable)
         found: list[Mapping[str, Any]] = [{**row, "reason": row["reason"] or reasons.get(row["key"])} for row in rows]
         return sorted((row for row in found if row["reason"] is not None), key=lambda row: str(row["key"]))
 
@@ -356,7 +356,7 @@ def find_foreign_metadata(
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     foreign = [row for row in rows if row["key"] not in junk]
     messages = [f"{row['key']}: {row['reason']}" for row in foreign]
-    return ForeignMetadata(messages, junk, waiting, frozenset(row["lake"] for row in foreign), views)
+    return ForeignMetadata(messages, junk, waiting, frozenset(row["lake"] for row in foreign), replace(views, files=of_views))
 
 
 def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:

@@ -36,7 +36,7 @@ def gate_message(root: Path, uuid: str, directory: str = "x") -> str:
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"table-uuid": uuid, "snapshots": []}))
     classify = MetadataClassifier("lake", KeyResolver([("lake", f"file://{root}/")]), LocalObjects(), {}, metadata_patterns())
-    rows = pa.RecordBatch.from_pydict({"key": [str(file.relative_to(root))], "last_modified": [OLD], "is_old": [True]})
+    rows = pa.RecordBatch.from_pydict({"key": [str(file.relative_to(root))], "last_modified": [OLD], "is_old": [True], "lake": ["sales"]})
     (row,) = next(classify(iter([rows]))).to_pylist()
     return foreign_metadata(1, [f"{row['key']}: {row['reason']}"]).message
 

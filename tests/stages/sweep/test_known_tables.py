@@ -76,7 +76,7 @@ def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTa
         json.dumps({"table-uuid": "A", "snapshots": [{"snapshot-id": 1, "timestamp-ms": minute(10)}]})
     )
     classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, metadata_patterns())
-    rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [is_old]})
+    rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [is_old], "lake": ["sales"]})
     assert [batch.num_rows for batch in classifier(iter([rows]))] == [int(foreign)]
 
 
@@ -84,7 +84,7 @@ def test_metadata_of_a_known_table_with_a_damaged_log_keeps_the_files_around_it(
     (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "metadata-log": [{"metadata-file": "0.metadata.json"}]}))
     known = {"A": KnownTable(minute(9))}
     classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), known, metadata_patterns())
-    rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [True]})
+    rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [True], "lake": ["sales"]})
     (row,) = [row for batch in classifier(iter([rows])) for row in batch.to_pylist()]
     assert row["is_junk"]
     assert "damaged log" in row["reason"]
@@ -99,7 +99,9 @@ def test_empty_table_whose_location_cannot_be_resolved_is_foreign(tmp_path: Path
     (tmp_path / "w/t/metadata/0.metadata.json").write_text(json.dumps(document))
     resolver = KeyResolver([("w", f"file://{tmp_path}/w/")])
     classifier = MetadataClassifier("w", resolver, LocalObjects(), {}, metadata_patterns(), own_directories={"t/metadata": True})
-    rows = pa.RecordBatch.from_pydict({"key": ["t/metadata/0.metadata.json"], "last_modified": [START], "is_old": [True]})
+    rows = pa.RecordBatch.from_pydict(
+        {"key": ["t/metadata/0.metadata.json"], "last_modified": [START], "is_old": [True], "lake": ["sales"]}
+    )
     (reason,) = [row["reason"] for batch in classifier(iter([rows])) for row in batch.to_pylist()]
     assert "is in no configured catalog" in reason
 
@@ -117,7 +119,9 @@ def test_failed_creation_names_the_setting_only_if_the_lake_has_it(tmp_path: Pat
         metadata_patterns(),
         own_directories={"t/metadata": False if has_setting else None},
     )
-    rows = pa.RecordBatch.from_pydict({"key": ["t/metadata/0.metadata.json"], "last_modified": [START], "is_old": [True]})
+    rows = pa.RecordBatch.from_pydict(
+        {"key": ["t/metadata/0.metadata.json"], "last_modified": [START], "is_old": [True], "lake": ["sales"]}
+    )
     (reason,) = [row["reason"] for batch in classifier(iter([rows])) for row in batch.to_pylist()]
     assert "is in no configured catalog" in reason
     assert ("`failed_creations`" in reason) == has_setting
@@ -144,7 +148,12 @@ def test_accepted_dead_table_is_foreign_only_after_a_later_write(
     metadata.write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(newest)}]}))
     record = DeadTable(table_uuid=uuid.lower(), prefix=prefix, by="ada", at=START + timedelta(minutes=20))
     classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {}, metadata_patterns(), (record,))
-    rows = {"key": ["db/t/metadata/1.metadata.json"], "last_modified": [START + timedelta(minutes=modified)], "is_old": [True]}
+    rows = {
+        "key": ["db/t/metadata/1.metadata.json"],
+        "last_modified": [START + timedelta(minutes=modified)],
+        "is_old": [True],
+        "lake": ["sales"],
+    }
     found = [row["reason"] for batch in classifier(iter([pa.RecordBatch.from_pydict(rows)])) for row in batch.to_pylist()]
     assert len(found) == (message is not None)
     assert all((message or "") in why for why in found)

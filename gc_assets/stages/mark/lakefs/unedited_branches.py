@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from gc_assets.core.phases import CHANGED
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.phases import CHANGED, DONE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DELETE_PATHS
 from gc_assets.state.parts import read_parts
@@ -22,12 +25,16 @@ def describe_unedited_branches(context: RunContext, lake: str, branches: Collect
     Later times than that of this run are those of rehearsals.
     """
     newest: dict[str, dict[str, tuple[str, str]]] = {}
-    for run in sorted(context.state.history(lake, EXPIRY_LOG.name), key=lambda run: run.run_id):
-        rows = read_parts(context.state.files, context.state.open(run).paths(), EXPIRY_LOG.schema, _COLUMNS).to_pylist()
-        for row in rows:
-            if row["action"] == DELETE_PATHS and row["ref_name"] in branches and row["at"] <= context.clock.now():
-                of_branch = newest.setdefault(row["ref_name"], {})
-                of_branch.pop(row["plan_id"], None)  # the last outcome of a plan counts, at its time
+    logs = sorted(context.state.history(lake, EXPIRY_LOG.name), key=lambda run: run.run_id) if branches else ()
+    names = pa.array(sorted(branches), pa.string())
+    for run in logs:
+        rows = read_parts(context.state.files, context.state.open(run).paths(), EXPIRY_LOG.schema, _COLUMNS)
+        rows = rows.filter(pc.and_(pc.equal(rows.column("action"), DELETE_PATHS), pc.is_in(rows.column("ref_name"), names)))
+        for row in rows.filter(pc.less_equal(rows.column("at"), context.clock.now())).to_pylist():
+            of_branch = newest.setdefault(row["ref_name"], {})
+            # The last outcome of a plan counts, at its time, but a refused undo changes nothing.
+            if of_branch.get(row["plan_id"], ("", ""))[0] != DONE:
+                of_branch.pop(row["plan_id"], None)
                 of_branch[row["plan_id"]] = row["outcome"], row["error"]
     for branch in sorted(newest):
         outcomes = list(newest[branch].values())
