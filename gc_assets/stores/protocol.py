@@ -173,8 +173,8 @@ class Holder:
         return now < datetime.fromisoformat(self.expires_at)
 
     def __str__(self) -> str:
-        since, until = (f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M:%S}Z" for time in (self.acquired_at, self.expires_at))
-        return f"{self.owner} (host {self.host}, process {self.pid}, plan {self.plan_id[:12]}) since {since} until {until}"
+        since, until = (str(time)[:19].replace("T", " ") + "Z" for time in (self.acquired_at, self.expires_at))
+        return f"{self.owner} (host {self.host}, process {self.pid}, plan {str(self.plan_id)[:12]}) since {since} until {until}"
 
 
 class Lease(Protocol):
