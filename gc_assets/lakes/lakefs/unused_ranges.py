@@ -64,14 +64,17 @@ def _read_manifest(objects: Objects, location: str) -> Mapping[str, str]:
     address = f"{location}{METADATA}{MANIFEST}"
     try:
         document = parse_json(objects.read(address))
-        found = {document[field]: entity for field, entity in _FIELDS.items()}
-        if not all(isinstance(name, str) and is_object_id(name) for name in found):
-            raise TypeError(f"expected ids of metaranges, found {sorted(found)}")  # noqa: TRY301
+        return {_require_id(document[field]): entity for field, entity in _FIELDS.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LakeUnreadable(f"the dump of the refs {address} cannot be read: {error}; dump them again, or remove the file") from error
-    return found
+
+
+def _require_id(name: object) -> str:
+    if not isinstance(name, str) or not is_object_id(name):
+        raise TypeError(f"expected the id of a metarange, found {name!r}")
+    return name
 
 
 def _read_range_ids(objects: Objects, location: str, metarange_id: str, entity: str) -> Iterator[str]:

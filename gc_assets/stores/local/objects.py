@@ -88,7 +88,7 @@ def is_hidden(address: str) -> bool:
     if "\0" in address:
         return False
     try:
-        if identity(address) is not None or not os.path.islink(_path_bytes(address)):  # noqa: PTH114
+        if identity(address) is not None or not os.path.islink(_path_bytes(address)):  # noqa: PTH114  (a path of bytes)
             return False
         _stat(address)
     except StoreError:
