@@ -34,7 +34,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 from pyiceberg.typedef import Identifier
 from pyiceberg.utils.config import Config
-from sqlalchemy import ColumnElement, Executable, NullPool, Select, String, column, create_engine, false, inspect, not_, select, update
+from sqlalchemy import ColumnElement, Executable, Select, String, column, false, inspect, not_, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
@@ -52,6 +52,7 @@ from gc_assets.lakes.iceberg.removal import (
     build_rest_commit,
 )
 from gc_assets.lakes.iceberg.revalidate import Removal
+from gc_assets.lakes.iceberg.sqlite_catalog import open_sqlite_catalog
 from gc_assets.lakes.iceberg.unread_locations import default_locations
 from gc_assets.lakes.protocol import UnreadableTable
 
@@ -66,8 +67,6 @@ _REPAIR_HINT = "repair it or drop it from the catalog"
 _IO_PROPERTY, _GUARDED_IO = "py-io-impl", "gc_assets.lakes.iceberg.file_io.GuardedFileIO"
 _USER_INFO = re.compile(r"://[^/@\s]+@")
 _SEPARATORS = re.compile(r"[:\s]+")
-# A commit waits as long for other writers of the file. The default of SQLite is 5 s.
-_SQLITE_SECONDS: Final = 30.0
 # Enough to write the rows of a large lake.
 _WRITE_SECONDS: Final = 1800.0
 # Shorter parts of a secret occur in ordinary words.
@@ -592,13 +591,14 @@ class CatalogClient:
     def _connect(self) -> Catalog:
         client: Catalog | None = getattr(self._clients, "catalog", None)
         if client is None:
+            name = self._catalog_name
             plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self._properties.items()}
             self._require_database_file(plain)
             # A database without catalog tables is probably the wrong one.
-            is_io_configured = _IO_PROPERTY in (Config().get_catalog_config(self._catalog_name) or {})
+            is_io_configured = _IO_PROPERTY in (Config().get_catalog_config(name) or {})
             defaults = {} if is_io_configured else {_IO_PROPERTY: _GUARDED_IO}
             settings = {**defaults, **plain, "init_catalog_tables": "false"}
-            client = self._call("catalog", lambda: _without_pool(load_catalog(self._catalog_name, **settings)))
+            client = self._call("catalog", lambda: open_sqlite_catalog(name, settings) or load_catalog(name, **settings))
             # Read from the open catalog: pyiceberg's configuration file or the server may set it.
             mode = client.properties.get("snapshot-loading-mode", "all")
             if mode.lower() != "all":
@@ -658,21 +658,6 @@ def _name_rows(rows: Sequence[Any]) -> list[tuple[str, Any]]:
     """Return the names and metadata addresses of `_select_pointers`, ordered by name."""
     named = ((".".join(str(part) for part in (namespace, name) if part), location) for namespace, name, location in rows)
     return sorted(named, key=lambda item: item[0])
-
-
-def _without_pool(client: Catalog) -> Catalog:
-    """Close each connection to an SQLite file after its use.
-
-    A pool keeps it until the garbage collection of Python, and a statement that was not read to its
-    end locks the file until then. Writers of the catalog then fail with `database is locked`.
-    """
-    if isinstance(client, SqlCatalog) and client.engine.dialect.name == "sqlite":
-        pooled = client.engine
-        if pooled.url.database not in {None, "", ":memory:"}:
-            waits = {} if "timeout" in pooled.url.query else {"timeout": _SQLITE_SECONDS}
-            client.engine = create_engine(pooled.url, echo=pooled.echo, poolclass=NullPool, connect_args=waits)
-            pooled.dispose()
-    return client
 
 
 def _update_no_row(client: SqlCatalog) -> None:

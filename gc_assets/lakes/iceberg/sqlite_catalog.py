@@ -1,0 +1,72 @@
+"""An SQL catalog in an SQLite file that is never locked by a reader of this process."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any, Final, cast
+from weakref import WeakSet
+
+from pyiceberg.catalog import PY_CATALOG_IMPL, TYPE, URI
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.utils.config import Config, merge_config
+from sqlalchemy import Engine, NullPool, create_engine
+from sqlalchemy.engine import make_url
+
+# A commit waits as long for other writers of the file. The default of SQLite is 5 s.
+_WAIT_SECONDS: Final = 30.0
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that ends its statements when it is closed.
+
+    Python 3.11 and later end a statement when its cursor is destroyed. Until then, a statement that
+    was not read to its end locks the file, although the connection is closed.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._cursors = WeakSet[sqlite3.Cursor]()
+
+    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+        """Return a new cursor, which `close` will close."""
+        cursor = super().cursor(factory)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        """Close all cursors and the connection."""
+        for cursor in list(self._cursors):
+            cursor.close()
+        super().close()
+
+
+class SqliteCatalog(SqlCatalog):
+    """pyiceberg's SQL catalog with a new connection for each request.
+
+    A pool would keep a connection with its statements, and pyiceberg does not read all results to
+    their end. Writers of the file would then fail with `database is locked`.
+    """
+
+    _engine: Engine
+
+    @property
+    def engine(self) -> Engine:  # pyright: ignore[reportIncompatibleVariableOverride]  # set by SqlCatalog before it connects
+        """The engine without a pool."""
+        return self._engine
+
+    @engine.setter
+    def engine(self, pooled: Engine) -> None:
+        waits = {} if "timeout" in pooled.url.query else {"timeout": _WAIT_SECONDS}
+        self._engine = create_engine(pooled.url, echo=pooled.echo, poolclass=NullPool, connect_args={"factory": _Connection, **waits})
+
+
+def open_sqlite_catalog(name: str, properties: Mapping[str, str]) -> SqliteCatalog | None:
+    """Open the catalog as `load_catalog` does. Return None if it is not in an SQLite file."""
+    merged = cast(dict[str, str], merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
+    uri = merged.get(URI)
+    if not isinstance(uri, str) or not uri.startswith("sqlite"):
+        return None
+    if PY_CATALOG_IMPL in merged or merged.get(TYPE, "sql").lower() != "sql":
+        return None
+    return SqliteCatalog(name, **merged) if make_url(uri).database not in {None, "", ":memory:"} else None
