@@ -1,9 +1,9 @@
 """Select the tests of a usual run, of the full suite, or of a share of what costs most.
 
-Every change must pass a usual run (`make test DEPTH=usual`). `make test` leaves out two thirds of the files whose tests are marked
-`in_turn`: whole protocols, kills and other slow tests of rules that quick tests check, too. `make test DEPTH=all` runs the full suite: more
-examples, and slower tests, such as runs on clusters and in buckets, and the page of Dagster in a browser.
-`make test DEPTH=fifth` is a usual run in which a fifth of the files run in full. The number of commits selects the shares.
+Every change must pass a usual run (`make test DEPTH=usual`). `make test` leaves out most of the files whose tests are marked `in_turn`:
+whole protocols, kills and other slow tests of rules that quick tests check, too. Their turns and one for a cell of `make compat` alternate.
+`make test DEPTH=all` runs the full suite: more examples, and slower tests, such as runs on clusters and in buckets, and the page of Dagster
+in a browser. `make test DEPTH=fifth` is a usual run in which a fifth of the files run in full. The number of commits selects the shares.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ C = TypeVar("C")
 
 FOLDER: Final = Path(__file__).parent
 SHARES: Final = 5
-TURNS: Final = 3
+TURNS: Final = 6
+# The turn of a cell of `make compat`, which takes as long as the slow tests of another turn.
+CELL_TURN: Final = TURNS - 1
 DEPTH: Final = os.environ.get("GC_ASSETS_TEST_DEPTH", "")
 # Whether this run includes tests of the full suite.
 INCLUDES_FULL: Final = DEPTH in {"fifth", "all"}
@@ -34,7 +36,7 @@ NOT_ITS_TURN: Final = "runs at another number of commits: make test DEPTH=usual"
 
 # Marks a test of the full suite only.
 full_suite_only = pytest.mark.full_suite_only
-# Marks a slow test that `make test` runs at every third number of commits.
+# Marks a slow test that `make test` runs at every sixth number of commits.
 in_turn = pytest.mark.in_turn
 
 
@@ -69,8 +71,8 @@ def files_of_share(number: int) -> frozenset[str]:
 
 @functools.cache
 def files_of_turn(number: int) -> frozenset[str]:
-    """Return the files of a turn: every third file with tests that are marked `in_turn`, in order of name."""
-    return frozenset(_files_with(_IN_TURN)[number::TURNS])
+    """Return the files of a turn: every fifth file with tests that are marked `in_turn`, in order of name."""
+    return frozenset() if number == CELL_TURN else frozenset(_files_with(_IN_TURN)[number::CELL_TURN])
 
 
 def _files_with(pattern: re.Pattern[str]) -> list[str]:

@@ -23,11 +23,13 @@ from tests.compat.cells import CELLS, Cell, cell_of_commit, select_cells
 from tests.compat.environments import BUILD, CHECKOUT, NoEnvironment, installed_versions, make_environment
 from tests.compat.page import Result, render, update_page
 from tests.compat.scene import build_scene
-from tests.depth import TURNS, commit_count
+from tests.depth import CELL_TURN, TURNS, commit_count
 from tests.interpreters import find_interpreter
 
 CHECKS: Final = "tests/compat/cell_checks.py"
 TIMEOUT_SECONDS: Final = 1800
+# A quick cell runs one of these shares of the marked files.
+QUICK_SHARES: Final = 3
 STOPPED_WITHIN_SECONDS: Final = 60
 _MARK: Final = re.compile(r"\bpytest\.mark\.compat\b")
 
@@ -36,7 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run the selected cells. Return 1 if one failed."""
     options = _parse(arguments)
     if options.by_commit:
-        found = cell_of_commit(commit_count(), find_interpreter)
+        if commit_count() % TURNS != CELL_TURN:
+            sys.stdout.write("make compat: runs at another number of commits, in turn with the slow tests\n")
+            return 0
+        found = cell_of_commit(commit_count() // TURNS, find_interpreter)
         if found is None:
             sys.stdout.write("make compat: no Python of the cells is installed; skipped\n")
             return 0
@@ -69,8 +74,9 @@ def _run_cells(cells: Sequence[Cell], *, is_quick: bool) -> list[Result]:
     Unless `is_quick`, a cell runs all marked files instead of a third of them, and the cells of a Spark version also use servers of Spark
     Connect and clusters.
     """
-    # The remainder of the number selects the cell.
-    files = marked_files()[commit_count() // len(CELLS) % TURNS :: TURNS] if is_quick else marked_files()
+    # The remainder of the number of turns selects the cell.
+    share = commit_count() // TURNS // len(CELLS) % QUICK_SHARES
+    files = marked_files()[share::QUICK_SHARES] if is_quick else marked_files()
     with (
         ThreadPoolExecutor(max_workers=1) as pool,
         tempfile.TemporaryDirectory(prefix="gc-assets-compat-") as folder,

@@ -39,14 +39,14 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
-from tests.depth import full_suite_only
+from tests.depth import full_suite_only, in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.iceberg.policy_server import LakekeeperServer
 from tests.lakes.iceberg.rest_server import serve_catalog
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago, outcomes
 from tests.stages.two_storages import DISKS, TwoStorages
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 GATES = {"max_delete_share": 1.0, "max_live_drop": 1.0}
 
 

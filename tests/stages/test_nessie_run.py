@@ -13,12 +13,13 @@ from pyspark.sql import SparkSession
 from gc_assets.engine import tasks
 from gc_assets.stages.read.scenarios import Scenario
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, open_table
 from tests.lakes.nessie.server import Server
 from tests.stages.forecasts import Forecast, difference, forecast_orphans, orphan_sizes, orphans_under_policy
 from tests.stages.lakehouse import Lakehouse, Story, counts, outcomes
 
-pytestmark = [pytest.mark.spark, pytest.mark.compat]
+pytestmark = [pytest.mark.spark, pytest.mark.compat, in_turn]
 
 START = next_noon(days=1)
 

@@ -21,11 +21,12 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.records.set_aside import set_table_aside
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 UNREADABLE = {"db.newer", "db.gone", "db.torn", "db.apart", None}
 
 

@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.stages.records.set_aside import set_table_aside
 from tests.cases.iceberg.test_set_aside import set_format_version
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 class Story:

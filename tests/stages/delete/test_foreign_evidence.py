@@ -14,11 +14,12 @@ from gc_assets.stages.sweep import sweep_checks
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import days_ago
 from tests.stages.two_storages import TwoStorages
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 # The data is swept before the metadata.
 DATA, METADATA = "disk1", "disk2"
 
