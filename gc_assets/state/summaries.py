@@ -487,6 +487,8 @@ class OrphanFilesSummary(Summary):
         missing_metadata: Missing or changed metadata that stops the plan.
         foreign_metadata_lakes: Lakes whose claims contain foreign metadata. None in summaries of older
             releases, in which any lake may.
+        foreign_metadata_storages: Other storages in which it names locations or manifest lists. None
+            in summaries of older releases, in which it may name any.
         unreadable: Tables with missing metadata.
         missing_lakes: Lakes whose metadata in this storage is missing as a whole, or was replaced.
         unlisted_lakes: Lakes with too many missing live files in this storage, or the tables with
@@ -528,6 +530,7 @@ class OrphanFilesSummary(Summary):
     foreign_metadata: tuple[str, ...]
     foreign_metadata_count: int
     foreign_metadata_lakes: tuple[str, ...] | None = None
+    foreign_metadata_storages: tuple[str, ...] | None = None
     junk: tuple[str, ...] = ()
     junk_count: int = 0
     behind_links: tuple[str, ...]

@@ -4,6 +4,9 @@ A table may have its metadata in one storage and its data in another. So a plan 
 metadata in every other storage that its lakes claim. That storage may not be swept yet in this run,
 and then its last sweep counts. If that is older than the grace period, the sweep of the own storage
 selected only files that are older still (`other_listings.py`).
+
+A table of another catalog may be in claims of other lakes. So metadata in any storage counts if it
+names a place in the own one, by the last sweep of that storage.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ LIST: Final = "gc-assets run --listing"
 
 @dataclass(frozen=True, slots=True)
 class ForeignEvidence:
-    """Foreign metadata in all storages of the lakes of a plan.
+    """Foreign metadata in all storages of the lakes of a plan, and in others if it names its storage.
 
     Attributes:
         count: Number of metadata files.
@@ -44,12 +47,17 @@ class ForeignEvidence:
         usual = grace_cutoff(context, inputs.storage, inputs.refs)
         count, samples, unknown, notes = own.foreign_metadata_count, list(own.foreign_metadata), list[str](), list[str]()
         for name in sorted(claimed.keys() - {inputs.storage}):
-            shared = claimed[name] & mine
-            if not shared:
-                continue
-            sweep = last_sweep(context, name)
+            shared, sweep = claimed[name] & mine, last_sweep(context, name)
             if sweep is None:
-                unknown.append(f"storage {name} has no sweep")
+                if shared:
+                    unknown.append(f"storage {name} has no sweep")
+                continue
+            found = sweep.summary(OrphanFilesSummary)
+            lakes, storages = found.foreign_metadata_lakes, found.foreign_metadata_storages
+            if storages is None or inputs.storage in storages or (shared and (lakes is None or shared & set(lakes))):
+                count += found.foreign_metadata_count
+                samples += [context.resolver().address(name, sample) for sample in found.foreign_metadata]
+            if not shared:
                 continue
             listed_at = find_listing_time(context, sweep)
             if listed_at is not None and listed_at < usual:
@@ -60,8 +68,4 @@ class ForeignEvidence:
                 notes.append(f"{listed[0].upper()}{listed[1:]}, so only older files are planned. `{LIST}` lists it now.")
             elif sweep.receipt.run_date < context.run_date:
                 notes.append(f"The metadata in storage {name} is that of the run of {sweep.receipt.run_date}.")
-            found = sweep.summary(OrphanFilesSummary)
-            if found.foreign_metadata_lakes is None or shared & set(found.foreign_metadata_lakes):
-                count += found.foreign_metadata_count
-                samples += [context.resolver().address(name, sample) for sample in found.foreign_metadata]
         return cls(count, tuple(samples), tuple(unknown), tuple(notes))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -48,9 +48,10 @@ FOREIGN: Final = pa.schema(
         ("parent_ms", pa.int64()),
         ("external", pa.list_(pa.string())),
         ("is_former_view", pa.bool_()),
+        ("other_storages", pa.list_(pa.string())),
     ]
 )
-# Largest number of rows with a reason that one task yields for a lake.
+# Largest number of rows with a reason that one task yields for a lake and the same other storages.
 MAX_REASONS: Final = 1_000
 # No object has this name. If a pattern of `protect` matches it in a directory, it matches all names.
 _ANY_NAME: Final = "3f1c9a7e5b"
@@ -71,7 +72,8 @@ def foreign_metadata(
     """Find the foreign suspects, with the reason (columns `FOREIGN`).
 
     Rows without a reason are metadata of former views, or of known tables. The latter have what
-    `metadata_lineage.py` needs to decide whether another catalog wrote them.
+    `metadata_lineage.py` needs to decide whether another catalog wrote them. `other_storages` are
+    those in which the metadata names a location or a manifest list.
 
     `is_junk` marks files named like metadata that are not readable as such, one in each directory.
     In `own_directories`, a fragment of such a file is the leftover of a failed write and is not
@@ -139,6 +141,7 @@ class _Finding(NamedTuple):
     parent_ms: int | None = None
     external: list[str] | None = None
     is_former_view: bool = False
+    other_storages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ class MetadataClassifier:
     former_views: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        directories_with_junk, reasons = set[str](), Counter[str | None]()
+        directories_with_junk, reasons = set[str](), Counter[tuple[str | None, tuple[str, ...]]]()
         for batch in batches:
             rows = list[dict[str, Any]]()
             for row in batch.to_pylist():
@@ -165,8 +168,9 @@ class MetadataClassifier:
                     continue
                 if found.is_junk:
                     directories_with_junk.add(directory_of(key))
-                reasons[row["lake"]] += found.reason is not None
-                if found.reason is None or reasons[row["lake"]] <= MAX_REASONS:
+                group = row["lake"], found.other_storages
+                reasons[group] += found.reason is not None
+                if found.reason is None or reasons[group] <= MAX_REASONS:
                     rows.append({"key": key, "lake": row["lake"], "last_modified": modified, **found._asdict()})
             yield pa.RecordBatch.from_pylist(rows, FOREIGN)
 
@@ -194,7 +198,8 @@ class MetadataClassifier:
                 return _Finding(None, table_uuid=found.uuid, is_former_view=True)
             if self._is_protected(key, [place, *self._own_places(found)]):
                 return None
-            return self._check_known(key, modified, found, is_old=is_old)
+            finding = self._check_known(key, modified, found, is_old=is_old)
+            return None if finding is None else finding._replace(other_storages=self._find_other_storages(found.lineage))
         return None if found is None or self._is_protected(key, [_find_root(pattern, key)]) else _Finding(found)
 
     def _is_former_view(self, key: str, found: TableIdentity) -> bool:
@@ -280,14 +285,17 @@ class MetadataClassifier:
 
         Spark's `rewrite_table_path` stages such files for a copy of the table in another place.
         """
-        lists = (item.manifest_list for item in lineage.snapshots if item.manifest_list is not None)
-        locations = [f"{address.rstrip('/')}/{_ANY_NAME}" for address in lineage.locations]
-        named = {address.rpartition("/")[0]: address for address in (*locations, *(name for name, _ in lineage.log), *lists)}
+        named = _name_directories((*_name_contents(lineage), *(name for name, _ in lineage.log)))
         try:
-            is_external = bool(locations) and all(self.resolver.resolve_one(address) is None for address in named.values())
+            is_external = bool(lineage.locations) and all(self.resolver.resolve_one(address) is None for address in named)
         except (FormatError, StoreError):
             return None
-        return sorted(named.values()) if is_external else None
+        return sorted(named) if is_external else None
+
+    def _find_other_storages(self, lineage: Lineage) -> tuple[str, ...]:
+        """Return the other storages in which a metadata file names a location or a manifest list."""
+        resolved = map(self.resolver.locate_one, _name_directories(_name_contents(lineage)))
+        return tuple(sorted({found[0] for found in resolved if found is not None} - {self.storage_name}))
 
     def _is_under(self, place: str, address: str) -> bool:
         resolved = self.resolver.locate_one(address)
@@ -329,6 +337,17 @@ class MetadataClassifier:
 
     def _read(self, key: str) -> bytes:
         return self.objects.read(self.resolver.address(self.storage_name, key))
+
+
+def _name_contents(lineage: Lineage) -> Iterator[str]:
+    """Yield the manifest lists of a metadata file, and one possible address in each location."""
+    yield from (f"{address.rstrip('/')}/{_ANY_NAME}" for address in lineage.locations)
+    yield from (item.manifest_list for item in lineage.snapshots if item.manifest_list is not None)
+
+
+def _name_directories(addresses: Iterable[str]) -> Collection[str]:
+    """Return one address of each directory."""
+    return {address.rpartition("/")[0]: address for address in addresses}.values()
 
 
 def describe_way_out(resolver: KeyResolver, storage_name: str, key: str, uuid: str) -> str:

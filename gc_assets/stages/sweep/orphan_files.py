@@ -457,6 +457,7 @@ def _summarize(
         foreign_metadata=tuple(checks.foreign.messages[:MAX_SAMPLES]),
         foreign_metadata_count=len(checks.foreign.messages),
         foreign_metadata_lakes=tuple(sorted(checks.foreign.lakes)),
+        foreign_metadata_storages=tuple(sorted(checks.foreign.other_storages)),
         junk=tuple(f"{key}: {reason}" for key, reason in checks.foreign.junk.items())[:MAX_SAMPLES],
         junk_count=len(checks.foreign.junk),
         behind_links=tuple(checks.behind_links[:MAX_SAMPLES]),

@@ -285,6 +285,8 @@ class ForeignMetadata:
         junk: Keys of files that are no valid metadata, with the reason.
         dropped: Reasons why dropped tables wait, by prefix: metadata under their claims that is not
             their own, or newer than the last known one.
+        lakes: The lakes whose claims contain the metadata.
+        other_storages: Other storages in which the metadata names a location or a manifest list.
         views: The views that catalogs list or listed, with the metadata of those that left the list.
     """
 
@@ -292,6 +294,7 @@ class ForeignMetadata:
     junk: dict[str, str]
     dropped: dict[str, str] = field(default_factory=dict[str, str])
     lakes: frozenset[str] = frozenset()
+    other_storages: frozenset[str] = frozenset()
     views: FormerViews = NO_FORMER_VIEWS
 
     def protected_prefixes(self) -> tuple[str, ...]:
@@ -356,7 +359,8 @@ def find_foreign_metadata(
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     foreign = [row for row in rows if row["key"] not in junk]
     messages = [f"{row['key']}: {row['reason']}" for row in foreign]
-    return ForeignMetadata(messages, junk, waiting, frozenset(row["lake"] for row in foreign), replace(views, files=of_views))
+    lakes, storages = frozenset(row["lake"] for row in foreign), frozenset(name for row in foreign for name in row["other_storages"])
+    return ForeignMetadata(messages, junk, waiting, lakes, storages, replace(views, files=of_views))
 
 
 def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:

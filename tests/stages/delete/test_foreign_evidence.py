@@ -90,6 +90,23 @@ def test_foreign_metadata_of_a_lake_that_does_not_use_the_storage_passes(house: 
     assert {name: house.failed_gates(plan) for name, plan in plans.items()} == {DATA: {"foreign_metadata"}, METADATA: set()}
 
 
+@pytest.mark.parametrize("named", ["location", "write.data.path"])
+def test_foreign_metadata_refuses_the_plans_of_the_storages_that_it_names(house: SplitTables, named: str) -> None:
+    """The lake `third` is on the disk with the metadata only, the lake `other` on that with the data."""
+    third = LakeBuilder(house.root, catalog_name="third", catalog_file="third.db", warehouse=house.root)
+    third.table("ns.z", days_ago(40), location=f"file://{house.root}/{METADATA}/a").append(days_ago(30))
+    house.lakes.append(third.config("third"))
+    data, metadata = f"file://{house.root}/{DATA}/x", f"file://{house.root}/{METADATA}/a"
+    location, properties = (
+        (data, {"write.metadata.path": f"{metadata}/metadata"}) if named == "location" else (metadata, {"write.data.path": f"{data}/data"})
+    )
+    new = LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root)
+    new.table("ns.y", days_ago(40), location=location, properties=properties).append(days_ago(30))
+    plans = house.plans()
+    assert {name: house.failed_gates(plan) for name, plan in plans.items()} == {name: {"foreign_metadata"} for name in (DATA, METADATA)}
+    assert f"{metadata}/metadata/" in next(gate.message for gate in plans[DATA].failed_gates)
+
+
 def test_many_foreign_files_of_one_lake_do_not_hide_those_of_another(house: SplitTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lake `third` is on the disk with the metadata only, and its files are first by key."""
     monkeypatch.setattr(sweep_checks, "MAX_NAMED", 1)

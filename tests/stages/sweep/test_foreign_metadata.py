@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.stages.sweep import foreign_metadata
-from gc_assets.stages.sweep.foreign_metadata import OTHERS, MetadataClassifier
+from gc_assets.stages.sweep.foreign_metadata import OTHERS, MetadataClassifier, metadata_patterns
 from gc_assets.stores.local.objects import LocalObjects
+
+WRITTEN = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def find_other_storages(root: Path, documents: list[dict[str, Any]]) -> list[list[str]]:
+    """Classify these metadata files in storage `a`, and return the other storages that each finding names."""
+    resolver = KeyResolver([(name, f"file://{root}/{name}/") for name in "abc"])
+    keys = [f"t{number}/metadata/v1.metadata.json" for number in range(len(documents))]
+    for key, document in zip(keys, documents, strict=True):
+        path = root / "a" / key
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"format-version": 2, "table-uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1", **document}))
+    suspects = [{"key": key, "last_modified": WRITTEN, "is_old": True, "lake": "x"} for key in keys]
+    classify = MetadataClassifier("a", resolver, LocalObjects(), {}, metadata_patterns())
+    found = pa.Table.from_batches(classify(iter([pa.RecordBatch.from_pylist(suspects)])))
+    return found.column("other_storages").to_pylist()
+
+
+def test_finding_has_the_storages_of_its_locations_and_manifest_lists(tmp_path: Path) -> None:
+    root = f"file://{tmp_path}"
+    listed = {"snapshot-id": 1, "timestamp-ms": 1, "manifest-list": f"{root}/b/m/snap-1.avro"}
+    found = find_other_storages(
+        tmp_path,
+        [
+            {"location": f"{root}/a/t", "metadata-log": [{"metadata-file": f"{root}/b/t/metadata/v0.metadata.json", "timestamp-ms": 1}]},
+            {"location": f"{root}/a/t", "properties": {"write.data.path": f"{root}/c/t", "write.metadata.path": f"{root}/b/t"}},
+            {"location": f"{root}/c", "snapshots": [listed]},
+            {"location": "s3://elsewhere/t"},
+        ],
+    )
+    assert found == [[], ["b", "c"], ["b", "c"], []]
+
+
+def test_many_findings_do_not_hide_one_that_names_another_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_metadata, "MAX_REASONS", 2)
+    documents = [*({"location": f"file://{tmp_path}/a/t"} for _ in range(4)), {"location": f"file://{tmp_path}/b/t"}]
+    assert find_other_storages(tmp_path, documents) == [[], [], ["b"]]
 
 
 def test_many_findings_of_one_lake_do_not_hide_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +58,7 @@ def test_many_findings_of_one_lake_do_not_hide_those_of_another(monkeypatch: pyt
     rows = [(f"x/t{number}/_delta_log/00000000000000000000.json", "x") for number in range(5)] + [
         ("y/t/_delta_log/00000000000000000000.json", "y")
     ]
-    suspects = [{"key": key, "last_modified": datetime(2026, 11, 1, tzinfo=UTC), "is_old": True, "lake": lake} for key, lake in rows]
+    suspects = [{"key": key, "last_modified": WRITTEN, "is_old": True, "lake": lake} for key, lake in rows]
     classify = MetadataClassifier("main", KeyResolver([]), LocalObjects(), {}, (OTHERS,))
     found = pa.Table.from_batches(classify(iter([pa.RecordBatch.from_pylist(suspects)])))
     assert found.column("lake").to_pylist() == ["x", "x", "y"]
