@@ -59,6 +59,8 @@ _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
 RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
 # No container names these kinds, so reading a lake starts with them.
 ROOT_KINDS = _BY_REFERENCE[0]
+# Containers that name files and no other containers.
+LEAF_CONTAINER_KINDS = _BY_REFERENCE[-1]
 # Readers use these files only to plan queries, so a missing one loses nothing. Source: Iceberg's
 # format/spec.md, "Table Statistics": "Statistics files are informational".
 INFORMATIONAL_KINDS = (Kind.STATISTICS, Kind.PARTITION_STATISTICS)

@@ -131,8 +131,8 @@ class FileTraits:
             unclaimed, and no commit ever names garbage that it matches.
         metadata_directory: The end of the address of a claim on metadata. In such a claim, only
             files with names of `metadata_names` are claimed, and containers of expired commits are
-            live. Nothing in it is collected if a container of the lake was not decoded, or another
-            lake has a claim in its parent directory.
+            live. Nothing in it is collected if a container that may name others was not decoded, or
+            another lake has a claim in its parent directory.
         metadata_names: Regular expression for the names of containers.
         rewritten_in_place: Container file kinds that are overwritten in the format. The new content
             references the same objects.

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
-from tests.depth import example_count, full_suite_only
+from tests.depth import example_count, full_suite_only, in_turn
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeRepository, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
@@ -37,7 +37,7 @@ from tests.lakes.lakefs.support import config_of, moment
 from tests.stages.forecasts import forecast_orphans, orphans_under_policy
 from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 GATES = {"max_delete_share": 1, "max_live_drop": 1}
 
 
@@ -48,6 +48,8 @@ class Setup:
     house: Lakehouse
     repository: FakeRepository
     server: FakeServer
+    # Contents of tables that were lost or damaged, by id.
+    broken: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def metadata(self) -> Path:
@@ -62,7 +64,7 @@ class Setup:
         return {key.removeprefix(prefix) for key in self.house.planned_actions() if key.startswith(prefix)}
 
     def read_commits(self) -> set[str]:
-        """Read the tree of each commit from the disk, as a server does. Return the ids of the tables that were read."""
+        """Read the tree of each commit, as a server did before the losses. Return the ids of the tables that were read."""
         found: set[str] = set()
         for name, commit in self.repository.commits.items():
             tree = {path: item.address for path, item in self.repository.trees[name].items()}
@@ -73,12 +75,39 @@ class Setup:
 
     def _read_tree(self, metarange_id: str) -> tuple[dict[str, str], set[str]]:
         ids, tree = {metarange_id}, dict[str, str]()
-        for item in read_metarange(metarange_id, metarange_id, (self.metadata / metarange_id).read_bytes()):
+        for item in read_metarange(metarange_id, metarange_id, self._read(metarange_id)):
             ids.add(item.range_id)
             container = Container(f"file://{self.metadata}/{item.range_id}", Kind.RANGE, None, item.records)
-            rows = decode(container, (self.metadata / item.range_id).read_bytes()).to_pylist()
+            rows = decode(container, self._read(item.range_id)).to_pylist()
             tree |= {row["path"]: row["address"] for row in rows if row["kind"] == Kind.OBJECT}
         return tree, ids
+
+    def _read(self, table: str) -> bytes:
+        return self.broken[table] if table in self.broken else (self.metadata / table).read_bytes()
+
+    def list_old(self) -> tuple[list[str], list[str]]:
+        """Return the ids of the metaranges, and those of the ranges, that only commits without a branch or tag at them name."""
+        heads = {*self.repository.tags.values(), *(branch.head for branch in self.repository.branches.values())}
+        current, old = set[str](), set[str]()
+        for name, commit in self.repository.commits.items():
+            if commit.metarange_id:
+                (current if name in heads else old).update(self._read_tree(commit.metarange_id)[1])
+        metaranges = {commit.metarange_id for commit in self.repository.commits.values()}
+        return sorted((old - current) & metaranges), sorted(old - current - metaranges)
+
+    def lose(self, table: str, *, keep: bool) -> None:
+        """Cut off the last byte of a table, or remove it."""
+        path = self.metadata / table
+        self.broken.setdefault(table, path.read_bytes())
+        path.write_bytes(self.broken[table][:-1])
+        if not keep:
+            path.unlink()
+
+    def repair(self) -> None:
+        """Restore all lost tables from a backup."""
+        for table, content in self.broken.items():
+            (self.metadata / table).write_bytes(content)
+        self.broken.clear()
 
     def _address_of(self, address: str) -> str:
         if "://" not in address:
@@ -94,9 +123,9 @@ class Setup:
 
     def tables_of(self, dump: dict[str, str]) -> set[str]:
         found: set[str] = set()
-        for field, name in dump.items():
+        for kind, name in dump.items():
             content, entity = (self.metadata / name).read_bytes(), {"commits": "commit", "branches": "branch", "tags": "tag"}
-            found |= {name} | {item.range_id for item in read_metarange(name, name, content, entity[field.split("_")[0]])}
+            found |= {name} | {item.range_id for item in read_metarange(name, name, content, entity[kind.split("_")[0]])}
         return found
 
     def age(self, days: float = 30) -> None:
@@ -134,10 +163,7 @@ def test_recorded_repositories_keep_exactly_what_their_commits_and_dumps_need(na
     with serve(house, repository) as setup:
         own, manifest = setup.tables(), json.loads((setup.metadata / "refs_manifest.json").read_text())
         needed = setup.read_commits() | setup.list_dump() | setup.tables_of(manifest)
-        for table in sorted((Recording(LEFT_BY[name]).namespace / "_lakefs").iterdir()):
-            if len(table.name) == 64 and table.name not in own:
-                copy = shutil.copyfile(table, setup.metadata / table.name)
-                os.utime(copy, ((house.now - timedelta(days=30)).timestamp(),) * 2)
+        add_foreign_tables(setup, LEFT_BY[name])
         unused = setup.tables() - needed
         assert (len(own), len(needed), len(setup.tables() - own)) == RECORDED[name]
         header = house.plan()
@@ -151,6 +177,36 @@ def test_recorded_repositories_keep_exactly_what_their_commits_and_dumps_need(na
         for listed in (setup.metadata / "retention").rglob("commits.csv"):  # of the server's own collector
             rows = [line.split(",") for line in listed.read_text().splitlines()[1:]]
             assert {row[2] for row in rows if row[2]} <= needed
+
+
+def add_foreign_tables(setup: Setup, recording: str) -> None:
+    """Copy the tables of another recorded repository into the namespace, 30 days old."""
+    time, own = (setup.house.now - timedelta(days=30)).timestamp(), setup.tables()
+    for table in sorted((Recording(recording).namespace / "_lakefs").iterdir()):
+        if len(table.name) == 64 and table.name not in own:
+            os.utime(shutil.copyfile(table, setup.metadata / table.name), (time, time))
+
+
+@pytest.mark.parametrize("loss", ["range is missing", "range is damaged", "metarange is missing", "metarange is damaged"])
+def test_only_a_lost_metarange_of_a_recorded_expired_commit_keeps_all(loss: str, spark: SparkSession, tmp_path: Path) -> None:
+    """A range names objects only, and its metarange has its name (`_range_rows` of the decoder)."""
+    recording = Recording("basic")
+    house = Lakehouse(spark, tmp_path, settings={"gates": GATES})
+    repository = recorded_repository(recording, recording.unpack(house.warehouse))
+    house.now = moment(max(item["as_of"] for item in recording.expected["scenarios"])) + timedelta(days=40)
+    with serve(house, repository) as setup:
+        needed = setup.read_commits() | setup.list_dump() | setup.tables_of(json.loads((setup.metadata / "refs_manifest.json").read_text()))
+        add_foreign_tables(setup, LEFT_BY["basic"])
+        unused = setup.tables() - needed
+        metaranges, ranges = setup.list_old()
+        lost = min(metaranges if loss.startswith("metarange") else ranges)
+        setup.lose(lost, keep=loss.endswith("damaged"))
+        header = house.plan()
+        assert (header.failed_gates, header.unreadable) == ([], ())
+        assert setup.list_planned() == (unused if lost in ranges else set())
+        assert ("unused ranges are kept" in setup.notes()) == (lost in metaranges)
+        house.approve_and_apply(header)
+        assert setup.tables() == (needed if lost in ranges else needed | unused) - ({lost} if loss.endswith("missing") else set())
 
 
 # The whole protocol
@@ -339,7 +395,7 @@ def test_unreadable_manifest_keeps_all(built: tuple[Setup, RepositoryBuilder]) -
         assert "unused ranges are kept" in setup.notes()
 
 
-def test_lost_metadata_of_an_expired_commit_keeps_all(built: tuple[Setup, RepositoryBuilder]) -> None:
+def test_lost_metarange_of_an_expired_commit_keeps_all(built: tuple[Setup, RepositoryBuilder]) -> None:
     """Its metarange may name any other range."""
     setup, builder = built
     leave_unused(setup, builder)
@@ -349,7 +405,7 @@ def test_lost_metadata_of_an_expired_commit_keeps_all(built: tuple[Setup, Reposi
     setup.house.plan()
     assert "main-2" in setup.house.commits("expired", "ml")
     assert setup.list_planned() == set()
-    assert "lake ml: unused metadata is kept, because 1 metadata objects of its commits are missing or unreadable" in setup.notes()
+    assert "lake ml: unused ranges are kept, because 1 metarange of its commits cannot be read (for example " in setup.notes()
 
 
 def test_unreadable_repository_keeps_all(built: tuple[Setup, RepositoryBuilder]) -> None:
@@ -371,7 +427,7 @@ def test_other_lake_in_the_namespace_keeps_all(built: tuple[Setup, RepositoryBui
         header = house.plan()
         assert header.failed_gates == []
         assert setup.list_planned() == set()
-        assert "unused metadata in" in "\n".join(house.summary("orphan_files")["notes"])
+        assert "unused ranges in" in "\n".join(house.summary("orphan_files")["notes"])
         house.lakes = [own]
         house.now += timedelta(days=1)
         house.plan()
@@ -406,7 +462,7 @@ def test_apply_takes_nothing_if_ranges_must_stay_now(built: tuple[Setup, Reposit
     assert unused <= setup.tables()
     log = {row["key"].removeprefix("ml-data/_lakefs/"): row for row in setup.house.rows("deletion_log")}
     assert {log[name]["outcome"] for name in unused} == {"changed"}
-    assert "its lake keeps unused metadata now" in log[min(unused)]["error"]
+    assert "its lake keeps unused ranges now" in log[min(unused)]["error"]
 
 
 def test_option_that_is_turned_on_later_collects_older_ranges(built: tuple[Setup, RepositoryBuilder]) -> None:
@@ -447,7 +503,7 @@ def test_forecast_keeps_ranges_of_expired_commits(built: tuple[Setup, Repository
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["commit", "commit", "branch", "drop", "reset", "tag", "untag", "lose", "dump", "run"]),
+        st.sampled_from(["commit", "commit", "branch", "drop", "reset", "tag", "untag", "lose", "dump", "break", "break", "run"]),
         st.sampled_from(["main", "dev", "exp"]),
         st.sampled_from(["a", "b/c", "d", "e/f", "g"]),
     ),
@@ -479,6 +535,11 @@ def take_step(setup: Setup, builder: RepositoryBuilder, verb: str, branch: str, 
         run_and_check(setup)
     elif verb == "untag":
         repository.tags.pop(path.replace("/", "-"), None)
+    elif verb == "break":
+        metaranges, ranges = setup.list_old()
+        candidates = metaranges if path == "g" else ranges
+        if candidates:
+            setup.lose(candidates[len(candidates) // 2], keep=path in {"a", "g"})
     elif branch in repository.branches:
         if verb == "commit":
             builder.stage(branch, path)
@@ -486,6 +547,7 @@ def take_step(setup: Setup, builder: RepositoryBuilder, verb: str, branch: str, 
         elif verb == "drop" and branch != "main":
             builder.drop(branch)
         elif verb == "reset":
+            setup.repair()
             commit = repository.commits[repository.branches[branch].head]
             repository.branches[branch].head = commit.parents[0] if commit.parents else commit.id
         elif verb == "tag":
@@ -501,13 +563,22 @@ def take_step(setup: Setup, builder: RepositoryBuilder, verb: str, branch: str, 
 
 
 def run_and_check(setup: Setup) -> None:
+    """Run, and check that exactly the tables without a need are deleted, or none after the loss of a metarange."""
     setup.age()
     setup.house.now += timedelta(days=1)
+    before = setup.tables()
     header = setup.house.plan()
-    assert header.failed_gates == []
+    assert (header.failed_gates, header.unreadable) == ([], ())
     if header.has_work:
         setup.house.approve_and_apply(header)
     needed = setup.read_commits() | setup.list_dump()
     manifest = setup.metadata / "refs_manifest.json"
     needed |= setup.tables_of(json.loads(manifest.read_text())) if manifest.exists() else set()
-    assert setup.tables() == needed
+    if "unused ranges are kept" not in setup.notes():
+        lost = setup.broken.keys() - before
+        assert setup.tables() == needed - lost
+        return
+    metaranges, _ = setup.list_old()
+    assert setup.broken.keys() & metaranges
+    assert setup.tables() >= before
+    setup.repair()

@@ -122,10 +122,10 @@ def _add_undue_rows(
 def _add_kept_metadata(
     needed: DataFrame, rows: Callable[[], DataFrame], context: RunContext, storage_name: str, tables: Sequence[PublishedTable]
 ) -> DataFrame:
-    """Add the keys of unused metadata that its lake keeps now, such as lakeFS ranges."""
+    """Add the keys of unused ranges (lakeFS) that their lake keeps now."""
     if not any(lake.collects_metadata for lake in context.config.lakes):
         return needed
-    reason = "its lake keeps unused metadata now; the notes of the next run have the reason"
+    reason = "its lake keeps unused ranges now; the notes of the next run have the reason"
     find = _FindDeferred(claims_of(context, storage_name, tables), reason, defers_purges=False)
     kept = map_arrow(rows().filter(F.col("key").rlike(uncollected_metadata())).select("key", "action"), find, DEFERRED)
     return needed.unionByName(kept.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.hashing import digest, xxhash64
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED
 from gc_assets.stages.mark.file_entries import loose_form
@@ -97,11 +98,23 @@ def number_states(states: pa.Table) -> NumberedStates:
     names = {"must_exist": "container_must_exist"}
     candidates = candidates.rename_columns([names.get(name, name) for name in candidates.column_names])
     witnesses = candidates.append_column("witness", pa.array(numbers)).select(WITNESSES.names).cast(WITNESSES)
-    direct = states.append_column("witness", pa.array(numbers[: states.num_rows])).select(DIRECT_FILES.names).cast(DIRECT_FILES)
+    required = pc.and_(states.column("must_exist"), pc.invert(_is_kept_container(states)))
+    direct = replace_columns(states, {"must_exist": required}).append_column("witness", pa.array(numbers[: states.num_rows]))
+    direct = direct.select(DIRECT_FILES.names).cast(DIRECT_FILES)
     live = pc.sum(pc.less_equal(witnesses.column("rank"), SPARED)).as_py() or 0
     entries = np.zeros(candidates.num_rows, np.int64)
     entries[numbers[states.num_rows :]] = containers.column("files").to_numpy()
     return NumberedStates(witnesses, direct, int(entries.sum()), live, entries)
+
+
+def _is_kept_container(states: pa.Table) -> pa.ChunkedArray:
+    """Return a mask of the containers that are live only as files which may be absent
+    (`list_kept_containers`).
+    """
+    is_file = pc.and_(pc.invert(states.column("expands")), pc.equal(states.column("rank"), SPARED))
+    kept = states.filter(pc.and_not(is_file, states.column("must_exist"))).column("address")
+    is_dead = pc.and_(states.column("expands"), pc.greater(states.column("rank"), SPARED))
+    return pc.and_(is_dead, pc.is_in(states.column("address"), kept))
 
 
 def route_of(rank: int) -> str:

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.units import count_of
 from gc_assets.engine.tables import report_parts, write_parts
-from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, ROOT_KINDS, Kind
+from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, LEAF_CONTAINER_KINDS, ROOT_KINDS, Kind
 from gc_assets.stages.mark.container_states import build_states, digest_states
 from gc_assets.stages.mark.content_index import ContentIndex
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, list_kept_containers, read_content_roots
@@ -154,7 +155,7 @@ class LiveWalk:
             leaves = rooted.roots.filter(pc.invert(rooted.roots.column("is_container")))
             kept = list_kept_containers(self.roots, found)
             states = build_states(found, containers.lengths, pa.concat_tables([leaves, kept]), index)
-            undecoded = found.filter(pc.is_null(containers.lengths)).column("address").to_pylist() if self.roots.metadata_claims else []
+            undecoded = self._list_undecoded_parents(found, containers.lengths, rooted.roots)
             sides = {
                 STATES_SIDE: states,
                 METADATA_SIDE: _add_identities(_required_metadata(found, containers.lengths, leaves), index),
@@ -314,6 +315,18 @@ class LiveWalk:
             shields.append(build_claims(locations.slice(0, 0), locations.filter(pc.and_(is_location, is_mine))))
         return pa.concat_tables([claims, *shields])
 
+    def _list_undecoded_parents(self, found: pa.Table, lengths: pa.ChunkedArray, roots: pa.Table) -> list[str]:
+        """Return the addresses of undecoded containers that may name others, if metadata is claimed.
+
+        A container of `LEAF_CONTAINER_KINDS` hides no other one, unless a commit names it directly.
+        """
+        if not self.roots.metadata_claims:
+            return []
+        undecoded = found.filter(pc.is_null(lengths))
+        is_leaf = pc.is_in(undecoded.column("kind"), pa.array(LEAF_CONTAINER_KINDS))
+        is_root = pc.is_in(undecoded.column("address"), roots.filter(roots.column("is_container")).column("address"))
+        return undecoded.filter(pc.or_(pc.invert(is_leaf), is_root)).column("address").to_pylist()
+
     def _shield_metadata(self, undecoded: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the claims on metadata as shields, if containers are unknown that it may contain."""
         if undecoded:
@@ -390,8 +403,8 @@ def _count_by_storage(rows: pa.Table) -> dict[str, int]:
 def _describe_kept_metadata(lake_name: str, undecoded: Sequence[str]) -> Iterator[str]:
     if undecoded:
         yield (
-            f"lake {lake_name}: unused metadata is kept, because {len(undecoded):,} metadata objects of its commits are missing or "
-            f"unreadable (for example {min(undecoded)}), and others may belong to the same commits; restore them from a backup"
+            f"lake {lake_name}: unused ranges are kept, because {count_of(len(undecoded), 'metarange')} of its commits cannot be read "
+            f"(for example {min(undecoded)}) and may name any range; restore the metadata from a backup"
         )
 
 

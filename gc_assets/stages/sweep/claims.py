@@ -78,7 +78,7 @@ def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> l
         f"{' and '.join(TABLE_FOLDERS)} in it are swept. Give each table its own location."
         for lake, address in locations
     ] + [
-        f"lake {claim.owner.lake}: unused metadata in {context.resolver().address(storage_name, claim.prefix)} is kept, because another "
+        f"lake {claim.owner.lake}: unused ranges in {context.resolver().address(storage_name, claim.prefix)} are kept, because another "
         "lake uses files in the same place"
         for claim in claims.shared
     ]
