@@ -345,6 +345,42 @@ def test_branch_that_moves_before_each_apply_is_named_with_a_next_step(story: St
     assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "done"): 1}
 
 
+@pytest.mark.parametrize(
+    "status, step",
+    [(403, "grant `fs:CreateCommit` and `fs:ReadCommit` to the collector's user"), (412, "check the hooks of the repository")],
+)
+def test_branch_whose_deletion_the_server_refuses_is_named_with_the_permission(story: Story, status: int, step: str) -> None:
+    """An earlier apply would be refused, too."""
+    story.server.fault = lambda method, path, query: (status, {"message": "no"}) if path.endswith("/cherry-pick") else None
+    for number in range(2):
+        story.house.now = NOW + timedelta(days=number)
+        story.house.approve_and_apply(story.plan())
+    story.house.now = NOW + timedelta(days=2)
+    (warning, _) = sorted(text for text in story.plan().warnings if "no path of branch" in text)
+    reason = f"the deletion cannot be committed on branch dev: HTTP {status}: no; {step}"
+    assert warning == f"Lake ml: the last 2 applies deleted no path of branch dev (last reason: {reason})."
+
+
+def test_refused_undo_is_no_apply_without_effect(story: Story) -> None:
+    plans = list[str]()
+    for number, path in enumerate(("tmp/1", "tmp/2")):
+        story.house.now = NOW + timedelta(days=number)
+        story.rules(scratch={"prefix": path, "days": 10, "enabled": True})
+        header = story.plan()
+        assert counts(story.house.approve_and_apply(header).by_outcome) == {("expire", "done"): 2}
+        plans.append(header.plan_id)
+    story.builder.stage("main", "new")  # the undo would be refused
+    for number, plan_id in enumerate(plans, 2):
+        story.house.now = NOW + timedelta(days=number)
+        assert undo_expiry(story.house.run_context(), find_plan(story.house.config, plan_id))["changed"] == 1
+    story.builder.repository.branches["main"].staged.clear()
+    story.builder.now = days_ago(15)
+    story.builder.commit("main", tmp_5=b"6")
+    story.rules(scratch={"prefix": "tmp/5", "days": 10, "enabled": True})
+    header = story.plan()
+    assert (story.edits().keys(), header.warnings) == ({"main"}, ())
+
+
 def test_metrics_count_planned_paths(story: Story) -> None:
     story.plan()
     text = RunMetrics(story.house.config, story.house.clock).text()

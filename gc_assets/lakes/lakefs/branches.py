@@ -22,7 +22,8 @@ from gc_assets.core.idle_branches import MAIN, IdleRule, find_rule
 from gc_assets.lakes.lakefs.client import OPTIONS, PAGE, RepositoryClient, Server, describe_error, is_of_server
 from gc_assets.lakes.protocol import PROTECTED, UNEDITABLE, ExpiryAction, ExpiryOutcome, ExpiryVerdict, Ref
 
-_DENIED: Final = (401, 403, 412)  # 412: a hook refused it
+_DENIED: Final = (401, 403)
+_HOOK: Final = 412
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 # Syntax of patterns that is not evaluated here. A rule with it protects all branches.
@@ -233,14 +234,14 @@ def _delete(client: BranchClient, protection: Protection, action: ExpiryAction) 
         return "done", None
     if error.status == _NOT_FOUND and is_of_server(error):
         return "absent", None
-    return describe_refusal(f"branch {name} cannot be deleted", error)
+    return describe_refusal(f"branch {name} cannot be deleted", error, "fs:DeleteBranch")
 
 
 def _create(client: BranchClient, action: ExpiryAction) -> Verdict:
     name, head = str(action.ref_name), action.snapshot_id
     error = client.create_branch(name, head)
     if error is not None and error.status != _CONFLICT:
-        return describe_refusal(f"branch {name} cannot be created at commit {head}", error)
+        return describe_refusal(f"branch {name} cannot be created at commit {head}", error, "fs:CreateBranch")
     found = client.find_head(name)
     if found == head:
         return "done" if error is None else "absent", None
@@ -248,8 +249,10 @@ def _create(client: BranchClient, action: ExpiryAction) -> Verdict:
     return "changed", f"{used}; create a branch with another name at commit {head}"
 
 
-def describe_refusal(problem: str, error: ApiException) -> Verdict:
+def describe_refusal(problem: str, error: ApiException, *permissions: str) -> Verdict:
+    """Return the outcome for a refused request, which needs these permissions."""
     found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
     if error.status in _DENIED:
-        return "denied", f"{found}; give the collector's user the permissions that docs/lakefs.md lists"
-    return "failed", found
+        needed = " and ".join(f"`{name}`" for name in permissions)
+        return "denied", f"{found}; grant {needed} to the collector's user"
+    return ("denied", f"{found}; check the hooks of the repository") if error.status == _HOOK else ("failed", found)

@@ -158,7 +158,7 @@ def _delete(
         return "changed", f"planned paths of branch {name} changed since the plan: {describe_error(error)}"
     if (reason := _find_change(client, protection, action)) is not None:
         return _settle(client, plan_id, action, reason)
-    return _refuse(f"the deletion cannot be committed on branch {name}", error)
+    return _refuse(f"the deletion cannot be committed on branch {name}", error, "fs:CreateCommit", "fs:ReadCommit")
 
 
 def _settle(client: PathClient, plan_id: str, action: ExpiryAction, reason: str) -> Verdict:
@@ -167,9 +167,9 @@ def _settle(client: PathClient, plan_id: str, action: ExpiryAction, reason: str)
     return ("absent", None) if exists and _find_commits(client, plan_id, action)[0] else ("changed", reason)
 
 
-def _refuse(problem: str, error: ApiException) -> Verdict:
+def _refuse(problem: str, error: ApiException, *permissions: str) -> Verdict:
     """Return the outcome for a refused request. A denial of one branch must not block its lake."""
-    verdict, reason = describe_refusal(problem, error)
+    verdict, reason = describe_refusal(problem, error, *permissions)
     return "changed" if verdict == "denied" else verdict, reason
 
 
@@ -191,14 +191,16 @@ def _commit_on(
     """Commit the deletion on a new temporary branch. Return the id of the commit, or a refusal."""
     error = client.create_branch(temporary, head, hidden=True)
     if error is not None:
-        return _refuse(f"the temporary branch {temporary} cannot be created", error)
+        return _refuse(f"the temporary branch {temporary} cannot be created", error, "fs:CreateBranch")
     for first in range(0, len(paths), _BATCH):
         check()
         if (error := client.delete_objects(temporary, paths[first : first + _BATCH])) is not None:
-            return _refuse(f"paths cannot be deleted on the temporary branch {temporary}", error)
+            return _refuse(f"paths cannot be deleted on the temporary branch {temporary}", error, "fs:DeleteObject")
     message = f"Delete {count_of(len(paths), 'path')} by lifecycle rules: {metadata[RULES]}"
     commit = client.commit(temporary, message, metadata)
-    return commit if isinstance(commit, str) else _refuse("the deletion cannot be committed on the temporary branch", commit)
+    if isinstance(commit, str):
+        return commit
+    return _refuse("the deletion cannot be committed on the temporary branch", commit, "fs:CreateCommit")
 
 
 def _find_commits(client: PathClient, plan_id: str, action: ExpiryAction) -> tuple[list[str], bool]:
@@ -233,7 +235,7 @@ def _restore(client: PathClient, plan_id: str, action: ExpiryAction) -> Verdict:
         if error.status == _CONFLICT:
             return "changed", f"deleted paths of branch {name} were written again since; {advice}"
         if _NO_CHANGES not in describe_error(error):
-            return describe_refusal(f"commit {commit} cannot be reverted on branch {name}", error)
+            return describe_refusal(f"commit {commit} cannot be reverted on branch {name}", error, "fs:RevertBranch")
     return "absent", None
 
 

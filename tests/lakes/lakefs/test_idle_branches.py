@@ -116,7 +116,9 @@ def test_denied_deletion_keeps_the_branch(builder: RepositoryBuilder, served: tu
     server.fault = lambda method, path, query: (403, {"message": "no"}) if method == "DELETE" else None
     outcome = delete(lake, deletion(builder))
     assert (outcome.verdict, TMP in builder.repository.branches) == ("denied", True)
-    assert (outcome.error or "").startswith(f"branch {TMP} cannot be deleted: HTTP 403: no; give the collector's user the permissions")
+    assert (outcome.error or "").startswith(
+        f"branch {TMP} cannot be deleted: HTTP 403: no; grant `fs:DeleteBranch` to the collector's user"
+    )
 
 
 def test_lost_answer_is_not_repeated(builder: RepositoryBuilder, served: tuple[LakeFsLake, FakeServer]) -> None:

@@ -233,7 +233,9 @@ def test_hook_that_refuses_the_commit_keeps_the_paths(builder: RepositoryBuilder
     server.fault = lambda method, path, query: (412, {"message": "pre-cherry-pick hook"}) if path.endswith("/cherry-pick") else None
     outcome = delete(builder, lake, deletion(builder))
     assert (outcome.verdict, len(paths_on(builder)), temporary(builder)) == ("changed", 6, [])
-    assert (outcome.error or "").startswith(f"the deletion cannot be committed on branch {DEV}: HTTP 412: pre-cherry-pick hook; give")
+    assert (outcome.error or "").startswith(
+        f"the deletion cannot be committed on branch {DEV}: HTTP 412: pre-cherry-pick hook; check the hooks"
+    )
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -243,7 +245,7 @@ def test_denied_deletion_of_one_path_keeps_all(builder: RepositoryBuilder, serve
     server.fault = lambda method, path, query: (200, refused) if path.endswith("/objects/delete") else None
     outcome = delete(builder, lake, deletion(builder))
     assert (outcome.verdict, len(paths_on(builder)), temporary(builder)) == ("changed", 6, [])
-    assert f"HTTP {status}: tmp/1: Unauthorized" in (outcome.error or "")
+    assert (outcome.error or "").endswith(f"HTTP {status}: tmp/1: Unauthorized; grant `fs:DeleteObject` to the collector's user")
 
 
 def apply_and_kill(

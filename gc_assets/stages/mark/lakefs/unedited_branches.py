@@ -1,7 +1,11 @@
-"""Find branches whose paths no apply could delete, because they move between run and apply."""
+"""Find branches whose paths no apply could delete.
+
+They move between run and apply, or the server refuses the requests.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -16,6 +20,9 @@ from gc_assets.state.schemas import EXPIRY_LOG
 
 # From this number of applies in a row, a branch is described.
 MIN_APPLIES: Final = 2
+# A response that refused a request. Its reason has the next step.
+_REFUSAL: Final = re.compile(r": HTTP [45]\d\d: ")
+_NEXT_STEP: Final = ". Apply a plan immediately after the first run of a date, while nothing writes to the branch"
 _COLUMNS: Final = ["action", "ref_name", "outcome", "error", "at", "plan_id"]
 
 
@@ -40,7 +47,6 @@ def describe_unedited_branches(context: RunContext, lake: str, branches: Collect
         outcomes = list(newest[branch].values())
         applies = next((count for count, (outcome, _) in enumerate(reversed(outcomes)) if outcome != CHANGED), len(outcomes))
         if applies >= MIN_APPLIES:
-            yield (
-                f"lake {lake}: the last {applies:,} applies deleted no path of branch {branch} (last reason: {outcomes[-1][1]}). Apply a "
-                "plan immediately after the first run of a date, while nothing writes to the branch"
-            )
+            reason = outcomes[-1][1]
+            advice = "" if _REFUSAL.search(reason) else _NEXT_STEP
+            yield f"lake {lake}: the last {applies:,} applies deleted no path of branch {branch} (last reason: {reason}){advice}"
