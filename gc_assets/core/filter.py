@@ -151,7 +151,7 @@ class Filter:
                 f"live filter of {blocks:,} blocks: expected {spec.size_bytes:,} bytes of bits, found {len(bits):,}; create it again"
             )
         if _CHECKSUM.unpack_from(raw, _HEADER.size) != (_checksum(raw[: _HEADER.size], bits),):
-            raise StateError(f"live filter of {blocks:,} blocks: its bytes do not match their checksum; create it again")
+            raise StateError(f"checksum mismatch in the live filter of {blocks:,} blocks; create it again")
         return cls(spec, np.frombuffer(bits, "<u8").astype(np.uint64))
 
     def measured_fpr(self, samples: int, rng: np.random.Generator) -> float:

@@ -245,7 +245,7 @@ class KeyResolver:
             if str(url).startswith(root):
                 key = str(url)[len(root) :]
                 if ".." in key.split("/"):
-                    raise FormatError(f"address {address!r} has a `..` component, which systems resolve differently; expected none")
+                    raise FormatError(f"address {address!r} contains `..`, which systems resolve differently; write the address without it")
                 return name, key if self._locations[name].scheme != FILE else collapse_path(f"/{key}")[1:]
         return None
 

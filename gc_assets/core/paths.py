@@ -169,7 +169,7 @@ def parse_address(address: str) -> tuple[Scheme, str] | None:
         if scheme == S3 and _ARN.match(rest) is not None:
             return None  # an access point, whose bucket is unknown
     if ".." in rest.split("/"):
-        raise FormatError(f"address {address!r} has a `..` component, which systems resolve differently; expected none")
+        raise FormatError(f"address {address!r} contains `..`, which systems resolve differently; write the address without it")
     path = _local_path(address, rest) if match is None or scheme == FILE else BUCKET_FORMS[scheme].parse(address, match[1].lower(), rest)
     return None if path is None else (scheme, path)
 
@@ -179,7 +179,7 @@ def _local_path(address: str, rest: str) -> str:
     if rest.startswith("//") and rest != address:
         host, slash, path = rest[2:].partition("/")
         if host.lower() not in {"", "localhost"}:
-            raise FormatError(f"address {address!r} names the host {host!r}; expected file:///path, without a host")
+            raise FormatError(f"address {address!r} contains the host {host!r}; expected file:///path, without a host")
         path = slash + path
     if not path.startswith("/"):
         raise FormatError(f"address {address!r} contains no absolute path; expected file:///path")

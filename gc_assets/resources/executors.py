@@ -125,8 +125,8 @@ def describe_executors(spark: SparkSession, address: str, seconds: float = TIMEO
 def _refuse_other_release(info: Row, address: str) -> None:
     if info["version"] != gc_assets.__version__:
         raise UsageError(
-            f"executors of {address} import gc-assets {info['version']} instead of the sent release {gc_assets.__version__}. Uninstall it "
-            f"on `{info['machine']}`, or install {gc_assets.__version__} there (docs/clusters.md)."
+            f"executors of {address} import gc-assets {info['version']} instead of the driver's release {gc_assets.__version__}. "
+            f"Uninstall it on `{info['machine']}`, or install {gc_assets.__version__} there (docs/clusters.md)."
         )
 
 

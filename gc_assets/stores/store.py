@@ -153,7 +153,7 @@ def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNE
     for key, reason in find_unsupported_settings(storage):
         raise UsageError(f"storage {storage.name}: {key}: {reason}")
     if kind is None or kind.source_bucket is None:
-        raise AssertionError("`unsupported` refuses a storage about which there are no reports")
+        raise AssertionError("a storage without inventory reports got past `unsupported`")
     report_files = SCHEMES[scheme_of(inventory.location)].report_files(connections)
     return ReportLister(inventory, kind.source_bucket(storage.location, connections), report_files)
 

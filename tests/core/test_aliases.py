@@ -122,7 +122,7 @@ def test_batch_resolves_like_single_addresses() -> None:
 def test_aliases_have_to_be_configured(address: str) -> None:
     resolver = resolver_of()
     if address.startswith("file://NAS"):
-        with pytest.raises(FormatError, match="names the host 'NAS'"):
+        with pytest.raises(FormatError, match="contains the host 'NAS'"):
             resolver.resolve_one(address)
     else:
         assert resolver.resolve_one(address) is None

@@ -110,7 +110,7 @@ def test_two_platforms_in_one_process_have_two_sessions(results: dict[str, Any])
         ("without TLS", "that both sides use TLS or neither does"),
         ("wrong token", "Check `spark.token`."),
         ("another Spark", f"but this process has pyspark {ANOTHER_SPARK}. The minor versions must be equal"),
-        ("another release", f"import gc-assets {gc_assets.__version__} instead of the sent release 9.9.9"),
+        ("another release", f"import gc-assets {gc_assets.__version__} instead of the driver's release 9.9.9"),
         ("another Python", "run Python 3.11, but this process runs"),
     ],
 )

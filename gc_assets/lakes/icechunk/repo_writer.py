@@ -40,7 +40,7 @@ def write_repo(source: str, raw: bytes, info: RepoInfo) -> bytes:
     try:
         payload = _Writer().write(info)
     except KeyError as error:
-        raise FormatError(f"{source}: expected listed snapshots, found {error} in a ref or a parent; nothing was written") from error
+        raise FormatError(f"{source}: a ref or parent refers to snapshot {error}, which is not listed; nothing was written") from error
     rewritten = envelope.rewrap(raw, payload)
     if (found := parse_repo(source, rewritten)) != info:
         changed = [name for name in info.__dataclass_fields__ if getattr(found, name) != getattr(info, name)]

@@ -112,7 +112,7 @@ def resolve_request(
     of_plan = plan.header.storage if plan is not None else adopted[0] if adopted is not None else None
     storages = {name for name in (storage, named, of_plan) if name is not None}
     if len(storages) > 1:
-        raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(storages))}")
+        raise UsageError(f"--storage, --key and --plan refer to different storages: {', '.join(sorted(storages))}")
     adopted_plan = adopted[1] if adopted is not None else None
     return RestoreRequest(_storage(context, next(iter(storages), None)), plan, prefix, key, history, adopted_plan)
 

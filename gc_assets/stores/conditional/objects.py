@@ -66,7 +66,7 @@ class BucketObjects(ABC):
         """List the objects under a prefix, without the collector's own prefix directly under it.
 
         Raises:
-            StoreError: If a key is not UTF-8, so no address can name it.
+            StoreError: If a key is not valid UTF-8, so no address can contain it.
         """
         if not prefix.endswith("/"):
             raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")
@@ -157,4 +157,4 @@ def _decode_key(key: bytes, prefix: str) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError as error:
-        raise StoreError(f"{prefix}{key.decode('utf-8', 'backslashreplace')}: the key is not UTF-8, so no address can name it") from error
+        raise StoreError(f"{prefix}{key.decode('utf-8', 'backslashreplace')}: the key is not UTF-8, so no address contains it") from error

@@ -205,7 +205,7 @@ def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectI
     if copied.verdict != "changed":
         copied.require()
     restored = bucket.head(planned.key)
-    if restored is not None and is_restored_copy(restored, planned):  # also if our own answer was lost
+    if restored is not None and is_restored_copy(restored, planned):  # even if our own answer was lost
         return None
     if copied.verdict == "changed":
         return Result(CHANGED, f"{planned.key!r} has just been written; {kept}")

@@ -130,7 +130,7 @@ def parse_time(text: str, name: str) -> datetime:
     except ValueError:
         raise FormatError(f"{name}: {text!r} is not an ISO 8601 time; the report is not used") from None
     if found.tzinfo is None:
-        raise FormatError(f"{name}: the time {text!r} has no zone; write Z for UTC")
+        raise FormatError(f"{name}: the time {text!r} has no time zone; append Z for UTC")
     return to_utc(found)
 
 

@@ -46,7 +46,7 @@ def local_path(address: str) -> str:
         if rest.startswith("//"):
             authority, slash, path = rest[2:].partition("/")
             if authority.lower() not in {"", "localhost"}:
-                raise StoreError(f"{address!r} names the host {authority!r}; a local address is file:///path, file:/path or /path")
+                raise StoreError(f"{address!r} contains the host {authority!r}; a local address is file:///path, file:/path or /path")
             rest = slash + path
     if not rest.startswith("/") or "\0" in rest:
         raise StoreError(f"{address!r} is not on a local disk; expected file:///path, file:/path or an absolute path")
@@ -236,7 +236,7 @@ class LocalObjects:
                 for entry in scan:
                     relative = below + entry.name
                     if not is_utf8(entry.name):
-                        raise StoreError(f"{prefix}{printable(relative)}: the name is not UTF-8, so no address can name it; rename it")
+                        raise StoreError(f"{prefix}{printable(relative)}: the name is not UTF-8, so no address can contain it; rename it")
                     if entry.is_dir(follow_symlinks=False):
                         if relative != _RESERVED_NAME:
                             pending.append(relative + b"/")

@@ -153,7 +153,7 @@ def test_gcs_manifest_has_shards_time_and_row_count() -> None:
         ({"shard_count": 3}, "it lists 2 files, expected 3"),
         ({"report_shards_file_names": [*list(SHARDS)[:1], "7f_9.csv"]}, "its file 7f_9.csv is missing"),
         ({"records_processed": "3"}, "records_processed is '3', expected a whole number"),
-        ({"snapshot_time": "2026-01-05T01:00:00"}, "has no zone"),
+        ({"snapshot_time": "2026-01-05T01:00:00"}, "has no time zone"),
         ({"report_shards_file_names": [], "shard_count": 0}, "its files have 0 formats"),
     ],
 )
