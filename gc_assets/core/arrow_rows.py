@@ -1,4 +1,4 @@
-"""Change and aggregate the rows of an Arrow table by the names of its columns."""
+"""Replace columns and aggregate rows of an Arrow table, addressing columns by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """Replace columns. They keep their positions and types."""
+    """Replace columns, keeping their positions and types."""
     for name, column in columns.items():
         field = rows.schema.field(name)
         rows = rows.set_column(rows.schema.get_field_index(name), field, column.cast(field.type))
@@ -16,11 +16,11 @@ def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedA
 
 
 def aggregate_rows(rows: pa.Table, by: str | Sequence[str], how: Mapping[str, str]) -> pa.Table:
-    """Group rows, and aggregate columns under their own names.
+    """Group rows and aggregate columns. The aggregated columns keep their names.
 
     Args:
         by: Columns that identify a group.
-        how: Function of Arrow by column, such as `max`.
+        how: Arrow aggregation function of each column, such as `max`.
     """
     grouped = rows.group_by(by if isinstance(by, str) else list(by)).aggregate(list(how.items()))
     names = {f"{name}_{function}": name for name, function in how.items()}

@@ -22,7 +22,7 @@ WINDOW_BYTES: Final = 2**17
 def has_irregular_components(values: pa.Array) -> NDArray[np.bool_]:
     """Return True for rows that start with `/` or `.`, or contain `//` or `/.`.
 
-    Only these rows can contain empty, `.` or `..` components.
+    No other row can contain empty, `.` or `..` components.
     """
     offsets, data = _offsets_and_bytes(values)
     found = find_rows(values, lambda byte, after: (byte == _SLASH) & ((after == _SLASH) | (after == _DOT)))

@@ -14,15 +14,15 @@ _PYTHON_HOST: Final = re.compile(r"host='([^']+)', port=(\d+)")
 
 
 def strip_paths(text: str) -> str:
-    """Return a text in which each web address is only its scheme, host and port."""
+    """Shorten each web address in a text to its scheme, host and port."""
     return _URL.sub(r"\1", text)
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the cause of an error without the place that it concerns, or "" if it is not known.
+    """Return the cause of an error without the affected object, or "" if the cause is unknown.
 
-    The cause is that of an operating system or a server, such as a refused connection. Errors about
-    the content of one object have none.
+    A cause is a failure of the operating system or a server, such as a refused connection. Errors
+    about the content of a single object have no such cause.
     """
     chain = _error_chain(error)
     if (server := _find_server(chain)) is not None:
@@ -42,7 +42,7 @@ def _error_chain(error: BaseException) -> list[BaseException]:
 
 
 def _find_server(chain: Sequence[BaseException]) -> str | None:
-    """Return the host and port to which no connection could be made, or None."""
+    """Return the host and port to which a connection failed, or None."""
     for item in reversed(chain):
         if host := _PYTHON_HOST.search(str(item)):
             return f"{host[1]}:{host[2]}"

@@ -1,4 +1,4 @@
-"""Find the lake that owns a key, i.e. the lake with the deepest claim above it.
+"""Find the owner of a key, i.e. the lake with the deepest claim that contains the key.
 
 Shielded keys have no owner. The module also narrows overly wide table claims for all lake kinds.
 Lookups are vectorised by directory.
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 
 class Owner(NamedTuple):
-    """Lake, and for Iceberg lakes the table, that claims a prefix."""
+    """Owner of a claimed prefix: a lake and, in Iceberg lakes, a table."""
 
     lake: str
     table_uuid: str | None
@@ -36,7 +36,7 @@ class Claim:
         owner: Owning lake and table.
         collect: False if files under the prefix must never become candidates.
         table: Table identity at this location, or None if the lake itself claims the prefix.
-        is_unread: True for a location that a table which was never read may have.
+        is_unread: True for a possible location of a table that was never read.
         names: Regular expression for the names of the claimed files, which are directly in the
             prefix. All other files are shielded. If None, all files under the prefix are claimed.
     """
@@ -50,7 +50,7 @@ class Claim:
 
 
 def find_table_prefix(key: str) -> str:
-    """Return the prefix of the table that a metadata file may belong to, from the file's key.
+    """Return the prefix of the table to which a metadata file may belong, given the file's key.
 
     It is the parent of `metadata/`, otherwise the file's directory.
     """
@@ -59,7 +59,7 @@ def find_table_prefix(key: str) -> str:
 
 
 def find_table_location(address: str) -> str:
-    """Return the same as `find_table_prefix` for the address of a metadata file."""
+    """Do the same as `find_table_prefix`, given the address of a metadata file."""
     scheme, separator, path = address.partition("://")
     return f"{scheme}{separator}{find_table_prefix(path)}" if separator else find_table_prefix(address)
 
@@ -68,8 +68,8 @@ def narrow_claims(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
     """Return the effective claims on a storage and the claims that were too wide.
 
     A table location may be a whole storage or contain another table's or lake's prefix. Such a
-    table claims only the folders that Iceberg writes to. The same applies to the locations of
-    tables that were never read.
+    table claims only the folders that Iceberg writes to. This also applies to the possible
+    locations of tables that were never read.
     """
     shared = find_wide_prefixes((claim.prefix, claim.table or f"lake {claim.owner.lake}") for claim in claims)
     wide = [claim for claim in claims if claim.table is not None and (claim.collect or claim.is_unread) and claim.prefix in shared]
@@ -105,7 +105,7 @@ class Claims:
         shielded: Single keys without an owner.
         wide: Claims that were too wide.
         names: Regular expression for the names of claimed files by prefix (`Claim.names`).
-        shared: Claims with `names` that are shielded, because another lake uses the place.
+        shared: Claims with `names` that are shielded because another lake uses their location.
     """
 
     owners: dict[str, Owner | None]
@@ -156,7 +156,7 @@ class Claims:
         return directory
 
     def is_by_name(self, keys: pa.Array) -> pa.Array:
-        """Return a mask of the keys in prefixes of which only files with some names are claimed."""
+        """Return a mask of the keys whose claim is restricted to certain file names."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "")
         return pc.is_in(directories, pa.array(sorted(self.names), keys.type))
 

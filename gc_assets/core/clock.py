@@ -59,8 +59,8 @@ class Clock:
     def wait_for_next_second(self) -> None:
         """Wait until the next whole second begins, unless the time is fixed.
 
-        Stores may report times in whole seconds. After this, files that were written before have an
-        earlier second than the current time.
+        Stores may report times in whole seconds. After the wait, the current time is in a later
+        second than all files written before it.
         """
         if self.fixed is None:
             sleep(1 - time_ns() % 1_000_000_000 / 1_000_000_000)

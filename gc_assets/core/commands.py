@@ -14,8 +14,9 @@ def command(name: str, *arguments: str, **options: str | bool) -> str:
     """Return a command line that a user can paste into a shell.
 
     Args:
-        arguments: Positional arguments. Placeholders such as `PLAN_ID` are capital letters.
-        options: Values by option with `_` for `-`, and True for options without a value.
+        arguments: Positional arguments. Placeholders are in capital letters, e.g. `PLAN_ID`.
+        options: Values by option name, written with `_` instead of `-`. The value of a flag is
+            True.
     """
     flags = [_option(key, value) for key, value in options.items() if value is not False]
     values = [quote(value) for value in arguments]
@@ -27,8 +28,8 @@ def command(name: str, *arguments: str, **options: str | bool) -> str:
 def quote(value: str) -> str:
     """Quote a value for a shell, as one printable word.
 
-    Characters that do not print become escapes of bash, zsh and ksh (`$'…'`), because a terminal
-    would act on them.
+    Unprintable characters are escaped for bash, zsh and ksh (`$'…'`), because a terminal would act
+    on them.
     """
     if len(value) > MAX_VALUE:
         return _TOO_LONG

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 _Answer = TypeVar("_Answer")
-# Enough to read 1 GiB, the largest object read in one request, at 4 MB/s.
+# This is enough to read 1 GiB, the largest object read in one request, at 4 MB/s.
 READ_SECONDS: Final = 300.0
 # Threads of exclusive calls that passed their deadline, by subject.
 _HANGING: Final = dict[str, threading.Thread]()

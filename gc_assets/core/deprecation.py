@@ -11,7 +11,7 @@ REMOVED_IN: Final = "0.5.0"
 
 # A property, because pydantic rejects other attributes without a type.
 class RenamedAttribute(property):
-    """Read-only old name of an attribute or method, which warns and is not part of dumps."""
+    """Read-only deprecated name of an attribute or method, which warns and is not part of dumps."""
 
     def __init__(self, new: str) -> None:
         super().__init__(doc=f"Deprecated: use `{new}`.")

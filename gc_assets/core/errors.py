@@ -11,13 +11,14 @@ from typing import Final
 
 from gc_assets.core.printable import to_message
 
-# Errors of a store that the same request meets again: no right, a read-only mount, a name that the
-# store cannot represent, or another file system. Full disks, time-outs and I/O errors may end.
+# Store errors that a retry would meet again: a missing permission, a read-only mount, a name that
+# the store cannot represent, or a different file system. Full disks, time-outs and I/O errors may
+# be temporary.
 _PERMANENT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EINVAL, errno.EXDEV})
 
 
 def is_permanent(error: Exception) -> bool:
-    """Check if a store refused a request in a way that a retry cannot help."""
+    """Return True if a store refused a request permanently, so that a retry cannot succeed."""
     return isinstance(error, OSError) and error.errno in _PERMANENT
 
 
@@ -28,7 +29,7 @@ class GcError(Exception):
 
 
 class UsageError(GcError):
-    """Invalid request or configuration (exit code 2). The user can correct it without data loss."""
+    """Invalid request or configuration (exit code 2). The user can correct it, and no data is lost."""
 
     exit_code = 2
 
@@ -40,7 +41,7 @@ class GateRefused(GcError):
 
 
 class _ForeignTextError(GcError):
-    """Error whose message can contain names and content of lakes, which are escaped."""
+    """Error with a message that may contain names and content of lakes. These are escaped."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(to_message(str(message)))
@@ -51,15 +52,15 @@ class LakeUnreadable(_ForeignTextError):
 
 
 class ClockSkewed(LakeUnreadable):
-    """The clock of a lake's server differs from that of this machine, which all lakes use."""
+    """The clock of a lake's server differs from the clock of this machine, on which all lakes rely."""
 
 
 class FormatError(_ForeignTextError):
-    """Metadata object that violates its format, e.g. its magic, version, counts or checksum."""
+    """Metadata object that violates its format, e.g. by a wrong magic, version, count or checksum."""
 
 
 class UnresolvedAddresses(FormatError):
-    """Metadata object with addresses that refer to an unknown prefix by name."""
+    """Metadata object with addresses that use an unknown prefix name."""
 
     def __init__(self, message: object = "", addresses: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -67,11 +68,11 @@ class UnresolvedAddresses(FormatError):
 
 
 class UnresolvedContainer(FormatError):
-    """Metadata object in no storage, because its address is relative, or has `..` or a host."""
+    """Metadata object in no storage, because its address is relative, or contains `..` or a host."""
 
 
 class UndecodedTable(FormatError):
-    """Table metadata that cannot be decoded, with the locations that it names nevertheless."""
+    """Table metadata that cannot be decoded, with the locations that could still be read from it."""
 
     def __init__(self, message: object = "", locations: Sequence[str] = ()) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
-"""Decide if an address in no storage may still be another name of a storage's object.
+"""Decide if an address outside all storages may still refer to an object in one of them.
 
 An external address is either provably outside all storages or *unknown*. The decision depends on
-the address without its last components, so millions of addresses need few decisions. Only for files
-in existing directories of this machine, the existence of each file is checked.
+the address without its last components, so that millions of addresses need few decisions. The
+existence of each file is only checked in existing directories on this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOCAL: Final = "(?i)^(?:file:|/)"
 _WEB_GROUP: Final = "(?is)^(https?://[^/?#]*(?:/[^/?#]*)?).*$"
 _LOCAL_GROUP: Final = "(?s)[^/]*$"
 _OTHER_GROUP: Final = "(?is)^([a-z][a-z0-9+.-]*:(?://[^/]*)?).*$"
-# Endings of bucket names that AWS reserves for access points and multi-region access points.
+# Suffixes of bucket names reserved by AWS for access points and multi-region access points.
 _ACCESS_POINTS: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3", ".mrap")
 # Schemes of object stores of other providers. Their buckets have no other names.
 _CLOUD_SCHEMES: Final = frozenset({"abfs", "abfss", "adl", "az", "azure", "cos", "cosn", "gcs", "gs", "obs", "oss", "wasb", "wasbs"})
@@ -39,13 +39,13 @@ _CLOUD_HOSTS: Final = (
 _URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
 _PARENT: Final = r"(?:^|/)\.\.(?:/|$)"
 _NO_FILE: Final = "a file that does not exist on this machine"
-# The file may be a link with any name to an object of a storage.
+# The file may be a link, with any name, to an object in a storage.
 HIDDEN: Final = "a file that this process cannot examine, so it may be a link with another name; make it accessible, or repair the link"
 NO_DIRECTORY: Final = "a directory that does not exist on this machine"
-# Local files of a table whose other files are missing. They may be in a mount point without its mount,
-# so that another identity proves nothing.
+# Local files of a table that has other, missing files. They may be under a mount point that is not
+# mounted, so a different file identity proves nothing.
 OLD_COPY: Final = "a file of a table with files that do not exist on this machine, so it may be an old copy"
-# Parts of names that are not chosen twice: a UUID, or an identifier such as those of Icechunk.
+# Unique parts of names: a UUID, or an identifier such as those of Icechunk.
 _UNIQUE: Final = "(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-z]{20}"
 _TAIL: Final = r"(?s)(?:(?:^|/)(?P<parent>[^/]*)/)?(?P<base>[^/]*)$"
 _HDFS: Final = frozenset({"hdfs", "webhdfs", "swebhdfs"})
@@ -55,21 +55,23 @@ _NO_BUCKETS: Final = frozenset({FILE, *_HDFS})
 
 @dataclass(frozen=True, slots=True)
 class ExternalAddresses:
-    """Classifier of external addresses. Picklable if its functions are.
+    """Classifier of external addresses. An instance is picklable if its functions are.
 
     Attributes:
         has_disks: True if a storage or an alias is on a disk or HDFS.
         has_buckets: True if a storage or an alias is on S3, or an alias is a web address that may be.
-        servers: Endpoints of servers whose buckets may have several names, i.e. of no known provider.
+        servers: Endpoints of servers that do not belong to a known provider. Their buckets may have
+            several names.
         describe_directory: Returns the reason why a local directory outside all storages may belong
             to one, or None if only its missing files may.
         file_exists: Returns True if this machine has a file at a local address. Called for each file
             in a directory without a reason.
         is_hidden: Returns True if the collector cannot examine the file at a local address.
-        google_buckets: Buckets of storages on Google Cloud, whose S3 interface serves them as `s3://`.
+        google_buckets: Buckets of storages on Google Cloud. Its S3 interface also serves them as
+            `s3://`.
         has_containers: True if a storage or an alias is on Azure.
-        alias_buckets: Schemes and possible buckets of aliases. Which server serves them is unknown, so
-            that an address with such a bucket and another scheme may be a name of the same object.
+        alias_buckets: Schemes and possible buckets of aliases. Their server is unknown, so an
+            address with the same bucket and another scheme may refer to the same object.
         has_access_points: True if a storage or an alias is an S3 access point, of an unknown bucket.
     """
 
@@ -97,7 +99,7 @@ class ExternalAddresses:
 
         Args:
             storages: (location, endpoint) pairs. The endpoint is None for AWS and for disks.
-            aliases: Other addresses of the storages.
+            aliases: Additional addresses of the storages.
         """
         locations, forms = [location for location, _ in storages], list(map(provider_address, aliases))
         schemes = {scheme_of(location) for location in (*locations, *forms)}
@@ -117,7 +119,9 @@ class ExternalAddresses:
         )
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
-        """Return the reason why each address is unknown. A missing value means provably outside."""
+        """Return why each address is unknown. The value is missing if it is provably outside all
+        storages.
+        """
         reasons = self._find_reasons(addresses)
         has_parent = pc.match_substring_regex(addresses, _PARENT)  # its group may have no `..`
         if not has_parent.true_count:
@@ -150,11 +154,11 @@ class ExternalAddresses:
 
     @staticmethod
     def are_missing(reasons: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Return which reasons state that a local file does not exist."""
+        """Return a mask of the reasons that state that a local file does not exist."""
         return pc.is_in(reasons, pa.array([_NO_FILE, NO_DIRECTORY]))
 
     def find_old_copies(self, addresses: pa.Array) -> pa.Array:
-        """Return `OLD_COPY` for each local address without a reason. Other values are missing."""
+        """Return `OLD_COPY` for each local address without a reason. All other values are missing."""
         accepted = pc.and_(pc.match_substring_regex(addresses, _LOCAL), pc.is_null(self.find_reasons(addresses)))
         return pc.if_else(accepted, pa.scalar(OLD_COPY), pa.scalar(None, pa.string()))
 
@@ -185,7 +189,7 @@ class ExternalAddresses:
         return f"the scheme {scheme}"
 
     def _has_alias_bucket(self, url: Url) -> bool:
-        """Check if an address has the bucket of an alias, and the scheme of none with this bucket."""
+        """Check if an address has an alias's bucket, but a scheme that no alias of the bucket has."""
         names = {name for _, name in self.alias_buckets}
         if not names or url.scheme not in {*_WEB_SCHEMES, S3, *_CLOUD_SCHEMES}:
             return False
@@ -220,7 +224,7 @@ class ExternalAddresses:
 
 
 def _buckets_of(alias: str) -> Iterator[tuple[str, str]]:
-    """Yield the scheme of an alias with its bucket or container.
+    """Yield (scheme, bucket or container) pairs for an alias.
 
     The path or the host of a web address may begin with the bucket.
     """
@@ -243,7 +247,7 @@ def _names_access_point(bucket: str) -> bool:
 
 
 def _is_access_point(location: str) -> bool:
-    """Return True for an S3 access point, by the name of the bucket or by the host of AWS."""
+    """Return True for an S3 access point, recognised by the bucket name or the AWS host."""
     url = parse_url(location)
     if url is None or scheme_of(location) not in {S3, *_WEB_SCHEMES}:
         return False
@@ -253,10 +257,10 @@ def _is_access_point(location: str) -> bool:
 
 
 def split_tail(names: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the last but one and the last component of keys or addresses.
+    """Return the second-to-last and the last component of keys or addresses.
 
-    The last but one is missing in a name of one component, and if the last one is unique by itself.
-    Spelling, queries, hosts and buckets are removed.
+    The second-to-last is missing if the name has only one component, or if the last one is unique
+    by itself. Spelling differences, queries, hosts and buckets are removed.
     """
     is_url = pc.match_substring_regex(names, _URL)
     if is_url.true_count:

@@ -23,9 +23,10 @@ class Finding:
     """Check result for one subject.
 
     Attributes:
-        found: The result in one sentence.
+        found: The finding in one sentence.
         todo: Advice, empty if the check passed.
-        cause: The cause without the place that it concerns. Findings with one cause are one problem.
+        cause: The cause without the affected object. Findings with the same cause are reported as
+            one problem.
     """
 
     subject: str
@@ -41,7 +42,7 @@ class Finding:
 
 
 def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield the results of a check. An exception in the check is yielded as a failed result."""
+    """Run a check and yield its results. An exception raised by the check becomes a failed result."""
     try:
         yield from inspect()
     except (GcError, OSError) as error:
@@ -49,5 +50,5 @@ def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]
 
 
 def skip_check(subject: str, check: str, needed: str) -> Finding:
-    """Return the result of a check that was skipped, because a check that it depends on failed."""
+    """Return the result of a check that was skipped because a prerequisite check failed."""
     return Finding(subject, check, SKIPPED, f"depends on the failed check {needed}")

@@ -1,19 +1,21 @@
-"""Decide which unneeded files in a claim belong to others.
+"""Decide which unreferenced files in a claim belong to other applications.
 
-A claim contains the files of a lake, and it may contain others: a table can be created over a
-directory that another team uses. An unneeded file is *foreign* if one of these rules applies:
+A claim contains the files of a lake, but it may contain other files too, because a table can be
+created over a directory that another team uses. An unreferenced file is *foreign* if one of these
+rules applies:
 
-- `other_format`: it is in a dataset of another format in the claim, and its name is not one of the
-  lake's own.
-- `new_claim`: it is older than the claim. If its name is not one of the lake's own, it may have been
-  in the location before the table was created, so it must be younger than a run that saw the claim.
-- `hidden_path`: a component of its path starts with `_` or `.`, and no commit ever named a file
-  below that component (as in Iceberg's `remove_orphan_files`).
-- `unknown_path`: the format of the lake gives no such paths.
-- `unknown_directory`: the lake's writers do not give such names, and no commit ever named a data
-  file of theirs in its directory.
+- `other_format`: it belongs to a dataset of another format inside the claim, and its name does not
+  match the lake's own naming patterns.
+- `new_claim`: it is older than the claim. If its name does not match the lake's own naming
+  patterns, it may have been in the location before the table was created. It must then be younger
+  than a run that saw the claim.
+- `hidden_path`: a component of its path starts with `_` or `.`, and no commit ever referenced a
+  file under that component (as in Iceberg's `remove_orphan_files`).
+- `unknown_path`: the lake's format does not produce such paths.
+- `unknown_directory`: the lake's writers do not use such names, and no commit ever referenced one
+  of their data files in its directory.
 
-Except for the first rule, files that a commit named are never foreign. The functions are vectorised
+Files that any commit referenced can only be foreign by the first rule. The functions are vectorised
 by directory.
 """
 
@@ -32,7 +34,7 @@ from gc_assets.core.claims import Claims
 
 OTHER_FORMAT, NEW_CLAIM, HIDDEN_PATH, UNKNOWN_DIRECTORY = "other_format", "new_claim", "hidden_path", "unknown_directory"
 UNKNOWN_PATH = "unknown_path"
-# Why a file may belong to others, by rule, for messages.
+# The reason by rule why a file may belong to other applications, for messages.
 RULES: Final[Mapping[str, str]] = {
     OTHER_FORMAT: "it is in a dataset of another format",
     NEW_CLAIM: "it is older than the claim of the lake",
@@ -41,28 +43,28 @@ RULES: Final[Mapping[str, str]] = {
     UNKNOWN_DIRECTORY: "no commit named a data file of the lake's writers in its directory",
 }
 # Hadoop's ChecksumFileSystem writes the checksums of `name` to `.name.crc` in the same directory.
-# Such a file shares the fate of its main file.
+# Such a file is always treated like its main file.
 SIDE_FILE: Final = r"(^|/)\.([^/]+)\.crc$"
 _HIDDEN: Final = "^[_.]"
 
 
-# The first character of a target: which known files answer it.
+# The first character of a target specifies which known files match it.
 _OWN_IN = "o"  # a data file with one of the lake's own names in this directory
 _UNDER = "u"  # a file under this prefix
 _EXACT = "k"  # this file
-# No question, but the sign that a candidate has an unknown path.
+# Matches no file, but marks that a candidate has an unknown path.
 HAS_UNKNOWN_PATH: Final = "p"
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPrefix:
-    """Prefix whose older files a user accepted as garbage of the claiming lake.
+    """Prefix for which a user accepted older files as garbage of the claiming lake.
 
     Attributes:
         prefix: Prefix ending in `/`.
         before: Only files modified before this time are accepted.
-        of_table: True for the location of a dead table or repository. It does not accept files that
-            the format of the lake never writes, nor any in the location of a listed table.
+        of_table: True for the location of a dead table or repository. Files that the lake's format
+            never writes and files in the location of a listed table are then not accepted.
     """
 
     prefix: str
@@ -72,9 +74,9 @@ class AcceptedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAges:
-    """The time before which each claim did not exist, None for claims of unknown age.
+    """The earliest possible creation time of each claim, or None if its age is unknown.
 
-    The first run of a storage cannot know how old its claims are.
+    In the first run of a storage, the age of all claims is unknown.
     """
 
     since: Mapping[str, Mapping[str, datetime | None]] = field(default_factory=dict[str, Mapping[str, datetime | None]])
@@ -85,7 +87,9 @@ class ClaimAges:
         return any(time is not None for times in self.since.values() for time in times.values())
 
     def split(self, claims: Collection[tuple[str, str]]) -> tuple[ClaimAges, ClaimAges]:
-        """Return the ages of all other claims, and of these (prefix, table)."""
+        """Split off the given (prefix, table) claims. Return all other ages, and the ages of these
+        claims.
+        """
         parts: list[dict[str, dict[str, datetime | None]]] = [{}, {}]
         for prefix, times in self.since.items():
             for table, time in times.items():
@@ -93,11 +97,11 @@ class ClaimAges:
         return ClaimAges(parts[0]), ClaimAges(parts[1])
 
     def merge(self, other: ClaimAges) -> ClaimAges:
-        """Return the ages of both, for disjoint claims."""
+        """Return the combined ages of two disjoint sets of claims."""
         return ClaimAges({prefix: {**self.since.get(prefix, {}), **other.since.get(prefix, {})} for prefix in {*self.since, *other.since}})
 
     def of_claim(self, prefix: str, table: str) -> tuple[bool, datetime | None]:
-        """Return whether a table has a claim on the prefix, and its time."""
+        """Return whether a table has a claim on the prefix, and the time of this claim."""
         for at in _upwards(prefix):
             times = self.since.get(at, {})
             # A prefix that a lake claims for itself contains the locations of all its tables.
@@ -107,26 +111,27 @@ class ClaimAges:
         return False, None
 
     def of_directory(self, directory: str) -> datetime | None:
-        """Return the time of the deepest claim on the directory, the oldest of several."""
+        """Return the time of the deepest claim on the directory, the earliest one of several."""
         for at in _upwards(directory):
             if times := self.since.get(at):
                 return None if None in times.values() else min(time for time in times.values() if time is not None)
         return None
 
     def continue_with(self, claims: Iterable[tuple[str, str]], now: datetime | None, shields: Collection[str] = ()) -> ClaimAges:
-        """Return the ages of these claims (prefix, table) in a later run.
+        """Return the ages of the given (prefix, table) claims in a later run.
 
         Args:
-            now: Time of the newest run that lacks the claims which are new, None without such a run.
-            shields: Prefixes that unreadable lakes only protect. The former claims inside them keep
-                their age.
+            now: Time of the newest run that did not yet have the new claims, or None if there is no
+                such run.
+            shields: Prefixes of unreadable lakes, which are only protected. Earlier claims inside
+                them keep their age.
         """
         found: dict[str, dict[str, datetime | None]] = {}
         current = list(claims)
         for prefix, table in current:
             is_known, time = self.of_claim(prefix, table)
             found.setdefault(prefix, {})[table] = time if is_known else now
-        # If a table claims more than before, its former claims inside the new one keep their age.
+        # If a table claims more than before, its earlier claims inside the new one keep their age.
         # An unreadable lake claims nothing until it is readable again.
         prefixes: dict[str, list[str]] = {}
         for prefix, table in current:
@@ -140,18 +145,20 @@ class ClaimAges:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRules:
-    """Rules of a storage. Picklable.
+    """Rules of a storage. Instances are picklable.
 
     Attributes:
-        own_names: Regular expressions for the names that the writers of a lake give to files.
-        locations: Claims on locations that the users of a lake chose for its tables. All other
-            claims are directories of the lake's format, or prefixes in lakes.yaml.
-        seen: The time of the first run that saw each claim, for names that are not the lake's own.
-            None for claims of unknown age.
-        dropped_ages: The same as `ages` for the claims of dropped tables, which are in none of both.
+        own_names: Regular expressions for the file names used by the writers of each lake.
+        locations: Claims on table locations chosen by the users of a lake. All other claims are
+            directories of the lake's format, or prefixes in lakes.yaml.
+        seen: The time of the first run that saw each claim, or None for claims of unknown age. It
+            is used for files without the lake's own names.
+        dropped_ages: The same as `ages` for the claims of dropped tables. They are in neither
+            `ages` nor `seen`.
         dropped_seen: The same as `seen` for these claims.
-        paths: By lake, a regular expression for the ends of all paths that its format gives.
-        listed: Claims of tables that a catalog lists. A dead table accepts no file in them.
+        paths: By lake, a regular expression for the ends of all paths that its format produces.
+        listed: Claims of the tables listed by a catalog. No file in them is accepted as garbage of
+            a dead table.
     """
 
     claims: Claims
@@ -166,7 +173,8 @@ class ForeignRules:
     listed: frozenset[str] = frozenset()
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
-        """Return what must be known to decide about these files (unique strings, see `KnownFiles`).
+        """Return the targets that are needed to decide about these files (unique strings, see
+        `KnownFiles`).
 
         Args:
             files: Claimed files with the columns key and lake.
@@ -184,7 +192,8 @@ class ForeignRules:
         return pa.array(sorted(found), pa.string())
 
     def find_foreign(self, files: pa.RecordBatch, known: Collection[str], roots: Collection[str] = ()) -> pa.Array:
-        """Return a column with the rule by which each file is foreign unless a commit named it.
+        """Return a column with the rule by which each file is foreign, unless a commit referenced
+        it.
 
         Args:
             files: Claimed files with the columns key, last_modified and lake.
@@ -205,11 +214,11 @@ class ForeignRules:
 
 
 class KnownFiles:
-    """Finds the targets that known files answer.
+    """Finds the targets matched by known files.
 
     Args:
         targets: Targets of `ForeignRules.find_targets`.
-        data_names: Regular expressions for the lakes' own names of data files.
+        data_names: Regular expressions for the data file names used by the lakes' writers.
     """
 
     def __init__(self, targets: Iterable[str], data_names: Iterable[str]) -> None:
@@ -219,7 +228,7 @@ class KnownFiles:
         self._own = "|".join(sorted(set(data_names))) or "^$"
 
     def find(self, keys: pa.Array) -> set[str]:
-        """Return the targets that these known keys answer."""
+        """Return the targets matched by these known keys."""
         wanted = self._wanted
         found: set[str] = set()
         if wanted[_EXACT]:
@@ -242,10 +251,10 @@ class _Verdict:
 
     Attributes:
         root: The dataset of another format that contains the directory, or None.
-        since: Files that are older are older than the claim.
-        seen: The same for files whose names are not the lake's own.
-        hidden: Prefix up to a hidden component that no commit named, or None.
-        is_unknown: True if no commit named a file in the directory.
+        since: Files modified before this time are older than the claim.
+        seen: The same for files without the lake's own names.
+        hidden: Prefix up to a hidden component under which no commit referenced a file, or None.
+        is_unknown: True if no commit referenced a file in the directory.
         accepted: Accepted prefixes that contain the directory.
     """
 
@@ -262,15 +271,18 @@ class _Verdict:
         return self.is_unknown or any(value is not None for value in (self.root, self.since, self.seen, self.hidden))
 
     def find_rule(self, modified: datetime | None, is_hidden: bool, is_own: bool, *, has_unknown_path: bool) -> str | None:
-        """Return the rule by which a file is foreign. `is_own` is True if the lake's writers give
-        such names, `is_hidden` if it has an unnamed hidden name.
+        """Return the rule by which a file is foreign, or None.
+
+        Args:
+            is_own: True if the lake's writers use such names.
+            is_hidden: True if the file has a hidden name that no commit referenced.
         """
         if self.root is not None and not is_own and not self._accepts(modified, self.root, of_tables=False):
             return OTHER_FORMAT
         since = self.since if is_own else self.seen
         if since is not None and (modified is None or modified < since) and not self._accepts(modified):
             return NEW_CLAIM
-        of_tables = self.hidden is not None  # the location of a dead table may be a hidden directory
+        of_tables = self.hidden is not None  # The location of a dead table may be a hidden directory.
         if (self.hidden is not None or is_hidden) and not self._accepts(modified, self.hidden or "", of_tables=of_tables):
             return HIDDEN_PATH
         if has_unknown_path and not self._accepts(modified, of_tables=False):
@@ -288,7 +300,7 @@ class _Directory:
     """A directory with candidates.
 
     Attributes:
-        top: The shortest directory of a dataset of another format that counts.
+        top: The shortest directory of another format's dataset that is considered.
         is_strange: True if a candidate has an unusual name.
     """
 
@@ -313,7 +325,7 @@ class _Groups:
     """Files grouped by directory. Side files are replaced by their main files.
 
     `at` is the index of the directory of each file, `is_hidden` is True for hidden file names, and
-    `has_unknown_path` for paths that the format of the lake does not give.
+    `has_unknown_path` is True for paths that the lake's format does not produce.
     """
 
     directories: Sequence[_Directory]
@@ -347,8 +359,8 @@ def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory
     top = f"{prefix}/"  # a dataset inside the directory of another format
     if prefix in rules.locations:
         top = prefix
-        # Files that a user added to a table (`add_files`) may be next to files of others. So may be
-        # metadata, which is in the location from the start.
+        # Files added to a table by a user (`add_files`) may be next to files of other applications.
+        # The same applies to metadata, which is in the location from the start.
         targets = (_OWN_IN + name,)
     is_listed = any(at in rules.listed for at in _upwards(name))
     accepted = tuple(item for item in rules.accepted if name.startswith(item.prefix) and not (item.of_table and is_listed))
@@ -369,12 +381,12 @@ def _hidden_prefix(prefix: str, below: str) -> str | None:
 
 
 def has_hidden_directory(path: str) -> bool:
-    """Check if a directory of a relative path is hidden, so that a record must name it."""
+    """Check if a relative path has a hidden directory, so that a record must contain it explicitly."""
     return _hidden_prefix("", path) is not None
 
 
 def _upwards(directory: str) -> Iterator[str]:
-    """Yield the directory and those above it, and last the whole storage."""
+    """Yield the directory, its ancestors, and finally the whole storage."""
     while directory:
         yield directory
         directory = directory[: directory[:-1].rfind("/") + 1]

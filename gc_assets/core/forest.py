@@ -58,7 +58,7 @@ class Reach:
 
 
 def refs_reaching(forest: Forest, heads: Mapping[int, Sequence[str]]) -> list[Reach]:
-    """Return, for each position, the refs with their head at the position or a descendant.
+    """Return for each position the refs that have their head there or at a descendant.
 
     Ref names must be unique in `heads`. Positions on cycles have no refs.
     """

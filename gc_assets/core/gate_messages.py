@@ -1,4 +1,4 @@
-"""Messages of failed gates, as users see them."""
+"""Build the user-visible messages of failed gates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from gc_assets.core.plan import GateResult
 
 
 def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
-    """Return the message of a failed gate, with its override only if the plan can be approved.
+    """Return the message of a failed gate. It contains the override only if the plan can be
+    approved.
 
     Args:
         failed: All failed gates of the plan.
@@ -20,5 +21,5 @@ def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
 
 
 def without_override(gate: GateResult) -> str:
-    """Return the message of a gate without the command that overrides it."""
+    """Return the message of a gate without its override command."""
     return gate.message.removesuffix(OVERRIDE.format(name=gate.name)).rstrip()

@@ -9,8 +9,8 @@ from gc_assets.core.plan import Amount, BranchShare, GateResult, LiveCount, Unre
 from gc_assets.core.printable import MAX_LISTED, show_list, to_message
 from gc_assets.core.units import count_of, format_bytes
 
-# The default share does not apply to plans this small, because in a young lake a few leftover files
-# are a large share.
+# The default limit does not apply to plans this small, because a few leftover files are a large
+# fraction of a young lake.
 SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
 # More missing live files than this mean that addresses are spelled differently in the inventory.
 MAX_UNLISTED: Final = 0.001
@@ -28,7 +28,7 @@ def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers
 def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
     """Fail if a plan has rows, and lakes of the storage have refs but no live files in it.
 
-    In this case the mark read the wrong location.
+    In this case, the live set was computed from the wrong location.
 
     Args:
         live: Number of live files.
@@ -78,14 +78,15 @@ def live_drop(
 ) -> GateResult:
     """Fail if live files drop by more than `limit` since the last accepted run.
 
-    The limit applies to the storage and to each of its lakes.
+    The limit applies to the whole storage and to each of its lakes.
 
     Args:
         live: Live files of this run.
         previous: Live files of the last accepted run, or None.
         limit: Maximum share.
-        expired: Live files of that run that the policy has expired since. They do not count.
-        notes: Why further expired files count.
+        expired: Live files of that run that the policy has expired since. They are not counted as a
+            drop.
+        notes: Reasons why further expired files are counted.
         tables: Descriptions of the tables that lost most files.
     """
     if previous is None:
@@ -107,7 +108,7 @@ def live_drop(
         message += f" Largest drops: {', '.join(tables)}. If they were not intended, restore the tables or the catalog, then run again."
     message += "".join(f" {note[:1].upper()}{note[1:]}." for note in notes[:5])
     numbers = {"live": live.files, "before": previous.files, "drop": max([drop, *fallen.values()]), "limit": limit}
-    numbers |= {"expired": expired.files} if expired.files else {}  # otherwise as before 0.4, because the plan id depends on them
+    numbers |= {"expired": expired.files} if expired.files else {}  # Without expired files, as before 0.4: the plan id depends on it.
     return _result("live_drop", passed, message, overridable=True, numbers=numbers)
 
 
@@ -155,7 +156,7 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
 
 
 def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
-    """Fail if a share above `MAX_UNLISTED` of live files is missing from the inventory.
+    """Fail if more than `MAX_UNLISTED` of the live files are missing from the inventory.
 
     In this case addresses and listing spell the same files differently (apache/iceberg#4346).
     """
@@ -229,9 +230,10 @@ def unknown_addresses(addresses: int, files: int, samples: Sequence[str], hidden
 
     Args:
         addresses: Number of unknown addresses in the live sets of all lakes.
-        files: Number of planned files with the tail and the size of one.
+        files: Number of planned files that have the same tail and size as one of these addresses.
         samples: Some of these files, with the addresses.
-        hidden: Number of these files that may be behind a link that the collector cannot examine.
+        hidden: Number of these files that may be reached through a link the collector cannot
+            examine.
     """
     message = "no live address has an unknown location."
     if addresses:
@@ -269,12 +271,12 @@ def foreign_metadata(
     Args:
         count: Number of foreign metadata objects.
         samples: Sample keys of such objects.
-        junk: Number of files with metadata names but other content. They protect the files in
-            their directory but do not fail the gate.
+        junk: Number of files with metadata names but other content. They protect the files in their
+            directory, but do not make the gate fail.
         junk_samples: Sample keys of such files.
         dead: Tables accepted as dead by users.
-        unknown: Why the metadata of another storage with the same lakes is unknown.
-        notes: Sentences on evidence of earlier runs.
+        unknown: Reason why the metadata of another storage with the same lakes is unknown.
+        notes: Sentences about evidence from earlier runs.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
@@ -299,10 +301,10 @@ def foreign_metadata(
 
 
 def _name_tables_once(samples: Sequence[str]) -> list[tuple[str, int]]:
-    """Return one sample for each table, and its number of objects.
+    """Return one sample for each table, with the number of metadata objects of this table.
 
     Args:
-        samples: Samples `<key>: <table and reason>`.
+        samples: Samples in the form `<key>: <table and reason>`.
     """
     by_table: dict[str, list[str]] = {}
     for sample in samples:
@@ -315,14 +317,14 @@ def _add_further(sample: str, further: int) -> str:
 
 
 def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amount = NOTHING) -> GateResult:
-    """Report the files that are older than a new claim on them. They are left out of the plan.
+    """Report files that are older than a new claim on them, and therefore left out of the plan.
 
     The gate never fails, because no such file is planned until a user accepts its prefix.
 
     Args:
         claims: Number of new claims with such files.
         samples: Descriptions of such claims.
-        others: All other foreign files, which are not planned either.
+        others: All other foreign files. They are not planned either.
     """
     message = "no file is older than a new claim on it."
     if claims:
@@ -345,13 +347,13 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
 def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequence[str]) -> GateResult:
     """Fail if a plan has files of many dropped tables, or if one run missed most tables of a lake.
 
-    A catalog that answers incompletely looks as if its tables were dropped.
+    If a catalog's answer is incomplete, its tables appear to have been dropped.
 
     Args:
         tables: Number of dropped tables with planned files, without replaced and accepted ones.
         limit: Maximum number.
         samples: Descriptions of dropped tables with planned files.
-        lost: Descriptions of lakes that missed most of their tables in one run.
+        lost: Descriptions of lakes in which one run missed most tables.
     """
     message = f"{tables:,} dropped tables have planned files; max_dropped_tables allows {limit:,}"
     message += f": {show_list(samples, separator='; ')}." if samples else "."
@@ -364,7 +366,7 @@ def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequen
 def idle_branches(branches: int, limit: int) -> GateResult:
     """Fail if a plan deletes more than `limit` idle branches.
 
-    After a jump of the clock, all branches that a rule matches look idle.
+    After a clock jump, all branches matched by a rule appear to be idle.
     """
     message = f"{count_of(branches, 'idle branch')} planned for deletion; max_idle_branches allows {limit:,}."
     if branches > limit:
@@ -373,15 +375,16 @@ def idle_branches(branches: int, limit: int) -> GateResult:
 
 
 def deleted_paths(paths: int, limit: int, shares: Sequence[BranchShare], max_share: float, *, configured: bool) -> GateResult:
-    """Fail if a plan deletes more than `limit` paths of branches, or more than a share of one branch.
+    """Fail if a plan deletes more than `limit` paths in total, or more than `max_share` of a
+    branch.
 
     Args:
-        paths: Number of paths that commits delete on all branches.
+        paths: Number of paths deleted by commits on all branches.
         limit: Maximum number.
-        shares: The branches with the largest shares, at least one.
+        shares: The branches with the largest deleted share of their paths, at least one.
         max_share: Maximum share.
-        configured: False for the default share, which does not apply to branches that lose at most as
-            many paths as a small plan has files.
+        configured: False for the default limit, which is not applied to branches that lose at most
+            as many paths as a small plan has files.
     """
     counted = [item for item in shares if configured or item.paths > SMALL_PLAN.files]
     largest = max(counted, default=BranchShare(0.0, "no branch", 0))
@@ -400,7 +403,8 @@ def deleted_paths(paths: int, limit: int, shares: Sequence[BranchShare], max_sha
 
 
 def unfinished_apply(plans: Sequence[str]) -> GateResult:
-    """Fail if an earlier apply on the storage is incomplete, as its moves are not recorded yet.
+    """Fail if an earlier apply on the storage is incomplete, because its moves are not recorded
+    yet.
 
     Args:
         plans: The unfinished plans, each with the reason why it is still open.
@@ -419,7 +423,7 @@ def unfinished_apply(plans: Sequence[str]) -> GateResult:
 def damaged_histories(found: Sequence[str]) -> GateResult:
     """Fail if an expiry action left a history in an unexpected state.
 
-    Files lost from that history may be among the candidates.
+    The candidates may include files that were lost from that history.
     """
     message = "no expiry action damaged a history."
     if found:

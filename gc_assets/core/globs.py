@@ -1,4 +1,4 @@
-"""Match keys by patterns, as in `protect` in lakes.yaml."""
+"""Translate glob patterns, such as `protect` in lakes.yaml, to regular expressions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _MEANINGS: Final = {"**/": "(?s:.*/)?", "**": "(?s:.*)", "*": "[^/]*", "?": "[^/
 
 
 def glob_regex(patterns: Sequence[str]) -> str | None:
-    """Return a regular expression for the keys that a pattern matches, or None without patterns.
+    """Compile the patterns to one regular expression that matches keys. Returns None without
+    patterns.
 
     `*` and `?` match characters other than `/`, and `**` matches all. A pattern that matches a
     directory matches everything in it.

@@ -1,8 +1,8 @@
 """In-process commit graph with reachability, depth and consistency checks.
 
 Commits are dense indexes in input order. Edges lead from child to parent in int32 arrays, for up to
-1e8 commits. Contradictions (a missing parent, a child older than its parent, a cycle) are reported
-in `problems` and do not prevent queries.
+1e8 commits. Contradictions (a missing parent, a child older than its parent, or a cycle) are
+reported in `problems`, but do not prevent queries.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _one_array(values: _Column) -> pa.Array:
 
 
 def _components(child: Ints, parent: Ints, generation: Ints) -> Ints:
-    """Return the strongly connected component of each commit, a separate one without cycles."""
+    """Return the strongly connected component of each commit. Without cycles, all are distinct."""
     unleveled = (generation[child] < 0) & (generation[parent] < 0)
     if not unleveled.any():
         return np.arange(len(generation), dtype=np.int32)
@@ -188,7 +188,7 @@ def _generations(count: int, child: Ints, parent: Ints) -> Ints:
     chains = Chains.of(count, child, parent)
     lengths = chains.length.tolist()
     reached = [0] * len(chains)
-    level = np.full(len(chains) + 1, -1, np.int32)  # the last element is that of cycles, chain -1
+    level = np.full(len(chains) + 1, -1, np.int32)  # The last element is for cycles (chain -1).
     for chain, following in topological_order(len(chains), chains.parent, chains.child):
         level[chain] = reached[chain]
         above = reached[chain] + lengths[chain]

@@ -2,7 +2,7 @@
 
 XXH64 with seed 42. Columns are chained, i.e. the hash of one value is the seed for the next, and a
 null leaves the hash unchanged. Values of equal length are hashed together, about eight million
-strings per second. Few rows are hashed one by one.
+strings per second. If there are only a few rows, they are hashed one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xxhash import xxh64_intdigest
 SPARK_SEED = 42
 # Rows or strings hashed together. Their vectors fit in the cache of a core.
 _HASHES_AT_A_TIME = 16_384
-# For fewer rows, or fewer or longer strings of one length, a call per value is faster.
+# For fewer rows, or for fewer or longer strings of one length, one call per value is faster.
 _LEAST_ROWS = 1_000
 _LEAST_EQUAL = 128
 _MAX_LENGTH = 1_024
@@ -42,7 +42,7 @@ def xxhash64(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _chain_array(values: pa.Array, seeds: _Hashes) -> _Hashes:
-    """Return the hashes after a column. The seeds are the hashes before it."""
+    """Chain a column: return the updated hashes, given the hashes of the previous columns as seeds."""
     if values.null_count == len(values):
         return seeds
     if not values.null_count:
@@ -72,7 +72,7 @@ def _chain_valid(values: pa.Array, seeds: _Hashes) -> _Hashes:
 
 
 def _sorted_entries(values: pa.MapArray) -> tuple[NDArray[np.int32], list[pa.Array]]:
-    """Return the number of entries of each map, and the keys and values of all maps, sorted by key."""
+    """Return the number of entries of each map, and all keys and values, sorted by key in each map."""
     offsets = values.offsets.to_numpy()
     lengths = np.diff(offsets)
     entries = pa.table({"row": np.repeat(np.arange(len(values)), lengths), "key": values.keys[offsets[0] : offsets[-1]].cast(pa.binary())})
@@ -81,7 +81,7 @@ def _sorted_entries(values: pa.MapArray) -> tuple[NDArray[np.int32], list[pa.Arr
 
 
 def _chain_lists(lengths: NDArray[np.int32], columns: list[pa.Array], seeds: _Hashes) -> _Hashes:
-    """Chain the elements of lists. An element has a value in each column."""
+    """Chain the elements of lists. Each element consists of one value per column."""
     hashes, starts = seeds.copy(), np.cumsum(lengths) - lengths
     for position in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(lengths > position)
@@ -127,14 +127,14 @@ def _hash_ints(values: NDArray[np.uint32], seeds: _Hashes) -> _Hashes:
 
 
 def _content(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of all strings and the offsets of each string in them."""
+    """Return the concatenated bytes of all strings, and the offset of each string in them."""
     _, offsets, content = values.buffers()
     starts = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     return np.frombuffer(content if content is not None else b"", np.uint8), starts
 
 
 def _hash_equal_lengths(content: NDArray[np.uint8], starts: NDArray[np.int64], length: int, seeds: _Hashes) -> _Hashes:
-    """Hash many strings of one length, one step of XXH64 at a time for all of them."""
+    """Hash many strings of equal length. Each XXH64 step is vectorised over all of them."""
     at, scratch = starts.copy(), np.empty(len(starts), np.uint64)
     integers = np.ndarray((max(len(content) - 7, 0),), "<u8", content, strides=(1,))  # eight bytes at each position
     if length >= 32:

@@ -1,8 +1,8 @@
-"""Rules for the deletion of idle branches. Pure.
+"""Rules for the deletion of idle branches, as pure functions.
 
-A branch is idle if its head commit is old, and if the runs of the collector have seen this head for
-as long. The second condition protects a new branch at an old commit, and a branch that a writer has
-moved or created again. A branch without evidence is kept.
+A branch is idle if its head commit is old and all collector runs have seen this head for as long.
+The second condition protects a new branch at an old commit, and a branch that a writer has moved or
+recreated. A branch that no earlier run has seen is kept.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 
 from gc_assets.core.units import format_duration
 
-# Never deleted as idle, even if the server has another default branch.
+# These branches are never deleted as idle, even if the server has another default branch.
 MAIN: Final = "main"
-# The uuid of the table, None in a lake without tables, and the name of the branch.
+# The uuid of the table (None in a lake without tables) and the name of the branch.
 BranchKey = tuple[str | None, str]
 
 
@@ -28,7 +28,7 @@ class IdleRule:
     Attributes:
         path: Path of the rule in the configuration.
         match: Regular expression for the full name.
-        after: Shortest time without activity.
+        after: Minimum time without activity.
     """
 
     path: str
@@ -41,8 +41,8 @@ class Branch:
     """Branch with the evidence of its activity.
 
     Attributes:
-        head_at: Commit time of the head, None if it is unknown.
-        unchanged_since: Time of the earliest run since which each run saw this head, None if no
+        head_at: Commit time of the head, or None if it is unknown.
+        unchanged_since: Time of the earliest run since which every run saw this head, or None if no
             earlier run saw it.
         protected: Why the branch must not be deleted, or None.
     """
@@ -57,8 +57,8 @@ class Branch:
 class Sighting:
     """Heads of branches as seen by one run.
 
-    `tables` are the tables with any ref. A run that could not read a table has none of its refs, and
-    is no evidence for or against its branches.
+    `tables` contains the tables that have at least one ref. If a run could not read a table, it has
+    no refs of this table and is no evidence for or against its branches.
     """
 
     at: datetime
@@ -72,7 +72,7 @@ def find_rule(rules: Sequence[IdleRule], name: str) -> IdleRule | None:
 
 
 def explain_idle(branch: Branch, rules: Sequence[IdleRule], as_of: datetime) -> str | None:
-    """Return why a branch is to be deleted, or None if it is kept.
+    """Return the reason for deleting a branch, or None if it is kept.
 
     Args:
         rules: The rules in order of priority.
@@ -88,12 +88,12 @@ def explain_idle(branch: Branch, rules: Sequence[IdleRule], as_of: datetime) -> 
 
 
 def find_unchanged_since(heads: Mapping[BranchKey, str], sightings: Iterable[Sighting], until: datetime) -> dict[BranchKey, datetime]:
-    """Return for each branch the earliest time since which all runs saw its current head.
+    """Return for each branch the earliest time since which all runs have seen its current head.
 
     Args:
         heads: Current head of each branch.
         sightings: Earlier runs, newest first. The iteration stops at the first run before `until`.
-        until: Evidence before this time is not needed.
+        until: Runs before this time are not needed.
     """
     found: dict[BranchKey, datetime] = {}
     pending = dict(heads)
@@ -111,9 +111,9 @@ def find_unchanged_since(heads: Mapping[BranchKey, str], sightings: Iterable[Sig
 
 
 def describe_unused_rules(rules: Sequence[IdleRule], names: Iterable[str]) -> Iterator[str]:
-    """Describe the rules that are the first match of no branch.
+    """Describe the rules that are not the first matching rule of any branch.
 
-    A lake without branches has no unused rule.
+    Nothing is reported for a lake without branches.
     """
     distinct = set(names)
     used = {rule.path for name in distinct if (rule := find_rule(rules, name)) is not None}

@@ -1,7 +1,7 @@
-"""Arithmetic with times and ages that stays within the calendar.
+"""Arithmetic with times and ages that cannot leave the range of the calendar.
 
-Servers and files can name any number of days or seconds, and Python raises `OverflowError` for a
-time before the year 1 or after the year 9999. All functions return the nearest possible value.
+Servers and files can contain any number of days or seconds, and Python raises `OverflowError` for
+times outside the years 1 to 9999. All functions return the nearest possible value instead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def from_timestamp(count: float) -> datetime:
 
 
 def to_utc(moment: datetime) -> datetime:
-    """Return the time in UTC. A time without a zone is in UTC."""
+    """Convert a time to UTC. A time without a zone is interpreted as UTC."""
     if moment.tzinfo is None:
         return moment.replace(tzinfo=UTC)
     try:
@@ -51,5 +51,5 @@ def to_utc(moment: datetime) -> datetime:
 
 
 def format_time(moment: datetime) -> str:
-    """Return a time for messages: `2026-11-26 06:48Z`."""
+    """Format a time for messages, e.g. `2026-11-26 06:48Z`."""
     return f"{to_utc(moment):%Y-%m-%d %H:%M}Z"

@@ -28,16 +28,16 @@ Event = Literal[
     "target_failed",
 ]
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
-# Event names up to 0.3.
+# Event names used up to release 0.3.
 RENAMED_EVENTS: Final[dict[str, Event]] = {"table_sick": "table_unreadable", "night_missed": "run_missed"}
 
 NOTIFIED_BY: Final = "the Dagster sensor `notifications` sends the messages, and commands send none"
-# Time before a plan deadline.
+# Time before a plan deadline at which the event begins.
 ENDS_SOON: Final = timedelta(hours=6)
 # A run is missed if it is this late.
 RUN_INTERVAL: Final = timedelta(days=1)
 MAX_RUN_DELAY: Final = timedelta(hours=6)
-# An apply is an event for this long, so that a sensor that was off reports it later.
+# An apply remains an event for this long, so that a sensor that was off still reports it.
 APPLIED_WITHIN: Final = timedelta(days=3)
 # Additional events are only counted, because a failed catalog can cause a thousand.
 MAX_LISTED: Final = 20
@@ -73,8 +73,8 @@ class AppliedPlan:
 
     Attributes:
         header: The plan, with the amounts that were done.
-        finished_at: Time of the end.
-        not_done: Message about what was left undone, or "".
+        finished_at: Time at which the execution ended.
+        not_done: Message about actions that were not executed, or "".
         reversibility: Messages about effects that can be undone.
     """
 
@@ -93,7 +93,7 @@ class StorageSummary:
     Attributes:
         approved: Plans waiting to be applied.
         applied: Plans whose execution ended within `APPLIED_WITHIN`.
-        failed: Failed executions not continued by a later one.
+        failed: Failed executions that no later one continued.
     """
 
     storage: str
@@ -109,7 +109,7 @@ class Notification:
 
     Attributes:
         id: Stable while the event lasts.
-        title: One line.
+        title: Title in one line.
         text: Remaining lines. Unprintable characters are replaced by blanks in both.
         lake: The lake, or None if the event concerns a whole storage.
     """
@@ -203,8 +203,9 @@ def _plan_notifications(last: LastRun, now: datetime) -> Iterator[Notification]:
 
 
 def _applied_notification(applied: AppliedPlan) -> Notification:
-    """Return the event of an apply. A plan that was approved and applied since the last delivery has
-    no other event.
+    """Return the event of an apply.
+
+    A plan that was approved and applied since the last delivery has no other event.
     """
     header = applied.header
     plan, amounts = f"{header.storage}: plan {_short(header)} of {header.run_date}", _amounts(header) or "nothing was changed"

@@ -16,7 +16,7 @@ class Objects(Protocol):
 
     def read(self, address: str) -> bytes: ...
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        """Return the object's bytes, and its identity as shown in store listings."""
+        """Return the object's bytes and its identity as shown in store listings."""
         ...
 
     def cached_identity(self, address: str) -> str | None:
@@ -57,8 +57,8 @@ class EditableObjects(Objects, Protocol):
         """Create an object.
 
         Args:
-            new_directories: Maximum number of missing directories that are created for it. With
-                more, an unmounted disk would get a directory tree.
+            new_directories: Maximum number of missing directories to create. A larger number would
+                create a directory tree under the mount point of an unmounted disk.
 
         Raises:
             FileExistsError: If the object already exists, even with the same bytes.

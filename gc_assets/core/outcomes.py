@@ -8,17 +8,17 @@ from typing import Final
 from gc_assets.core.phases import ABORT, ABSENT, DONE, EXPIRE
 from gc_assets.core.units import count_of
 
-# Outcomes after which the planned state exists. All others leave something undone.
+# Outcomes after which the planned state exists. With all others, the action remains to be done.
 FULFILLED: Final = frozenset({DONE, ABSENT})
 
 
 def select_not_done(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of outcomes that left something undone, given counts by `phase/outcome`."""
+    """Select the counts of incomplete outcomes, given counts by `phase/outcome`."""
     return {name: count for name, count in counts.items() if count and name.rpartition("/")[2] not in FULFILLED}
 
 
 def describe_not_done(not_done: Mapping[str, int]) -> str:
-    """Return a list such as `50 files of phase quarantine (denied)`.
+    """Describe incomplete outcomes as a list such as `50 files of phase quarantine (denied)`.
 
     Args:
         not_done: The result of `select_not_done`.

@@ -18,7 +18,7 @@ EXPIRE: Final = "expire"
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 # `changed`: the object or history differs from the expected one, so nothing was done. `denied`: a
-# retry cannot help. `failed`: a retry may help.
+# retry cannot succeed. `failed`: a retry may succeed.
 Verdict = Literal["done", "absent", "changed", "denied", "failed"]
 DONE: Final = "done"
 ABSENT: Final = "absent"
@@ -30,5 +30,5 @@ VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 # Outcome of an expiry action that was undone.
 UNDONE: Final = "undone"
 
-# Beginning of the id of a restore by a command. It is recorded in place of a plan id.
+# Prefix of the id of a restore that was started by a command. It is recorded instead of a plan id.
 RESTORE_PREFIX: Final = "restore-"

@@ -11,7 +11,7 @@ _MIN_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressRate:
-    """Task progress: `done` of `total` units, `seconds` after the first `first` units.
+    """Task progress: `done` of `total` units, measured `seconds` after the first `first` units.
 
     `total` is None if it is unknown.
     """
@@ -24,12 +24,12 @@ class ProgressRate:
 
     @property
     def share(self) -> float | None:
-        """Completed share of the task, between 0 and 1."""
+        """Completed fraction of the task, between 0 and 1."""
         return min(self.done / self.total, 1.0) if self.total else None
 
     @property
     def rate(self) -> float | None:
-        """Units per second, or None if not known yet."""
+        """Units per second, or None if the rate is not known yet."""
         known = self.seconds >= _MIN_SECONDS and self.done > self.first
         return (self.done - self.first) / self.seconds if known else None
 

@@ -15,8 +15,8 @@ def reachable_nodes(nodes: int, child: Ints, parent: Ints, starts: Ints) -> NDAr
     """Return a mask of the starts and all their ancestors."""
     chains = Chains.of(nodes, child, parent, starts=starts)
     first, parents = successor_lists(len(chains), chains.child, chains.parent)
-    # Each start is the newest node of its chain, also on a cycle. So a chain is reached as a whole,
-    # and chain -1, which has no edges, never is.
+    # Each start is the newest node of its chain, even on a cycle. Therefore a chain is always
+    # reached as a whole, and chain -1, which has no edges, is never reached.
     reached = np.zeros(len(chains) + 1, np.bool_)
     reached[chains.chain[starts]] = True
     pending = np.flatnonzero(reached).tolist()
@@ -31,10 +31,10 @@ def reachable_nodes(nodes: int, child: Ints, parent: Ints, starts: Ints) -> NDAr
 
 
 def strong_components(nodes: int, child: Ints, parent: Ints) -> Ints:
-    """Return the component of each node, as the smallest node in it.
+    """Return the component of each node, identified by the smallest node in it.
 
-    The algorithm is that of Tarjan with an explicit stack. It visits each node with an edge in
-    Python, so pass only edges that may be on a cycle.
+    This is Tarjan's algorithm with an explicit stack. It visits each node that has an edge in
+    Python, so callers should pass only edges that may be on a cycle.
     """
     first, parents = successor_lists(nodes, child, parent)
     following = first.copy()

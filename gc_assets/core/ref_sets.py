@@ -59,7 +59,10 @@ def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int
 
 
 def _union(one: tuple[int, int | None], two: tuple[int, int | None]) -> tuple[int, int | None]:
-    """Join two sets. If one contains the other, keep its number; new sets have no number yet."""
+    """Return the union of two sets, with the number of the larger one if it contains the other.
+
+    A new set has no number yet.
+    """
     if one[1] == two[1] and one[1] is not None:
         return one
     mask = one[0] | two[0]

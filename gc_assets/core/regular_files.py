@@ -1,6 +1,6 @@
-"""Read local files that other processes can replace, without waiting for a writer of a FIFO.
+"""Read local files that other processes can replace, without blocking on a FIFO.
 
-Opening a FIFO waits until another process writes to it, and a device may never end.
+Opening a FIFO blocks until another process writes to it, and reading a device may never end.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, Final
 
-# Opening a FIFO waits for its other end, and opening a terminal may make it the controlling one.
+# Opening a FIFO blocks until its other end is opened, and opening a terminal may make it the
+# controlling terminal.
 NEVER_WAIT: Final = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-# Larger than any lease, rule file or other small file.
+# This is larger than any lease, rule file or other small file.
 MAX_SMALL_FILE_BYTES: Final = 2**24
 
 _TYPES: Final = {
@@ -29,7 +30,7 @@ def open_regular(path: str | Path) -> BinaryIO:
     """Open a file for reading.
 
     Raises:
-        OSError: If it does not exist, cannot be read or is no regular file.
+        OSError: If it does not exist, cannot be read or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | NEVER_WAIT)
     try:
@@ -48,13 +49,13 @@ def require_regular(status: os.stat_result, name: str) -> None:
 
 
 def read_regular(path: str | Path) -> bytes:
-    """Read a file. Raises `OSError` as `open_regular`."""
+    """Read a file. Raises `OSError` like `open_regular`."""
     with open_regular(path) as source:
         return source.read()
 
 
 def read_small(path: str | Path) -> bytes:
-    """Read a small file. Raises `OSError` as `open_regular`, and if the file is too large."""
+    """Read a small file. Raises `OSError` like `open_regular`, or if the file is too large."""
     with open_regular(path) as source:
         content = source.read(MAX_SMALL_FILE_BYTES + 1)
     if len(content) > MAX_SMALL_FILE_BYTES:

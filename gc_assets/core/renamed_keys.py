@@ -13,7 +13,7 @@ from gc_assets.core.deferred_models import DEFER_BUILD
 class RenamedKeys(BaseModel):
     """Base class for models with renamed keys.
 
-    `RENAMED` maps old keys to current ones. Both are read, but only current keys are written.
+    `RENAMED` maps old keys to current ones. Both are accepted, but only current keys are written.
     """
 
     model_config = ConfigDict(defer_build=DEFER_BUILD)

@@ -21,7 +21,7 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Number of requests by kind, with their price in USD, or None if no request has a price."""
+    """Number of requests by kind, and their price in USD (None if no request has a price)."""
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     usd: float | None = None
@@ -72,7 +72,7 @@ def record_requests(sent: Requests) -> None:
 
 @contextmanager
 def count_requests() -> Generator[Tally]:
-    """Open a tally within the context."""
+    """Open a tally that counts the requests made within the context."""
     tally = Tally()
     with _LOCK:
         _OPEN.append(tally)

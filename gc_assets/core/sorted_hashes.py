@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-# Slots of the table of `HashSet`: at most 16 MB, and 16 for each hash if they are few.
+# Slots in the table of a `HashSet`: 16 for each hash, but at most 16 MB in total.
 _MAX_SLOT_BITS: Final = 24
 
 
 def is_in_sorted(hashes: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which hashes are in a sorted array."""
+    """Return a mask of the hashes that occur in a sorted array."""
     if not len(wanted):
         return np.zeros(len(hashes), bool)
     return wanted[np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)] == hashes
@@ -27,14 +27,14 @@ def sort_distinct(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class HashSet:
-    """Distinct hashes, to find them among many others.
+    """Set of distinct hashes, for finding them among many other hashes.
 
-    A table of their lowest bits excludes most other hashes, which takes a tenth of the time of a
-    binary search.
+    A table of the lowest bits excludes most other hashes, in a tenth of the time of a binary
+    search.
     """
 
     def __init__(self, hashes: NDArray[np.int64]) -> None:
-        """Index hashes, which may occur repeatedly."""
+        """Index the hashes. Duplicates are allowed."""
         self.hashes = sort_distinct(hashes)
         bits = min(_MAX_SLOT_BITS, (16 * len(self.hashes)).bit_length())
         self._mask = np.int64((1 << bits) - 1)

@@ -77,18 +77,18 @@ def format_bytes(count: int) -> str:
     value = float(count)
     for unit in ("kB", "MB", "GB", "TB"):
         value /= 1000
-        if abs(value) < 999.5:  # 1000 after rounding belongs to the next unit
+        if abs(value) < 999.5:  # A value that rounds to 1000 belongs to the next unit.
             return f"{value:.3g} {unit}"
     value /= 1000
     return f"{value:.3g} PB" if abs(value) < 999.5 else f"{value:,.0f} PB"
 
 
 def count_of(count: int, noun: str, verb: str = "") -> str:
-    """Return a number with its noun, in the plural unless it is 1: `1 file`, `3 files`.
+    """Return a number with its noun, which is plural unless the number is 1: `1 file`, `3 files`.
 
     Args:
         noun: The noun in the singular.
-        verb: A verb in the plural that follows, such as `are` or `differ`.
+        verb: A verb to append, in the plural form, such as `are` or `differ`.
     """
     if count == 1:
         agreed = _SINGULAR_VERBS.get(verb, f"{verb}s") if verb else ""
@@ -121,7 +121,7 @@ class Cutoff:
 
     @classmethod
     def of_days(cls, count: int) -> Self:
-        """Return the cut-off of an age in days. An age above `LONGEST` has no limit."""
+        """Return the cut-off for an age in days. An age above `LONGEST` means no limit."""
         age = days(count)
         return cls(forever=True) if age > LONGEST else cls(max_age=age)
 

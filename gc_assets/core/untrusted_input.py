@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     import zstandard
 
-# Larger than any real metadata object, compressed or not.
+# This is larger than any real metadata object, compressed or not.
 MAX_OBJECT_BYTES: Final = 2**30
 # Real metadata compresses at most 30:1. Small results may exceed the ratio.
 MAX_RATIO: Final = 200
@@ -62,7 +62,7 @@ def gunzip_start(raw: bytes) -> tuple[bytes, bool]:
         _require(len(found), limit)
         if not member.eof:
             return bytes(found), False
-        rest = member.unused_data.lstrip(b"\0")  # padding may follow, as gzip itself allows
+        rest = member.unused_data.lstrip(b"\0")  # Padding may follow, as gzip itself allows.
     return bytes(found), True
 
 
@@ -115,7 +115,7 @@ def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], An
 
 
 def is_text(value: str) -> bool:
-    """Return False for text with lone surrogates, which JSON and YAML can express and UTF-8 not."""
+    """Return False for text with lone surrogates, which JSON and YAML can express but UTF-8 cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -148,7 +148,7 @@ def _decompress_snappy(raw: bytes, limit: int) -> bytes:
         if byte < 0x80:
             break
     _require(size, limit)
-    import pyarrow as pa  # half of the time that a short command takes
+    import pyarrow as pa  # The import takes half of the time of a short command.
 
     found = pa.decompress(body, decompressed_size=size, codec="snappy", asbytes=True)
     if zlib.crc32(found).to_bytes(4, "big") != checksum:

@@ -1,8 +1,8 @@
-"""Canonical URLs of objects that are addressed by other schemes or hosts than `file` and `s3`.
+"""Canonical URLs of objects with a scheme or host other than those of `file` and `s3`.
 
-An S3 bucket is also reached by web addresses of its server, and by the schemes of a provider with an
-S3 interface. `storage_urls` returns these spellings of a storage. Percent-encoding and queries are
-only part of web addresses.
+An S3 bucket can also be reached by web addresses of its server, and by the native schemes of a
+provider with an S3 interface. `storage_urls` returns these spellings of a storage. Only web
+addresses have percent-encoding and queries.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _WEB: Final = ("http", "https")
 _DEFAULT_PORT: Final = re.compile(r":(80|443)?$")
 _REGION: Final = r"[a-z]{2,3}(?:-[a-z]+)+-\d+"
-# Hosts of S3 by the AWS documentation, such as `bucket.s3.dualstack.eu-west-1.amazonaws.com`. Hosts of
-# access points have other names.
+# S3 hosts according to the AWS documentation, such as
+# `bucket.s3.dualstack.eu-west-1.amazonaws.com`. Hosts of access points have different names.
 _AWS_HOST: Final = re.compile(
     rf"(?:(?P<bucket>.+?)\.)?s3(?:-(?:fips|accelerate|external-1|website|{_REGION}|(?:fips|website)-{_REGION}))?"
     rf"(?:\.(?:dualstack|{_REGION}))*\.amazonaws\.com(?:\.cn)?"
@@ -30,7 +30,8 @@ _AWS_HOST: Final = re.compile(
 _AWS_DOMAIN: Final = re.compile(r"(?:^|\.)amazonaws\.com(?:\.cn)?(?::\d+)?$")
 _GOOGLE_HOST: Final = "storage.googleapis.com"
 _GOOGLE_HOSTS: Final = (_GOOGLE_HOST, "storage.cloud.google.com")
-# Schemes of providers whose S3 interface has the same bucket names, by the end of its host.
+# Schemes of providers that use the same bucket names in their S3 interface, by the suffix of its
+# host.
 _PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
     "storage.googleapis.com": ("gs", "gcs"),
     ".p.googleapis.com": ("gs", "gcs"),
@@ -57,13 +58,13 @@ class Url:
 
     @property
     def aws_bucket(self) -> str | None:
-        """Bucket of an address of AWS S3, otherwise None."""
+        """Bucket of an AWS S3 address, or None for any other address."""
         bucket = self.authority.removesuffix(".s3.amazonaws.com")
         return bucket if self.scheme == "https" and bucket != self.authority else None
 
 
 def parse_url(address: str) -> Url | None:
-    """Return the parts of a URL in canonical form, or None for a path."""
+    """Parse a URL into its parts in canonical form. Returns None for a path."""
     match = _URL.fullmatch(address)
     if match is None:
         return None
@@ -87,7 +88,7 @@ def _parse_web_address(rest: str) -> Url:
     try:
         path = "/" + unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
-        path = f"/{path}"  # no key has such a name
+        path = f"/{path}"  # No key has such a name.
     if (azure := azure_host(host)) is not None:
         return Url("https", azure, path)
     aws = _AWS_HOST.fullmatch(host)
@@ -101,7 +102,8 @@ def _parse_web_address(rest: str) -> Url:
 
 
 def storage_address(address: str) -> str:
-    """Return the `abfss://` address of a web address of Azure, and any other address unchanged.
+    """Convert an Azure web address to its `abfss://` address. Any other address is returned
+    unchanged.
 
     lakeFS writes `https://account.blob.core.windows.net/container/prefix`.
     """
@@ -113,7 +115,7 @@ def storage_address(address: str) -> str:
 
 
 def provider_address(alias: str) -> str:
-    """Return the `abfss://` or `gs://` address of a web address of Azure or Google.
+    """Convert a web address of Azure or Google to its `abfss://` or `gs://` address.
 
     Any other alias is returned unchanged.
     """
@@ -130,12 +132,12 @@ def provider_address(alias: str) -> str:
         found = f"{GCS}://{url.authority.removesuffix(f'.{_GOOGLE_HOST}')}{url.path}"
     try:
         return str(Location.parse(found)) if found is not None else alias
-    except UsageError:  # no container or bucket has such a name
+    except UsageError:  # No container or bucket has such a name.
         return alias
 
 
 def web_host(address: str) -> str | None:
-    """Return the host of a web address as in `Url.authority`, or None for other addresses."""
+    """Return the host of a web address as in `Url.authority`, or None for any other address."""
     if address[:5].lower() not in {"http:", "https"}:
         return None
     host = _DEFAULT_PORT.sub("", address.partition("://")[2].partition("/")[0].rpartition("@")[2].lower())
@@ -143,22 +145,22 @@ def web_host(address: str) -> str | None:
 
 
 def is_aws(endpoint: str | None) -> bool:
-    """Return True for the default endpoint and for those of AWS, including VPC endpoints."""
+    """Return True for the default endpoint and for AWS endpoints, including VPC endpoints."""
     return endpoint is None or _AWS_DOMAIN.search(endpoint.lower().rstrip("/")) is not None
 
 
 def provider_schemes(endpoint: str | None) -> tuple[str, ...]:
-    """Return the schemes by which the objects of an S3 endpoint are also addressed."""
+    """Return the additional schemes in which the objects of an S3 endpoint can be addressed."""
     host = endpoint.lower().rstrip("/").partition("://")[2] if endpoint is not None else ""
     return next((schemes for end, schemes in _PROVIDERS.items() if host == end or host.endswith("." + end.lstrip("."))), ())
 
 
 def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
-    """Yield the URLs by which a server names a storage in a bucket, besides those of its scheme.
+    """Yield the URLs of a storage in a bucket other than those with its own scheme.
 
     Args:
         location: Location of the storage.
-        endpoint: Endpoint of the server, or None for that of the provider.
+        endpoint: Endpoint of the server, or None for the provider's endpoint.
     """
     parsed = Location.parse(location)
     if parsed.scheme == GCS:
@@ -181,7 +183,7 @@ def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
 
 
 def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
-    """Yield the web addresses of a location, by bucket as part of the path and of the host."""
+    """Yield the web addresses of a location, with the bucket in the path and in the host name."""
     bucket, _, prefix = root.partition("/")
     host = _GOOGLE_HOST if endpoint is None else endpoint.partition("://")[2].rstrip("/")
     yield f"https://{host}/{bucket}/{quote(prefix)}"
@@ -191,7 +193,7 @@ def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
 
 
 def _azure_urls(root: str, endpoint: str | None) -> Iterator[str]:
-    """Yield the web addresses of a location by its account, and by its own endpoint."""
+    """Yield the web addresses of a location on the host of its account and on its own endpoint."""
     authority, _, prefix = root.partition("/")
     container, _, host = authority.partition("@")
     yield f"https://{host}/{container}/{quote(prefix)}"
@@ -204,8 +206,8 @@ def urls_without_account(locations: Sequence[tuple[str, str]], account: str | No
 
     Args:
         locations: (name, location) pairs of storages in buckets.
-        account: The account of addresses without one. By default, that of the storages, if all on
-            Azure have the same.
+        account: The account of addresses without one. By default, the account of the storages on
+            Azure, if all of them have the same.
     """
     parsed = [(name, Location.parse(location).root) for name, location in locations if scheme_of(location) == AZURE]
     named = [(name, *root.partition("/")[0].split("@"), root.partition("/")[2]) for name, root in parsed]
@@ -238,7 +240,7 @@ def parse_alias(address: str) -> Location | Url:
 
 
 def overlapping_aliases(locations: Sequence[tuple[str, str]], aliases: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return pairs of a storage and an alias with nested roots, or of two aliases.
+    """Return pairs with nested roots, consisting of a storage and an alias or of two aliases.
 
     An alias may equal a root of its own storage. Symbolic links are resolved on this machine.
 

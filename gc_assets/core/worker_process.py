@@ -1,8 +1,8 @@
 """Run functions in a child process with limited time and memory.
 
-Native code that hangs cannot be interrupted inside its process, and a thread that waits for it keeps
-using its core. A child process can be killed. It is kept for further calls, and ends when it is idle
-or its parent is gone.
+Native code that hangs cannot be interrupted inside its process, and it would keep using a core. A
+child process can be killed instead. It is reused for further calls, and exits when it is idle or
+its parent has exited.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _T = TypeVar("_T")
 
 
 class WorkerDied(ChildProcessError):
-    """The child ended during a call, e.g. killed by the system.
+    """The child process ended during a call, e.g. because the system killed it.
 
     Attributes:
-        is_limit: True if it exceeded its limit of CPU time, so that the same call would end again.
+        is_limit: True if it exceeded its limit of CPU time, so that the same call would fail again.
     """
 
     is_limit: bool = False
@@ -105,12 +105,12 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         for pipe in (self._requests, self._results):
-            with suppress(OSError):  # a request that the killed child did not read
+            with suppress(OSError):  # The killed child did not read a request.
                 pipe.close()
 
 
 class _Pool:
-    """Idle workers of this process. A forked child starts with none, as pipes cannot be shared."""
+    """Idle workers of this process. A forked child has none, because pipes cannot be shared."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,7 +143,7 @@ _pool = _Pool()
 
 
 def is_started() -> bool:
-    """Return True if a call would not have to start a process."""
+    """Return True if an idle worker is available, so that a call does not have to start a process."""
     return _pool.has_idle
 
 
@@ -151,19 +151,19 @@ def run_in_worker(seconds: float, function: Callable[_P, _T], *args: _P.args, **
     """Call a function of a module in a child process.
 
     Args:
-        seconds: Limit of CPU time, in addition to the start of the child.
-        function: The function. It, its arguments and its result are pickled.
+        seconds: Limit of CPU time, not including the start of the child.
+        function: The function. The function, its arguments and its result are pickled.
 
     Raises:
         WorkerDied: If the child exceeded its CPU time or ended for another reason.
-        TimeoutError: If it did not end in a multiple of the limit. The child is killed.
+        TimeoutError: If it did not end within a multiple of the limit. The child is then killed.
         Exception: Errors of the function are raised unchanged.
     """
     request = pickle.dumps((seconds, function, args, kwargs))
     worker = _pool.take()
     try:
         succeeded, result = worker.call(WALL_FACTOR * (seconds + 1), request)
-    except BaseException:  # also an interrupt: the worker is in the middle of a call
+    except BaseException:  # An interrupt also leaves the worker in the middle of a call.
         worker.kill()
         raise
     _pool.put_back(worker)
@@ -173,11 +173,11 @@ def run_in_worker(seconds: float, function: Callable[_P, _T], *args: _P.args, **
 
 
 def _accept_first_call() -> None:
-    """Do nothing. The first call shows that the child is ready."""
+    """Do nothing. The first call only checks that the child is ready."""
 
 
 def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
-    """Queue the requests, and end this process when the parent has closed the pipe."""
+    """Queue the requests, and exit this process when the parent closes the pipe."""
     while header := sys.stdin.buffer.read(_LENGTH.size):
         requests.put(sys.stdin.buffer.read(_LENGTH.unpack(header)[0]))
     os._exit(0)
@@ -197,10 +197,10 @@ def _execute(request: bytes) -> bytes:
 
 
 def main() -> None:
-    """Execute requests from standard input until it ends, or until no request comes for a minute."""
+    """Execute requests from standard input until it ends or no request arrives for a minute."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is sent to the parent as well, which closes the pipe
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints does not mix with the results
+    os.dup2(2, 1)  # Output printed by libraries must not mix with the results.
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     is_limited = False
