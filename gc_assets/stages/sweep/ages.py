@@ -18,17 +18,17 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.summaries import LakeRefsSummary
 
-# Maps a column of keys to the UTC times in their names, null for rows without a time.
+# Maps a column of keys to the UTC times parsed from the keys. Rows without a time are null.
 NamedTimes = Callable[[pa.Array], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
 class LakeAge:
-    """Age rule of one lake.
+    """The age rule of one lake.
 
     Attributes:
-        cutoff: The cut-off of the lake, never later than that of the storage.
-        named_times: Reads creation times from the names of the lake's objects.
+        cutoff: The lake's cut-off, never later than the storage's.
+        named_times: Parses creation times from the names of the lake's objects.
     """
 
     cutoff: datetime
@@ -37,17 +37,16 @@ class LakeAge:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Picklable cut-offs of a storage and the lakes with claims in it."""
+    """The cut-offs of a storage and of the lakes with claims in it. Picklable."""
 
     cutoff: datetime
     lakes: Mapping[str, LakeAge]
 
     @classmethod
     def of(cls, context: RunContext, cutoff: datetime, refs: list[PublishedTable]) -> Ages:
-        """Build the cut-offs from the grace cut-off of the storage and the frozen refs of every
-        lake.
+        """Build the cut-offs from the storage's grace cut-off and the frozen refs of all lakes.
 
-        The minimum age of a lake counts from the time of its own freeze.
+        A lake's minimum age is counted from its own freeze.
         """
         lakes: dict[str, LakeAge] = {}
         for table in refs:
@@ -57,7 +56,7 @@ class Ages:
         return cls(cutoff, lakes)
 
     def is_old(self, claimed: pa.RecordBatch) -> pa.Array:
-        """Return a mask of the claimed files that are older than their cut-off.
+        """Return a mask that selects the claimed files older than their cut-off.
 
         The age is based on the later of the modification time and the time in the file name.
 

@@ -1,7 +1,7 @@
-"""Find the candidates that cached entries or commits name, by the hashes of their keys.
+"""Find the candidates referenced by cached entries or commits, by the hashes of their keys.
 
-One pass over the hashes of a lake finds for each candidate the strongest witness, and if a live key
-may equal a candidate.
+One pass over a lake's hashes finds the strongest witness of each candidate, and checks whether any
+live key may equal a candidate.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from gc_assets.state.files import Files
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import CANDIDATES, LIFECYCLE_SIDE
 
-# Rows without a hash count the live keys that may equal a candidate.
+# A row without a hash contains the number of live keys that may equal a candidate.
 _MATCHES: Final = pa.schema([("key_hash", pa.int64()), ("strongest", pa.int64()), ("hits", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedCandidates:
-    """Candidates that a lake names and does not need, as parallel arrays.
+    """Candidates that a lake references but does not need, as parallel arrays.
 
     Attributes:
-        key_hash: Sorted hashes of their keys.
-        route: The side table of each one.
-        kind: The kind of each one, as a position in `FILE_KINDS`.
-        witness: The strongest witness of each one, as a position in `witnesses`.
-        witnesses: Columns commit_id, container and table_uuid.
+        key_hash: Sorted hashes of the candidates' keys.
+        route: The side table of each candidate.
+        kind: The kind of each candidate, as a position in `FILE_KINDS`.
+        witness: The strongest witness of each candidate, as a position in `witnesses`.
+        witnesses: The witnesses, with the columns commit_id, container and table_uuid.
     """
 
     lake: str
@@ -55,12 +55,14 @@ class ReleasedCandidates:
 
     @classmethod
     def of(cls, lake: str, hashes: LiveHashes, select: SelectLive, found: pa.Table) -> Self:
-        """Select the candidates that are not live.
+        """Select the matched candidates that are not live.
 
         Args:
-            hashes: Its live set.
+            lake: Name of the lake.
+            hashes: The lake's live set.
             select: Selects the live files of the storage.
-            found: Columns key_hash and strongest. A hash may occur repeatedly.
+            found: The matches, with the columns key_hash and strongest. A hash may occur more than
+                once.
         """
         key_hash, index = np.unique(found.column("key_hash").to_numpy(), return_inverse=True)
         strongest = np.full(len(key_hash), np.iinfo(np.int64).max)
@@ -75,7 +77,9 @@ class ReleasedCandidates:
         return cls(lake, key_hash, np.array(routes, object)[witness], kind, witness, columns)
 
     def find(self, hashes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the positions of hashes that are among the candidates, and of these candidates."""
+        """Return the positions of the hashes that belong to candidates, and the candidates'
+        positions.
+        """
         if not len(self.key_hash):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         at = np.minimum(np.searchsorted(self.key_hash, hashes), len(self.key_hash) - 1)
@@ -83,7 +87,7 @@ class ReleasedCandidates:
         return rows, at[rows]
 
     def without(self, hashes: NDArray[np.int64]) -> Self:
-        """Leave out the candidates with these hashes."""
+        """Return a copy without the candidates that have these hashes."""
         is_kept = ~np.isin(self.key_hash, hashes)
         arrays = (self.key_hash[is_kept], self.route[is_kept], self.kind[is_kept], self.witness[is_kept])
         return type(self)(self.lake, *arrays, self.witnesses)
@@ -91,13 +95,13 @@ class ReleasedCandidates:
 
 @dataclass(frozen=True, slots=True)
 class CandidateMatches:
-    """Some candidates of a storage, matched with the hashes of all lakes.
+    """A group of a storage's candidates, matched against the hashes of all lakes.
 
     Attributes:
-        may_be_live: True if a live key may equal a candidate, exactly or up to spelling.
-        released: Candidates that each lake names and does not need.
-        lifecycle_commits: Hashes of candidates that lifecycle rules release, and the number of
-            retained commits that name each one. Sorted.
+        may_be_live: True if a live key may equal a candidate, exactly or except for its spelling.
+        released: The candidates that each lake references but does not need.
+        lifecycle_commits: Sorted hashes of the candidates released by lifecycle rules, and the
+            number of retained commits that reference each one.
     """
 
     may_be_live: bool
@@ -106,7 +110,7 @@ class CandidateMatches:
 
     @classmethod
     def find(cls, keys: LiveKeys, files: Files, candidates: Sequence[str]) -> Self:
-        """Match the candidates in these parts (columns `CANDIDATES`) with all lakes."""
+        """Match the candidates in these parts (columns `CANDIDATES`) against all lakes."""
         paths, hits, released = tuple(candidates), 0, list[ReleasedCandidates]()
         for item, hashes in zip(keys.sets, keys.lakes, strict=True):
             select = hashes.live_keys(keys.storage)
@@ -117,10 +121,10 @@ class CandidateMatches:
 
 
 def _match(hashes: LiveHashes, task: _MatchCandidates) -> pa.Table:
-    """Match all entries of a lake with candidates (columns `_MATCHES`)."""
+    """Match all entries of a lake against the candidates (columns `_MATCHES`)."""
     if hashes.runs_in_process:
         return hashes.run(task, _MATCHES)
-    # Every group of parts may name every candidate.
+    # Each group of parts may reference all candidates, so the results are merged by hash.
     found = hashes.map_frame(task, spark_schema(_MATCHES)).groupBy("key_hash")
     return collect_arrow(found.agg(F.min("strongest").alias("strongest"), F.sum("hits").alias("hits")), _MATCHES)
 
@@ -143,7 +147,7 @@ def _count_lifecycle_commits(keys: LiveKeys, files: Files, paths: tuple[str, ...
 
 @dataclass(frozen=True)
 class _MatchCandidates:
-    """Task that matches entries (columns `MATCHED`) with candidates."""
+    """Task that matches entries (columns `MATCHED`) against the candidates."""
 
     select: SelectLive
     files: Files
@@ -166,6 +170,8 @@ class _MatchCandidates:
 
 @lru_cache(maxsize=1)
 def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> tuple[HashSet, HashSet]:
-    """Return the hashes of the keys in these parts, and those of their spelling-insensitive forms."""
+    """Return the hashes of the keys in these parts, and the hashes of their spelling-insensitive
+    forms.
+    """
     keys = read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")
     return HashSet(xxhash64(keys)), HashSet(xxhash64(loose_form(keys)))

@@ -1,7 +1,9 @@
-"""Find the dropped tables of a storage, and the files that belong to them (`core/dropped_tables.py`).
+"""Find the dropped tables of a storage, and the files that belong to them
+(`core/dropped_tables.py`).
 
-A sweep decides which dropped tables are due, and publishes the result next to `orphan_files`. Plans
-and applies read it, and check again what may have changed since.
+A sweep decides which dropped tables are due, so that their files may be deleted, and publishes the
+result next to `orphan_files`. Plans and applies read it, and check again everything that may have
+changed since.
 """
 
 from __future__ import annotations
@@ -64,9 +66,9 @@ from gc_assets.state.side_tables import CANDIDATES, DEFERRED_SIDE, DROPPED_FILES
 from gc_assets.state.summaries import DroppedTableSummary, GoneNamespaceSummary, LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary
 from gc_assets.stores.protocol import Store
 
-# Reason of the files in `orphan_files`.
+# Value of the column `reason` in `orphan_files`.
 DROPPED: Final = "dropped"
-# States of a file of a dropped table.
+# States of a dropped table's file.
 DUE, WAITS = "due", "waits"
 _LISTED: Final = pa.schema([STORAGE_INVENTORY.schema.field(name) for name in ("key", "size_bytes", "last_modified")])
 _NOTHING: Final = DroppedPrefixes(())
@@ -74,11 +76,12 @@ _NOTHING: Final = DroppedPrefixes(())
 
 @dataclass(frozen=True)
 class DroppedTables:
-    """The tables that a storage remembers, and the dropped ones among them.
+    """The tables remembered by a storage's sweeps, and the dropped tables among them.
 
     Attributes:
-        remembered: All tables to remember after this run.
-        prefixes: The dropped tables and their prefixes.
+        remembered: All tables that the next run must know.
+        prefixes: The dropped tables, indexed by the prefixes that they claimed.
+        lakes: The tables that each lake lists now.
     """
 
     remembered: tuple[RememberedTable, ...] = ()
@@ -94,7 +97,7 @@ class DroppedTables:
         return build_claims(self.prefixes)
 
     def build_known(self) -> dict[str, KnownTable]:
-        """Return the dropped tables as tables whose metadata is known."""
+        """Return the dropped tables as known tables, by table uuid."""
         return {item.table.table_uuid: KnownTable(item.table.newest_ms, in_use=False, dropped=True) for item in self.tables}
 
     def summary(self) -> dict[str, Any]:
@@ -120,7 +123,7 @@ class DroppedTables:
         }
 
     def metadata_directories(self, context: RunContext, storage_name: str) -> set[tuple[str, str]]:
-        """Return the lakes and directories of the newest known metadata of the dropped tables."""
+        """Return the directories of the dropped tables' newest known metadata, each with its lake."""
         resolver, found = context.resolver(), set[tuple[str, str]]()
         for table in (item.table for item in self.tables):
             resolved = resolver.locate_one(table.metadata_location) if table.metadata_location is not None else None
@@ -129,7 +132,7 @@ class DroppedTables:
         return found
 
     def explain_foreign(self, found: Sequence[tuple[str, str]], limit: int) -> dict[str, str]:
-        """Return why dropped tables wait because of foreign metadata (key, reason), by prefix."""
+        """Return the reasons why foreign metadata (key, reason) delays dropped tables, by prefix."""
         split, reasons = SuspectSplit(self.prefixes), dict[str, str]()
         for key, reason in sorted(found):
             if (prefix := split.find_prefix(key)) is not None:
@@ -139,7 +142,7 @@ class DroppedTables:
         return {claim.prefix: f"at least {limit:,} metadata files are not those of dropped tables" for claim in self.claims}
 
     def hold(self, reasons: Mapping[str, str]) -> DroppedTables:
-        """Return the same with tables that wait for these reasons, by prefix."""
+        """Return a copy in which the due tables under these prefixes wait for the given reasons."""
         tables = tuple(
             replace(item, waits_for=why)
             if item.is_due and (why := next((reasons[at] for at in item.table.prefixes if at in reasons), None)) is not None
@@ -149,7 +152,7 @@ class DroppedTables:
         return replace(self, prefixes=DroppedPrefixes(tables, self.prefixes.present, self.prefixes.of_lakes))
 
     def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
-        """Write the memory of the run as a side table."""
+        """Write the remembered tables to a side table of the run."""
         states = {(item.table.lake, item.table.table_uuid): item for item in self.tables}
         rows = [
             {**memory_row(table), **_state_row(states.get((table.lake, table.table_uuid)))}
@@ -181,7 +184,7 @@ NO_DROPPED_TABLES: Final = DroppedTables()
 
 
 def add_dropped(known: Mapping[str, KnownTable], dropped: DroppedTables) -> dict[str, KnownTable]:
-    """Return the known tables with the dropped ones. Entries with newer commits have priority."""
+    """Add the dropped tables to the known tables. The entry with the newer commit has priority."""
     found = dict(known)
     for uuid, item in dropped.build_known().items():
         if uuid not in found or found[uuid].newest < item.newest:
@@ -217,7 +220,7 @@ def find_dropped_tables(
     live: Sequence[PublishedTable],
     listing: Listing,
 ) -> DroppedTables:
-    """Return the tables to remember after this run, and the state of the dropped ones."""
+    """Return the tables to remember after this run, and the states of the dropped tables."""
     claims, _ = effective_claims(context, storage_name, [*refs, *live])
     remembered, lakes = update_memory(context, storage_name, claims, refs)
     gone = [item for item in remembered if item.gone_since is not None]
@@ -245,13 +248,13 @@ def find_dropped_tables(
 
 
 def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> DroppedPrefixes:
-    """Return the dropped tables of the sweep of this run date, with their current state.
+    """Return the dropped tables found by the sweep of this run date, with their current states.
 
-    A table that a lake lists now is left out. The waiting time and the unreadable tables are those
-    of now, for an apply.
+    Tables that a lake lists now are left out. The waiting times and unreadable tables are evaluated
+    now, because an apply may run long after the sweep.
 
     Args:
-        context: The run context, also of a verification mark.
+        context: The context of the run, or of a verification mark.
         tables: `lake_refs` and `live_files` of all lakes.
     """
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
@@ -272,16 +275,16 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
 
 
 def _without_withdrawn(context: RunContext, storage_name: str, stored: list[DroppedTable]) -> list[DroppedTable]:
-    """Remove the acceptances that users have withdrawn since."""
+    """Remove the acceptances that users have withdrawn since the sweep."""
     accepted = _accepted_times(context, storage_name, [item.table for item in stored])
     return [item if index in accepted else replace(item, accepted_at=None) for index, item in enumerate(stored)]
 
 
 def _hold_used(context: RunContext, storage_name: str, decided: list[DroppedTable]) -> list[DroppedTable]:
-    """Let tables wait that newer sweeps, or those of other storages, found in use.
+    """Let tables wait if newer sweeps, or sweeps of other storages, found them in use.
 
-    A plan may be older than they are, and a table may have metadata in one storage and data in
-    another.
+    This is needed because a plan may be older than these sweeps, and a table may have its metadata
+    in one storage and its data in another.
     """
     if not any(item.is_due for item in decided):
         return decided
@@ -300,9 +303,9 @@ def _hold_used(context: RunContext, storage_name: str, decided: list[DroppedTabl
 def _find_unconfirmed(
     context: RunContext, storage_name: str, item: DroppedTable, by_storage: Mapping[str, Sequence[DroppedTable]]
 ) -> str | None:
-    """Return why the storage with the metadata of a dropped table does not release its files there.
+    """Return why a dropped table's files must wait for the storage that contains its metadata.
 
-    Only that storage shows whether another catalog has written metadata of the table.
+    Only the sweep of that storage can find metadata of the table written by another catalog.
     """
     location = item.table.metadata_location
     resolved = None if location is None else context.resolver().locate_one(location)
@@ -322,7 +325,7 @@ def _find_unconfirmed(
 
 
 def find_stored(context: RunContext, storage_name: str) -> DroppedPrefixes:
-    """Return the dropped tables with the states of the sweep of the run date."""
+    """Return the dropped tables with the states found by the sweep of this run date."""
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
         return _NOTHING
@@ -339,7 +342,7 @@ def _stored_table(table: RememberedTable, row: Mapping[str, Any]) -> DroppedTabl
 
 
 def claims_with_dropped(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> Claims:
-    """Return the claims on a storage, and those of dropped tables whose files are collected."""
+    """Return the claims on a storage, including those of dropped tables whose files are collected."""
     return claims_of(context, storage_name, tables, build_claims(load_dropped_tables(context, storage_name, tables)))
 
 
@@ -360,9 +363,9 @@ def _present_prefixes(context: RunContext, storage_name: str, claims: Sequence[C
 def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[RememberedTable]) -> dict[int, datetime]:
     """Return when users accepted dropped tables as dead, by index.
 
-    Every claim of a table needs a record, of itself or of a directory that contains it. The oldest
-    of these records counts. A record counts if it was made after a run missed the table. Before, it
-    is about metadata that another catalog wrote.
+    Each claimed prefix needs an acceptance of the prefix or of a directory that contains it. The
+    table's time is that of the oldest acceptance needed. An acceptance made before a run missed the
+    table does not count, because it refers to metadata written by another catalog.
     """
     found: dict[int, datetime] = {}
     records = dead_tables(context, storage_name)
@@ -380,9 +383,9 @@ def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[Remem
 
 
 def _is_about_dropped(context: RunContext, storage_name: str, table: RememberedTable, accepted_at: datetime) -> bool:
-    """Return True if a user who accepted a table at this time knew that it was dropped.
+    """Return True if a table accepted at this time was already known to be dropped.
 
-    The first run that missed the table may have been refused. Then `gone_since` is later.
+    If the first run that missed the table was refused, `gone_since` is later than that run.
     """
     if table.gone_since is None or accepted_at < table.last_seen:
         return False
@@ -395,15 +398,15 @@ def _is_about_dropped(context: RunContext, storage_name: str, table: RememberedT
 
 
 def _list_unreadable(context: RunContext, live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
-    """Return the unreadable tables, with the records of users who set them aside."""
+    """Return the unreadable tables, including whether a user has set them aside."""
     return with_set_aside(context, tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable))
 
 
 def _may_use_files(unreadable: Unreadable, item: DroppedTable) -> bool:
-    """Check if an unreadable table may use the files of a dropped one.
+    """Check whether an unreadable table may use the files of a dropped table.
 
-    It may have started to use any file, unless a user set it aside. If its uuid is unknown, it may be
-    the dropped table under another name.
+    It may have started to use any file, unless a user set it aside. If its uuid is unknown, it may
+    be the dropped table under another name.
     """
     is_unknown = unreadable.table_uuid is None and unreadable.lake == item.table.lake
     return unreadable.blocks_purges or (is_unknown and item.accepted_at is None)
@@ -425,14 +428,16 @@ def _add_state(
 
 
 def _find_unresolved(context: RunContext, item: DroppedTable) -> str | None:
-    """Return why the location of a dropped table is unknown now, unless a user accepted it."""
+    """Return why a dropped table's location cannot be resolved now, unless a user accepted the
+    table.
+    """
     location = item.table.metadata_location
     problem = None if location is None or item.accepted_at is not None else context.resolver().find_problem(location)
     return None if problem is None else f"its metadata {location} cannot be found: {problem}"
 
 
 def _find_doubt(item: DroppedTable, lake: LakeConfig) -> str | None:
-    """Return why the files of a repository that no run read are not collected, or None."""
+    """Return why the files of a repository that was never read are not collected, or None."""
     if item.table.metadata_location not in lake.own_locations():
         return f"`location` of lake {lake.label} is not {item.table.metadata_location} any more"
     if item.accepted_at is None:
@@ -442,10 +447,11 @@ def _find_doubt(item: DroppedTable, lake: LakeConfig) -> str | None:
 
 
 def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
-    """Ask the catalogs for each table by its name, and whether they can restore it.
+    """Ask the catalogs for each table by name, and whether they can restore it.
 
-    A list of tables may lack those that a user may not see. If it lacks one, others may be missing
-    too and need any file, so all tables wait. A table that can be restored needs only its own.
+    A table list may omit tables that the collector's user cannot see. If it omits one table, others
+    may be missing too, and they may need any file, so all tables wait. A table that can be restored
+    needs its own files only.
     """
     reasons: dict[str, str] = {}
     due = [item for item in decided if item.is_due]
@@ -477,9 +483,9 @@ def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[L
 
 
 def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: Sequence[LakeTables]) -> dict[str, str]:
-    """Return why tables can be restored in a catalog, by uuid.
+    """Return the reasons why a catalog can still restore tables, by uuid.
 
-    If a catalog does not answer, its tables wait, except those that a user accepted.
+    If a catalog does not answer, its tables wait, unless a user accepted them.
     """
     found: dict[str, str] = {}
     for lake in lakes:
@@ -496,7 +502,7 @@ def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: S
 
 
 def _confirm_repositories(context: RunContext, decided: list[DroppedTable], claims: Sequence[Claim]) -> list[DroppedTable]:
-    """Ask the servers for each repository by its name. One that may exist or be needed waits."""
+    """Ask the servers for each repository by name. A repository that may exist or be needed waits."""
     return [replace(item, waits_for=_find_repository(context, item.table, claims)) if item.is_due else item for item in decided]
 
 
@@ -515,7 +521,7 @@ def _find_repository(context: RunContext, table: RememberedTable, claims: Sequen
 
 
 def _find_overlap(table: RememberedTable, claims: Sequence[Claim]) -> Claim | None:
-    """Return a claim of another lake that overlaps with the former claims of a repository."""
+    """Return a claim of another lake that overlaps a repository's former claims."""
     pairs = ((claim, prefix) for claim in claims for prefix in table.prefixes if claim.owner.lake != table.lake)
     return next((claim for claim, prefix in pairs if claim.prefix.startswith(prefix) or prefix.startswith(claim.prefix)), None)
 
@@ -523,7 +529,7 @@ def _find_overlap(table: RememberedTable, claims: Sequence[Claim]) -> Claim | No
 def _sum_former_files(
     spark: SparkSession, context: RunContext, found: DroppedPrefixes, inventory: PublishedTable
 ) -> dict[int, FormerFiles]:
-    """Sum the listed files of each dropped table, by index."""
+    """Return the number and size of each dropped table's listed files, by index."""
     scan = ParquetScan.of(context.state.files, _LISTED, inventory.path, inventory.parts())
     sums: dict[int, FormerFiles] = {}
     for row in scan.run_task(spark, _SumDropped(found), spark_schema(DROPPED_FILES), inventory.rows):
@@ -555,7 +561,7 @@ class _SumDropped:
             yield {"table": row["table"], "files": row["count_all"], "bytes": row["size_sum"] or 0}
 
     def _find_newest(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-        """Yield the newest file under each prefix that no listed table claims."""
+        """Yield the newest file under each prefix claimed by dropped tables only."""
         directories = pc.replace_substring_regex(batch.column("key"), "[^/]*$", "").dictionary_encode()
         prefixes = [self.found.find_prefix(name) for name in directories.dictionary.to_pylist()]
         unshared = [prefix if prefix is not None and not self.found.is_shared(prefix) else None for prefix in prefixes]
@@ -571,15 +577,16 @@ class _SumDropped:
 
 @dataclass(frozen=True)
 class DroppedFinder:
-    """Task that gives the files of dropped tables their reason and route (columns `ROUTED_ORPHANS`).
+    """Task that sets the reason and route of dropped tables' files (columns `ROUTED_ORPHANS`).
 
-    A file that no commit names has the reason `dropped` if its table is due, unless it may belong to
-    others by the ages of the claims of dropped tables. Otherwise it waits. Picklable.
+    A due table's file gets the reason `dropped`, unless expired history or a lifecycle rule holds
+    it, or the ages of the dropped claims make it foreign. A file waits if its table is not due.
+    Picklable.
 
     Attributes:
         found: The dropped tables.
-        foreign: Finds foreign files among the candidates, or None.
-        rules: The rules for files of dropped tables.
+        foreign: Task that finds the foreign files among the candidates, or None.
+        rules: The foreign-file rules for dropped tables' files.
     """
 
     found: DroppedPrefixes
@@ -602,7 +609,8 @@ class DroppedFinder:
         is_foreign = pc.equal(pc.if_else(is_due, "", batch.column("reason")), FOREIGN)
         is_foreign = pc.or_(is_foreign, pc.and_(is_due, pc.is_valid(rules)))
         reason = pc.if_else(is_foreign, FOREIGN, pc.if_else(is_due, DROPPED, batch.column("reason")))
-        # A listed table or lake that also claims the location decides about files that a commit named.
+        # If a commit referenced the file, a listed table or lake that also claims the location
+        # decides.
         is_unnamed = pc.and_not(pc.is_null(batch.column("kind")), is_foreign)
         waits = pc.and_(pc.fill_null(pc.equal(states, WAITS), False), pc.or_(is_alone, is_unnamed))
         route = pc.if_else(pc.and_(waits, pc.equal(batch.column(ROUTE), "")), DEFERRED_SIDE, batch.column(ROUTE))
@@ -611,10 +619,10 @@ class DroppedFinder:
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def find_states(self, keys: pa.Array, modified: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return the state of each file, missing if it belongs to no dropped table, and whether only
-        dropped tables claim it.
+        """Return each file's state, missing if it belongs to no dropped table, and a mask of the files
+        claimed by dropped tables only.
 
-        A file of unknown origin under a claim of dropped tables alone waits.
+        A file of unknown origin waits if only dropped tables claim it.
         """
         index = self.found.find(keys, modified)
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
@@ -626,7 +634,9 @@ class DroppedFinder:
         return pc.if_else(pc.is_valid(index), matched, other), alone
 
     def find_rules(self, batch: pa.RecordBatch, is_due: pa.Array) -> pa.Array:
-        """Return the rules by which files are foreign, for files of dropped tables their own."""
+        """Return the rule that makes each file foreign. Files of due tables use the rules for
+        dropped tables.
+        """
         rules = batch.column("foreign_rule")
         if not pc.any(is_due).as_py():
             return rules
@@ -640,9 +650,9 @@ class DroppedFinder:
 
 @dataclass(frozen=True)
 class FindUndue:
-    """Task that yields the keys of plan rows whose dropped table is no longer due (column key).
+    """Task that yields the keys of plan rows whose dropped table is not due any more (column key).
 
-    These are rows with the reason `dropped`, and purges of files that only dropped tables claim.
+    It checks rows with the reason `dropped`, and purges of files claimed by dropped tables only.
     Runs in executors.
     """
 
@@ -661,8 +671,10 @@ class FindUndue:
 
 @dataclass(frozen=True)
 class SuspectSplit:
-    """Task that adds to suspect metadata the dropped claim that contains it, if no other claim does
-    (column `dropped_prefix`). Picklable.
+    """Task that adds the dropped table's claim that contains each suspect (column
+    `dropped_prefix`).
+
+    The column is null if a listed table or lake also claims the prefix. Picklable.
     """
 
     found: DroppedPrefixes

@@ -1,4 +1,6 @@
-"""Find foreign files: unneeded files in a claim that may belong to others (`core/foreign.py`)."""
+"""Find foreign files: unneeded files in a claim that may not belong to the lake
+(`core/foreign.py`).
+"""
 
 from __future__ import annotations
 
@@ -69,8 +71,8 @@ class ForeignFinder:
     """Task that adds the column `foreign_rule` to claimed files. Picklable.
 
     Attributes:
-        known: Targets for which a known file was found.
-        datasets: Directories with datasets of other formats.
+        known: The search targets for which a file known to the lakes was found.
+        datasets: The directories of datasets in other formats.
     """
 
     rules: ForeignRules
@@ -87,11 +89,12 @@ class ForeignFinder:
 
 @dataclass(frozen=True)
 class ForeignSearch:
-    """Search of a sweep for foreign files.
+    """A sweep's search for foreign files.
 
     Attributes:
-        finder: Task that finds them among the candidates, or None if no candidate can be foreign.
-        datasets: Directories with datasets of other formats (columns `FOREIGN_DATASETS`).
+        finder: Task that finds foreign files among the candidates, or None if no candidate can be
+            foreign.
+        datasets: The directories of datasets in other formats (columns `FOREIGN_DATASETS`).
     """
 
     spark: SparkSession
@@ -157,11 +160,11 @@ def foreign_rules(
     tables: Sequence[PublishedTable],
     dropped: Sequence[RememberedTable] = (),
 ) -> ForeignRules:
-    """Build the rules of a storage.
+    """Build the foreign-file rules of a storage.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
-        dropped: The dropped tables. Their claims keep their age.
+        dropped: The dropped tables, whose claims keep their ages.
     """
     paths = {lake.name: found for lake in context.config.lakes if (found := context.kind(lake.name).files.own_paths) is not None}
     own_names = {lake.name: names for lake in context.config.lakes if (names := context.kind(lake.name).files.own_names) is not None}
@@ -181,10 +184,11 @@ def foreign_rules(
 def claim_ages(
     context: RunContext, storage_name: str, tables: Sequence[PublishedTable], dropped: Collection[tuple[str, str]] = ()
 ) -> tuple[ClaimAges, ClaimAges]:
-    """Return the ages of the current claims: by the last run without each, and the first run with it.
+    """Return the ages of the current claims, counted from the last run without each claim and from
+    the first run with it.
 
-    A claim is new if the newest accepted run of the storage did not have it. It keeps its age in
-    all later runs. A claim (prefix, table) of a `dropped` table keeps its age too.
+    A claim is new if the storage's newest accepted run did not have it. It keeps its age in all
+    later runs. The claims (prefix, table) of `dropped` tables keep their ages too.
     """
     listed, _ = effective_claims(context, storage_name, tables)
     current = [*_owners(listed), *sorted(dropped)]
@@ -199,7 +203,7 @@ def claim_ages(
         rows = read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)
         ages, seen = _read_ages(rows, "since"), _read_ages(rows, "seen")
         return ages.continue_with(current, accepted.frozen_at, shields), seen.continue_with(current, now, shields)
-    # A run of a release before 0.4 recorded no ages.
+    # Runs of releases before 0.4 recorded no ages.
     names = accepted.refs_digests
     found = [context.state.current(name, table.name, accepted.run_date) for name in names for table in (LAKE_REFS, LIVE_FILES)]
     earlier, _ = effective_claims(context, storage_name, [table for table in found if table is not None])
@@ -210,10 +214,10 @@ def claim_ages(
 
 
 def _owners(claims: Iterable[Claim]) -> list[tuple[str, str]]:
-    """Return each prefix with the table that claims it, or "" for a claim of a lake.
+    """Return each claimed prefix with the table that claims it, or "" if a whole lake claims it.
 
-    A prefix that a lake only protects is no claim of all its tables. A claim on metadata is as old as
-    the lake.
+    Prefixes that a lake only protects are left out, and so are claims on metadata, because they are
+    as old as the lake.
     """
     own = (claim for claim in claims if claim.names is None and (claim.collect or claim.table is not None))
     return sorted({(claim.prefix, claim.table or "") for claim in own})
@@ -223,8 +227,8 @@ def foreign_notes(context: RunContext, storage_name: str, found: Sequence[Foreig
     """Return a message on the foreign files of each claim, for the report."""
     notes: list[str] = []
     for item in found[:MAX_LISTED]:
-        # A hidden directory, or a dataset of another format, must be accepted itself. The claim of a
-        # repository may contain directories of several teams.
+        # A hidden directory, or a dataset in another format, must be accepted by itself, because a
+        # repository's claim may contain directories of several teams.
         directory = item.samples[0].rpartition("/")[0]
         is_inner = item.rule in {OTHER_FORMAT, HIDDEN_PATH, UNKNOWN_PATH} and directory
         location = context.resolver().address(storage_name, f"{directory}/") if is_inner else item.address
@@ -259,10 +263,10 @@ def find_known(
     live: Sequence[PublishedTable],
     targets: Collection[str],
 ) -> frozenset[str]:
-    """Return the targets for which a commit named a file.
+    """Return the search targets for which a commit ever referenced a file.
 
-    Files that commits name directly are read first, then the entries of all decoded containers. The
-    search ends when nothing is left to find.
+    Files referenced directly by commits are read first, then the entries of all decoded containers.
+    The search stops when all targets are found.
     """
     found: set[str] = set()
     targets = frozenset(targets) - {HAS_UNKNOWN_PATH}
@@ -293,7 +297,7 @@ def _known_columns(spark: SparkSession, context: RunContext, storage_name: str, 
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Yield the targets that known keys answer. Runs in executors."""
+    """Yield the targets that match known keys. Runs in executors."""
 
     targets: frozenset[str]
     data_names: tuple[str, ...]
@@ -342,8 +346,10 @@ def _add(found: dict[tuple[str, str, str], ForeignFiles], new: ForeignFiles) -> 
 
 
 def find_datasets(keys: pa.Array) -> pa.RecordBatch:
-    """Return the directories of datasets of other formats that these keys are signs of (columns
-    `FOREIGN_DATASETS`, without duplicates).
+    """Return the directories of datasets in other formats that these keys indicate.
+
+    Returns:
+        The distinct directories (columns `FOREIGN_DATASETS`).
     """
     signs = keys.filter(pc.match_substring_regex(keys, _any_sign()))
     found: set[tuple[str, str]] = set()
@@ -354,10 +360,10 @@ def find_datasets(keys: pa.Array) -> pa.RecordBatch:
 
 
 def outermost(datasets: pa.Table, claims: Claims) -> pa.Table:
-    """Return the datasets in claims that are inside no other dataset in the claim.
+    """Return the claimed datasets that are not nested in another dataset of the same claim.
 
-    A dataset that is a whole claim contains no other: it does not count if a lake claims the prefix
-    for itself (`core/foreign.py`).
+    A dataset that spans a whole claim does not hide nested ones, because it does not count if a
+    lake claims the prefix for itself (`core/foreign.py`).
     """
     names: Mapping[str, str] = {row["key"]: row["format"] for row in datasets.to_pylist()}
     kept: dict[str, list[str]] = {}
@@ -371,7 +377,9 @@ def outermost(datasets: pa.Table, claims: Claims) -> pa.Table:
 
 
 def protected_keys(context: RunContext, storage_name: str) -> str | None:
-    """Return a regular expression for the keys that `protect` in lakes.yaml names, None if none is."""
+    """Return a regular expression for the keys matched by `protect` in lakes.yaml, or None if it is
+    empty.
+    """
     return glob_regex(context.storage(storage_name).protect)
 
 
@@ -385,7 +393,7 @@ def _without_name(item: OtherFormat) -> str:
 
 
 def read_datasets(context: RunContext, storage_name: str) -> frozenset[str]:
-    """Return the directories with datasets of other formats that the sweep of this run date found."""
+    """Return the directories of datasets in other formats found by the sweep of this run date."""
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
     if swept is None:
         return frozenset()
