@@ -23,7 +23,7 @@ WORDS_PER_BLOCK: Final = 8
 BITS_PER_WORD: Final = 2
 BLOCK_BITS: Final = 64 * WORDS_PER_BLOCK
 # A rate of 1e-6 needs 39.0 bits per key in this layout (Poisson sum over the block load). The rest
-# is margin.
+# is a safety margin.
 BITS_PER_KEY: Final = 40
 TARGET_FPR: Final = 1e-6
 VERSION: Final = 1

@@ -3,9 +3,9 @@
 Addresses are accepted as written by each system, and parsed by `paths.py`. All addresses of an
 object resolve to the same key, and different objects never share a key.
 
-Other programs write the addresses in a lake, so some cannot be resolved. `resolve` and `resolve_one`
-raise an error for such an address. Use them only where the caller makes the object that names it
-unreadable. All others use `locate` and `locate_one`.
+The addresses in a lake are written by other programs, so some cannot be resolved. `resolve` and
+`resolve_one` raise an error for such an address. Use them only if the caller then treats the object
+that contains the address as unreadable. All other callers use `locate` and `locate_one`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from gc_assets.core.errors import FormatError, StoreError, UsageError
 from gc_assets.core.paths import BUCKET_FORMS, FILE, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
 from gc_assets.core.urls import is_aws, parse_alias, parse_url, web_host
 
-# Common spellings. All others take a slower path.
+# Common spellings. All others are resolved by a slower path.
 _USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
     FILE: ("file://", "file:", "", "file://localhost"),
     **{scheme: tuple(f"{spelling}://" for spelling in form.spellings) for scheme, form in BUCKET_FORMS.items()},
 }
 _TO_THE_END: Final = 2**31 - 1
-# Lookups of directories at a time, which hides the latency of network mounts.
+# Number of concurrent directory lookups, which hide the latency of network mounts.
 _CONCURRENT_LOOKUPS: Final = 16
 _PERCENT: Final = ord("%")
 _NOT_ASCII: Final = 0x80
@@ -54,7 +54,8 @@ class KeyResolver:
 
         Args:
             storages: (name, location) pairs.
-            aliases: (name, address) pairs: other addresses of the locations, with any scheme.
+            aliases: (name, address) pairs with additional addresses of the locations, in any
+                scheme.
 
         Raises:
             UsageError: If a name is repeated or a location is invalid.
@@ -80,30 +81,31 @@ class KeyResolver:
 
     @property
     def settings_digest(self) -> str:
-        """Digest of release and settings.
+        """Digest of the release and the settings.
 
-        Results depend on them, the address and `link_targets` only.
+        Results depend only on this digest, the address and `link_targets`.
         """
         locations = sorted((name, str(location)) for name, location in self._locations.items())
         return hashlib.sha256(json.dumps([__version__, locations, self._aliases]).encode()).hexdigest()
 
     @property
     def link_targets(self) -> dict[str, str]:
-        """Real directory of every local directory that the results so far depend on."""
+        """Real directories of all local directories on which the results so far depend."""
         return self._links.targets
 
     def has_same_links(self, targets: Collection[tuple[str, str]]) -> bool:
-        """Check if directories still have the real directories of an earlier resolver.
+        """Check if directories still resolve to the same real directories as in an earlier
+        resolver.
 
         Args:
-            targets: Directories with their real directories, as in `link_targets`.
+            targets: Real directory of each directory, as in `link_targets`.
         """
 
         def is_same(target: tuple[str, str]) -> bool:
             try:
                 return self._links.real(target[0]) == target[1]
             except StoreError:
-                return False  # the caller resolves the addresses again and reports the error
+                return False  # The caller resolves the addresses again and reports the error.
 
         if len(targets) <= _CONCURRENT_LOOKUPS:
             return all(map(is_same, targets))
@@ -121,7 +123,9 @@ class KeyResolver:
         return f"{self._locations[storage]}{key}"
 
     def translate(self, address: str) -> str:
-        """Return the canonical address of one that begins with an alias, otherwise the address."""
+        """Replace an alias at the start of an address by the canonical root. Other addresses are
+        unchanged.
+        """
         try:
             named = self._resolve_url(address) if self._urls else None
             parsed = parse_address(address) if named is None and self._has_path_aliases else None
@@ -191,7 +195,7 @@ class KeyResolver:
             return None
 
     def locate(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-        """Return the same columns as `resolve`, without a value if an address cannot be resolved."""
+        """Return the same columns as `resolve`, with nulls for addresses that cannot be resolved."""
         try:
             return self.resolve(addresses)
         except (FormatError, StoreError):
@@ -200,7 +204,7 @@ class KeyResolver:
             return self.resolve(pc.if_else(pc.is_in(values, pa.array(unresolvable, values.type)), pa.scalar(None, values.type), values))
 
     def find_problem(self, address: str) -> str | None:
-        """Return why an address cannot be resolved, or None."""
+        """Return why an address cannot be resolved, or None if it can."""
         try:
             self.resolve_one(address)
         except (FormatError, StoreError) as error:
@@ -213,7 +217,7 @@ class KeyResolver:
                 yield spelling + location.root, name
 
     def _resolve_rest(self, values: pa.Array, rows: NDArray[np.int64]) -> _ResolvedRows:
-        """Resolve addresses individually, but each directory only once."""
+        """Resolve addresses one by one, looking up each directory only once."""
         directories: dict[str, tuple[str, str] | None] = {}
         names: list[str | None] = []
         keys: list[str | None] = []
@@ -235,7 +239,7 @@ class KeyResolver:
         return _ResolvedRows(rows, pa.array(names, pa.string()), pa.array(keys, pa.string()).cast(pa.binary()))
 
     def _resolve_url(self, address: str) -> tuple[str, str] | None:
-        """Resolve an address by aliases that are URLs."""
+        """Resolve an address through the aliases that are URLs."""
         if scheme_of(address) not in self._url_schemes and address[:5].lower() != "http:":
             return None
         if (host := web_host(address)) is not None and host not in self._web_hosts and not is_aws(f"https://{host}"):
@@ -264,8 +268,8 @@ class KeyResolver:
 def loosen_spelling(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Normalize keys so that different spellings of a name are equal.
 
-    Undoes repeated percent-encoding, doubled slashes, `/./` and Unicode composition. Only use the
-    result to find near misses, never as an identity.
+    Undoes repeated percent-encoding, doubled slashes, `/./` and Unicode composition. The result
+    must only be used to find near misses, never as an identity.
     """
     values = _one_array(keys).cast(pa.string())
     suspect = has_irregular_components(values) | find_rows(values, lambda byte, _: (byte == _PERCENT) | (byte >= _NOT_ASCII))

@@ -23,8 +23,8 @@ Scheme = Literal["file", "s3", "gs", "abfss"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ARN = re.compile("//arn:", re.IGNORECASE)
-# Hosts of a storage account, such as `account.blob.core.windows.net`. The names of its replica, of
-# private links and of other routes are the same account.
+# Hosts of a storage account, such as `account.blob.core.windows.net`. The host names of its
+# replica, of private links and of other routes belong to the same account.
 _AZURE_HOST = re.compile(
     r"(?P<account>[a-z0-9]{3,24})(?:-[a-z0-9]+)?(?P<zone>\.z\d+)?(?:\.privatelink)?\.(?:blob|dfs)"
     r"\.(?P<cloud>core\.(?:windows\.net|usgovcloudapi\.net|chinacloudapi\.cn|cloudapi\.de)|storage\.azure\.net)"
@@ -68,7 +68,7 @@ class Location:
 
 
 def overlapping(locations: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return (name, location) pairs with equal or nested locations, the outer one first."""
+    """Return pairs of (name, location) with equal or nested locations, the outer location first."""
     parsed = [(name, Location.parse(location)) for name, location in locations]
     pairs: list[tuple[str, str]] = []
     for (first, one), (second, other) in combinations(parsed, 2):
@@ -99,8 +99,8 @@ def bucket_and_key(address: str, scheme: Scheme = S3) -> tuple[str, str]:
     """Split an address into the exact bucket and key. The key of a bucket is empty.
 
     Args:
-        address: An address in any spelling of the scheme.
-        scheme: The canonical scheme that is expected.
+        address: An address with any spelling of the scheme.
+        scheme: The expected canonical scheme.
 
     Raises:
         StoreError: If the address has another scheme.
@@ -195,7 +195,7 @@ def _bucket_and_key(address: str, spelling: str, rest: str) -> str:
 
 
 def azure_host(host: str) -> str | None:
-    """Return the canonical host (`account.dfs.core.windows.net`) of a storage account's host.
+    """Return the canonical form (`account.dfs.core.windows.net`) of a storage account's host.
 
     Returns None for other hosts, such as `onelake.dfs.fabric.microsoft.com` and custom domains.
     """
@@ -204,7 +204,7 @@ def azure_host(host: str) -> str | None:
 
 
 def _azure_container_and_key(address: str, spelling: str, rest: str) -> str | None:
-    """Return `container@account.dfs.core.windows.net/key`, or None without a known account."""
+    """Return `container@account.dfs.core.windows.net/key`, or None if the account is unknown."""
     del address, spelling
     authority, slash, key = rest[2:].partition("/")
     container, _, host = authority.partition("@")
@@ -223,15 +223,15 @@ def collapse_path(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BucketForm:
-    """Form of the addresses of an object store. The only place that lists their spellings.
+    """Address form of an object store. Only these instances define the accepted spellings.
 
     Attributes:
-        store: The name of the store, for messages.
-        example: A location.
-        spellings: Schemes, the canonical one first. The text after each of them is the same.
+        store: Name of the store, for messages.
+        example: Example of a location.
+        spellings: Equivalent schemes, the canonical one first. They are followed by the same text.
         parse: Returns `bucket/key` of an address (`spelling` is its scheme in lower case, `rest` the
             text after the colon). Returns None if the object store of the address is unknown.
-        other_spellings: Schemes with another text after them, which `parse` converts.
+        other_spellings: Schemes that are followed by a different text, which `parse` converts.
     """
 
     store: str
