@@ -42,8 +42,9 @@ class RememberedTable:
         metadata_location: Address of its newest known metadata file.
         newest_ms: Time of its newest known commit, in milliseconds since 1970; 0 without commits.
         gone_since: Time of the first accepted run that missed it, or None if it is listed.
-        lost_tables: Number of tables of the lake that the same run missed first.
-        known_tables: Number of tables of the lake that were listed before that run.
+        lost_tables: Number of tables of the lake that the same run missed first, or runs of its date
+            up to it.
+        known_tables: Number of tables of the lake that were listed before these runs.
         replaced: True if its name now belongs to another table.
         last_writer: Program that made the newest known commit, if it is known.
         noun: `table`, or `repository` for a repository of a server. The metadata location of a
@@ -88,7 +89,7 @@ class RememberedTable:
 
     @property
     def lost_amount(self) -> str:
-        """Amount of the lake that the same run missed first, for messages."""
+        """Amount of the lake that runs of the same date missed first, for messages."""
         if self.noun == REPOSITORY:
             return f"its repository {self.table_name}"
         return f"{self.lost_tables:,} of {self.known_tables:,} tables"
@@ -165,18 +166,33 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
             found[key] = as_listed(item)  # it may be the unreadable table
         else:
             gone.append(item)
-    lost = Counter(item.lake for item in gone if item.gone_since is None)
+    lost = Counter(item.lake for item in gone if _is_missed_today(item, by_lake[item.lake]))
+    losing = {item.lake for item in gone if item.gone_since is None}
     for item in gone:
-        found[item.lake, item.table_uuid] = _as_missed(item, by_lake[item.lake], lost[item.lake])
+        lake = by_lake[item.lake]
+        missed = _as_missed(item, lake, lost[item.lake])
+        found[item.lake, item.table_uuid] = _add_losses(missed, lake, lost[item.lake]) if item.lake in losing else missed
     return sorted(found.values(), key=lambda item: (item.lake, item.table_name or "", item.table_uuid))
 
 
 def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
-    """Return a table that its lake does not list. `lost` is the number of tables missed first now."""
+    """Return a table that its lake does not list. `lost` is the number of tables missed today."""
     is_replaced = table.table_name is not None and table.table_name in lake.names
     if table.gone_since is None:
         table = replace(table, gone_since=lake.waits_from, lost_tables=lost, known_tables=lost + len(lake.tables))
     return replace(table, replaced=is_replaced, other_catalog_since=None)
+
+
+def _is_missed_today(table: RememberedTable, lake: LakeTables) -> bool:
+    """Return True if this run, or one of the same date, missed the table first."""
+    return table.gone_since is None or table.gone_since.date() == lake.waits_from.date()
+
+
+def _add_losses(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
+    """Return a missed table, with the share of tables that the runs of its date missed."""
+    known = lost + len(lake.tables)
+    is_larger = _is_missed_today(table, lake) and lost * table.known_tables > table.lost_tables * known
+    return replace(table, lost_tables=lost, known_tables=known) if is_larger else table
 
 
 def as_listed(table: RememberedTable) -> RememberedTable:

@@ -506,7 +506,8 @@ class OrphanFilesSummary(Summary):
         dropped_tables: Number of dropped tables that the storage remembers.
         dropped_due: Number of due tables with files that no user accepted and no table replaced.
             Replaced repositories count.
-        lost_tables: Messages on lakes of which one run missed most tables, for due tables.
+        lost_tables: Messages on lakes of which the runs of one date missed most tables, for due
+            tables.
         gone_namespaces: Namespaces of due tables that list no table any more.
     """
 

@@ -289,3 +289,21 @@ def test_everything_under_a_claim_of_a_lake_belongs_to_the_lake() -> None:
 def test_clock_that_went_back_uses_the_earlier_time() -> None:
     table = RememberedTable("red", "u1", "t", "red", ("t/",), START + timedelta(days=30), gone_since=START)
     assert table.written_before == START
+
+
+def test_tables_that_runs_of_one_date_miss_add_up() -> None:
+    def run(memory: list[RememberedTable], at: datetime, *listed: str) -> list[RememberedTable]:
+        tables = tuple(RememberedTable("red", uuid, uuid, "c", (f"{uuid}/",), at) for uuid in listed)
+        return remember_tables(memory, [LakeTables("red", "c", at, tables, frozenset(listed))])
+
+    def shares(memory: list[RememberedTable]) -> dict[str, tuple[int, int]]:
+        return {item.table_uuid: (item.lost_tables, item.known_tables) for item in memory if item.gone_since is not None}
+
+    memory = run([], START, *"abcdefg")
+    memory = run(memory, START + timedelta(hours=1), *"abcde")
+    assert shares(memory) == dict.fromkeys("fg", (2, 7))
+    memory = run(memory, START + timedelta(hours=2), *"abc")
+    assert shares(memory) == dict.fromkeys("defg", (4, 7)), "most tables, although neither run missed most of them"
+    assert shares(run(memory, START + timedelta(hours=3), *"abc")) == dict.fromkeys("defg", (4, 7))
+    later = run(memory, START + timedelta(days=1), *"ab")
+    assert shares(later) == {"c": (1, 3), **dict.fromkeys("defg", (4, 7))}

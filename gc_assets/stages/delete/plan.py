@@ -153,11 +153,11 @@ def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince
     This is only done if the gate `live_drop` would fail otherwise.
     """
     context, storage = inputs.context, inputs.storage
-    accepted = last_accepted_run(context, storage)
-    if accepted is None:
+    accepted, earlier = last_accepted_run(context, storage), AcceptedRun.find_last(context, storage)
+    if accepted is None or earlier is None:
         return ExpiredSince(), ()
     live = live_count(inputs.live, storage)
-    previous = AcceptedRun.of(context, header_of(accepted)).count(live)
+    previous = earlier.count(live)
     if gates.live_drop(live, previous, context.storage(storage).gates.max_live_drop).passed:
         return ExpiredSince(), ()
     # Plans of releases before 0.4 do not record which lake needed files.

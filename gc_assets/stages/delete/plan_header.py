@@ -20,7 +20,7 @@ from gc_assets.stages.delete.expired_since import ExpiredSince
 from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.plan_inputs import PlanInputs
-from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
+from gc_assets.stages.records.accepted_runs import AcceptedRun
 from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.records.plans import list_damage
 from gc_assets.stages.sweep.live_filter import live_count
@@ -196,8 +196,7 @@ def _check_deleted_paths(expiry: WrittenParts, limits: Gates) -> list[GateResult
 def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, planned: Amount) -> list[GateResult]:
     context = inputs.context
     found, limits = inputs.orphans.summary(OrphanFilesSummary), context.storage(inputs.storage).gates
-    accepted = last_accepted_plan(context, inputs.storage)
-    earlier = AcceptedRun.of(context, accepted) if accepted is not None else None
+    earlier = AcceptedRun.find_last(context, inputs.storage)
     samples, foreign = found.stopped_samples, ForeignEvidence.of(inputs)
     dead = [str(item) for item in dead_tables(context, inputs.storage)]
     listed = inputs.inventory.summary(StorageInventorySummary)
@@ -211,7 +210,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
             earlier.count(live) if earlier is not None else None,
             limits.max_live_drop,
             content.expired_since.count,
-            content.expired_since.notes,
+            (*content.expired_since.notes, *(earlier.describe_losses() if earlier is not None else ())),
             content.table_drops,
         ),
         gates.lakes_present(earlier.missing_lakes(live) if earlier is not None else []),

@@ -1,13 +1,14 @@
 """Find the last accepted run, which is the baseline for later runs.
 
 A run is accepted if its plan passed the gates `live_drop` and `lakes_present`, or was approved with
-overrides for them. A refused run is never a baseline, however often its result repeats. A user can
-record that a lake is removed on purpose.
+overrides for them. A refused run is never a baseline, however often its result repeats. Small drops
+of several runs of one date add up, unless a user approved one of them. A user can record that a lake
+is removed on purpose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
@@ -26,7 +27,8 @@ from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary
 
-_COMPARES: Final = frozenset({"live_drop", "lakes_present"})
+LIVE_DROP: Final = "live_drop"
+_COMPARES: Final = frozenset({LIVE_DROP, "lakes_present"})
 
 
 class ForgottenLake(UserRecord):
@@ -40,29 +42,15 @@ class _Records(RootModel[tuple[ForgottenLake, ...]]):
 _RECORDS: Final = UserRecords(_Records, "forgotten.json", "forget the lake again")
 
 
-def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
-    """Return the plan of the last accepted run before this one, or None.
-
-    Historical plans do not count, and plans of rehearsals do not count for a real run.
-    """
-    return _header_of(last_accepted_run(context, storage_name))
-
-
 def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
     """Return `deletion_plan` of the last accepted run before this one, or None.
 
     A run of the same date counts if it used an earlier freeze, or a lake that is not configured any
     more. A run of today freezes a lake again only after a plan edited its history, after an upgrade of
-    its format, or while a part of it is unreadable.
+    its format, or while a part of it is unreadable. Historical plans do not count, and plans of
+    rehearsals do not count for a real run.
     """
-    return next(
-        (
-            published
-            for published in _accepted_runs(context, storage_name)
-            if published.receipt.run_date < context.run_date or _has_other_freeze(context, published)
-        ),
-        None,
-    )
+    return next(_list_baselines(context, storage_name), None)
 
 
 def newest_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
@@ -93,6 +81,24 @@ def _accepted_runs(context: RunContext, storage_name: str) -> Iterator[Published
         yield context.state.open(plan.run)
 
 
+def _list_baselines(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
+    """Yield the accepted runs with which this run is compared, newest first.
+
+    These are the runs of the run date with other freezes, and the last one of an earlier date.
+    """
+    newer: PlanHeader | None = None
+    for published in _accepted_runs(context, storage_name):
+        header = published.summary(DeletionPlanSummary).header
+        if published.receipt.run_date < context.run_date:
+            yield published
+            return
+        if newer is None and not _has_other_freeze(context, published):
+            continue
+        if newer is None or newer.refs_digests != header.refs_digests:
+            newer = header
+            yield published
+
+
 def _has_other_freeze(context: RunContext, published: PublishedTable) -> bool:
     """Check if the run read a lake that this run lacks, or froze a shared lake before this run."""
     digests, configured = published.summary(DeletionPlanSummary).header.refs_digests, {lake.name for lake in context.config.lakes}
@@ -107,17 +113,25 @@ class AcceptedRun:
     """An earlier accepted run, as the baseline of the current one.
 
     Attributes:
+        live: Its live files, and those that earlier runs of its date had lost without a reason.
         forgotten: Its lakes that a user removed after that.
         reused: Names that the current configuration gives to other lakes than that run.
     """
 
     plan: PlanHeader
+    live: LiveCount
     forgotten: frozenset[str]
     configured: frozenset[str]
     reused: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, context: RunContext, plan: PlanHeader) -> Self:
+    def find_last(cls, context: RunContext, storage_name: str) -> Self | None:
+        """Return the last accepted run before this one, or None."""
+        headers = [published.summary(DeletionPlanSummary).header for published in _list_baselines(context, storage_name)]
+        return cls.of(context, headers[0], add_drops(headers)) if headers else None
+
+    @classmethod
+    def of(cls, context: RunContext, plan: PlanHeader, live: LiveCount | None = None) -> Self:
         """Read which lakes were removed since that run.
 
         For a real run, records of rehearsals and records from the future do not count.
@@ -127,14 +141,19 @@ class AcceptedRun:
         ]
         lakes = context.config.lakes
         reused = {lake.label for lake in lakes if lake.label != lake.name}
-        return cls(plan, frozenset(forgotten), frozenset(lake.name for lake in lakes), frozenset(reused))
+        return cls(plan, live or _count_live(plan), frozenset(forgotten), frozenset(lake.name for lake in lakes), frozenset(reused))
 
     def count(self, live: LiveCount) -> LiveCount:
         """Return the live files of that run, for comparison with the current ones.
 
         Removed lakes that need no file of the storage now are left out.
         """
-        return LiveCount(self.plan.live_files, self.plan.live_by_lake).without(self.forgotten - live.by_lake.keys())
+        return self.live.without(self.forgotten - live.by_lake.keys())
+
+    def describe_losses(self) -> Iterator[str]:
+        """Yield a sentence if earlier runs of its date lost live files."""
+        if (lost := self.live.files - self.plan.live_files) > 0:
+            yield f"earlier runs of the same date lost {lost:,} of these files already"
 
     def missing_lakes(self, live: LiveCount) -> list[str]:
         """Describe the lakes that need no file of the storage any more and were not removed by a
@@ -149,6 +168,33 @@ class AcceptedRun:
         if name in self.configured:
             return "no live files now"
         return "its name now belongs to another lake in lakes.yaml" if name in self.reused else "not in lakes.yaml now"
+
+
+def add_drops(plans: Sequence[PlanHeader]) -> LiveCount:
+    """Return the live files of the newest plan, and those that were lost since the oldest one.
+
+    Files that the policy expired are not lost, nor are those before a plan that was approved with an
+    override. The number of expired files is only known for a storage, so it is subtracted for each
+    lake.
+
+    Args:
+        plans: Plans of accepted runs, each compared with the next one. The newest is the first.
+    """
+    found = _count_live(plans[-1])
+    for plan in reversed(plans[:-1]):
+        own = _count_live(plan)
+        if not _COMPARES.isdisjoint(gate.name for gate in plan.failed_gates):
+            found = own
+            continue
+        found = found.without(found.by_lake.keys() - own.by_lake.keys())
+        expired = int(next((gate.numbers.get("expired", 0) for gate in plan.gates if gate.name == LIVE_DROP), 0))
+        by_lake = {name: max(files, found.by_lake.get(name, 0) - expired) for name, files in own.by_lake.items()}
+        found = LiveCount(max(own.files, found.files - expired), by_lake)
+    return found
+
+
+def _count_live(plan: PlanHeader) -> LiveCount:
+    return LiveCount(plan.live_files, plan.live_by_lake)
 
 
 def _is_accepted(plan: ListedPlan) -> bool:

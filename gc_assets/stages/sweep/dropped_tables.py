@@ -107,7 +107,7 @@ class DroppedTables:
         )
         due = [item for item in shown if item.is_due and item.accepted_at is None and item.table.is_missed]
         lost = {
-            f"lake {item.table.lake} missed {item.table.lost_amount} first in the run of {item.table.gone_since:%Y-%m-%d %H:%M} UTC"
+            f"lake {item.table.lake} missed {item.table.lost_amount} first on {item.table.gone_since:%Y-%m-%d}"
             for item in due
             if item.table.noun == REPOSITORY or 2 * item.table.lost_tables > item.table.known_tables
         }

@@ -52,6 +52,33 @@ def test_live_drop_is_refused_until_a_user_accepts_it(spark: SparkSession, tmp_p
     assert not house.failed_gates(house.plan())
 
 
+def test_drops_in_several_runs_of_one_date_add_up(spark: SparkSession, tmp_path: Path) -> None:
+    """While a table is unreadable, each run freezes the lake again. The limit is 20 % of the files."""
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    for number in range(12):
+        build_table(lake, f"db.t{number}", 1)
+    bad = build_table(lake, "db.bad", 1)
+    house.lakes, house.now = [lake.config("sales")], days_ago(1)
+    complete = house.plan()
+    house.now = days_ago(0)
+    bad.path(bad.metadata_location).write_bytes(b"{")
+
+    def drop(*numbers: int) -> PlanHeader:
+        for number in numbers:
+            lake.catalog.drop_table(f"db.t{number}")
+        return house.plan()
+
+    assert not house.failed_gates(drop(0, 1, 2, 3))
+    for numbers in ((4, 5), (), (6,)):
+        refused = drop(*numbers)
+        assert house.failed_gates(refused) == {"live_drop"}
+        assert f"after {complete.live_files:,} in the last accepted run" in message_of(refused)
+        assert re.search(r"Earlier runs of the same date lost \d+ of these files already\.", message_of(refused))
+    house.approve(refused, "live_drop")
+    assert not house.failed_gates(drop(7))
+    assert house.failed_gates(drop(8, 9, 10)) == {"live_drop"}, "the drops after the approval add up too"
+
+
 def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
     """The lake is small: its removal alone would pass `live_drop` of the storage."""
     house, large, small = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path), LakeBuilder(tmp_path, "small", "small.db")

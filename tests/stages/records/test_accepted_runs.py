@@ -1,4 +1,7 @@
-"""A lake can be forgotten in a real run, not by a rehearsal or a record from the future."""
+"""The baseline of a run, and the lakes that users removed from it.
+
+A lake can be forgotten in a real run, not by a rehearsal or a record from the future.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.plan import LiveCount
+from gc_assets.core.plan import GateResult, LiveCount, PlanHeader
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.accepted_runs import AcceptedRun, forget_lake
+from gc_assets.stages.records.accepted_runs import AcceptedRun, add_drops, forget_lake
 from tests.core.test_plan import plan
 from tests.records import LAKE, run_context_at
 
@@ -51,3 +54,29 @@ def test_lake_that_never_needed_a_file_is_not_missing(tmp_path: Path) -> None:
     assert AcceptedRun.of(run_context, empty).missing_lakes(LiveCount(0)) == []
     old = plan(created_at=CREATED_AT, live_files=7, live_by_lake={}, refs_digests={"sales": "a" * 16})
     assert AcceptedRun.of(run_context, old).missing_lakes(LiveCount(0)) == ["sales (not in lakes.yaml now, configured before)"]
+
+
+def header_of_run(*, expired: int = 0, passed: bool = True, **live: int) -> PlanHeader:
+    """The plan of a run with these live files by lake."""
+    gate = GateResult(name="live_drop", passed=passed, message="", overridable=True, numbers={"expired": expired})
+    return plan(live_files=sum(live.values()), live_by_lake=live, refs_digests=dict.fromkeys(live, "a" * 16), gates=(gate,))
+
+
+def test_drops_of_the_plans_of_a_date_add_up() -> None:
+    day_before = header_of_run(sales=60, little=40)
+    assert add_drops([day_before]) == LiveCount(100, {"sales": 60, "little": 40})
+    assert add_drops([header_of_run(sales=50, little=34), header_of_run(sales=55, little=38), day_before]) == add_drops([day_before])
+    assert add_drops([header_of_run(sales=70, little=34), day_before]) == LiveCount(104, {"sales": 70, "little": 40})
+
+
+def test_expired_files_of_a_plan_are_no_drop() -> None:
+    assert add_drops([header_of_run(sales=30, expired=20), header_of_run(sales=60)]) == LiveCount(40, {"sales": 40})
+
+
+def test_approved_drop_is_no_drop_of_later_runs() -> None:
+    plans = [header_of_run(sales=28), header_of_run(sales=30, passed=False), header_of_run(sales=55), header_of_run(sales=60)]
+    assert add_drops(plans) == LiveCount(30, {"sales": 30})
+
+
+def test_removed_lake_is_no_drop_of_later_runs() -> None:
+    assert add_drops([header_of_run(sales=60), header_of_run(sales=60, little=40)]) == LiveCount(60, {"sales": 60})
