@@ -355,16 +355,16 @@ def _check_unlisted(
     missing = find_unlisted(required, listed, waiting, purged, sweep.lister)
     if not missing.files or not any(table.summary(LiveFilesSummary).possible_by_storage.get(storage_name) for table in live):
         return missing
-    others = frame_from_arrow(session, _find_other_names(spark, sweep))
+    others = frame_from_arrow(session, _find_other_names(spark, sweep, broken))
     return find_unlisted(required.join(others, ["key", "lake"], "left_anti"), listed, waiting, purged, sweep.lister)
 
 
-def _find_other_names(spark: SparkSession, sweep: _Sweep) -> pa.Table:
+def _find_other_names(spark: SparkSession, sweep: _Sweep, broken: Collection[Owner]) -> pa.Table:
     context, live = sweep.context, sweep.live
     kinds = {table.receipt.owner: context.kind(table.receipt.owner) for table in live}
     session = choose_session(spark, *_size_of_all(sweep.state, sweep.inventory, live))
     waiting = quarantine_ledger(session, sweep.state, sweep.storage, rehearsal=context.clock.is_rehearsal)
-    return find_other_names(sweep.live_keys(session), kinds, sweep.read_inventory(session), waiting, sweep.lister)
+    return find_other_names(_without_owners(sweep.live_keys(session), broken), kinds, sweep.read_inventory(session), waiting, sweep.lister)
 
 
 def _write_orphans(

@@ -68,6 +68,8 @@ REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_replaced boolean"
 LOST_DDL: Final = "files long, keys array<string>, owners array<struct<lake:string,table_uuid:string>>"
 _NAMES: Final = pa.schema([("key", STRING), ("lake", STRING)])
+# A name of a file, and the possible name by which it was found.
+_POSSIBLE: Final = _NAMES.append(pa.field("possible", STRING))
 _OWNERS: Final = pa.list_(pa.struct([("lake", STRING), ("table_uuid", STRING)]))
 
 
@@ -192,7 +194,7 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
     """
     needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti")
     needed = needed.groupBy("key").agg(F.collect_set(F.struct("lake", "table_uuid")).alias("owners"))
-    lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
+    lost = _select_lost(needed, listed, quarantined)
     found = run_over_frame(lost, _CountLost(lister), LOST_DDL)
     return MissingLiveFiles(
         sum(row["files"] for row in found),
@@ -202,23 +204,32 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
 
 
 def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: DataFrame, quarantined: DataFrame, lister: LookUp) -> pa.Table:
-    """Return the names of files that exist under another possible name (columns key, lake).
+    """Return the names of unlisted files that exist under another possible name (columns key, lake).
 
     Args:
         keys: Live keys of all lakes.
         kinds: The kinds of the lakes.
         listed: The inventory.
         quarantined: The ledger.
-        lister: Looks up the names that are in neither of them.
+        lister: Looks up the possible names that are in neither of them.
     """
     spellings = {lake: kind.files.spellings for lake, kind in kinds.items() if kind.files.spellings is not None}
     if not spellings:
         return _NAMES.empty_table()
     possible = keys.filter((F.col("kind") == Kind.POSSIBLE_OBJECT) & F.col("lake").isin(*spellings)).select("key", "lake")
+    lost = _select_lost(keys.filter("must_exist"), listed, quarantined).select("key", "lake")
+    names = map_arrow(possible, _AddNames(spellings), _POSSIBLE).join(lost, ["key", "lake"], "left_semi")
     existing = listed.select("key").unionByName(quarantined.select("key"))
-    found = possible.join(existing, "key", "left_semi")
-    others = possible.join(existing, "key", "left_anti").mapInArrow(_SelectExisting(lister), "key string, lake string")
-    return collect_arrow(map_arrow(found.unionByName(others), _AddNames(spellings), _NAMES).distinct(), _NAMES)
+    wanted = names.select(F.col("possible").alias("key"), "lake").distinct()
+    found = wanted.join(existing, "key", "left_semi")
+    others = wanted.join(existing, "key", "left_anti").mapInArrow(_SelectExisting(lister), "key string, lake string")
+    present = found.unionByName(others).withColumnRenamed("key", "possible")
+    return collect_arrow(names.join(present, ["possible", "lake"], "left_semi").select(*_NAMES.names).distinct(), _NAMES)
+
+
+def _select_lost(keys: DataFrame, listed: DataFrame, quarantined: DataFrame) -> DataFrame:
+    """Return the keys that are neither listed nor in quarantine."""
+    return keys.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
 
 
 @dataclass(frozen=True)
@@ -234,14 +245,18 @@ class _SelectExisting:
 
 @dataclass(frozen=True)
 class _AddNames:
-    """Yield all names of the files with these possible names. Runs in executors."""
+    """Yield all names of files with these possible names (columns `_POSSIBLE`). Runs in executors."""
 
     spellings: Mapping[str, Spellings]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = [{"key": name, "lake": row["lake"]} for row in batch.to_pylist() for name in self.spellings[row["lake"]](row["key"])]
-            yield pa.RecordBatch.from_pylist(rows, schema=_NAMES)
+            rows = [
+                {"key": name, "lake": row["lake"], "possible": row["key"]}
+                for row in batch.to_pylist()
+                for name in self.spellings[row["lake"]](row["key"])
+            ]
+            yield pa.RecordBatch.from_pylist(rows, schema=_POSSIBLE)
 
 
 def find_misspelled(
