@@ -30,7 +30,7 @@ from gc_assets.lakes.other_formats import OTHER_FORMATS
 from gc_assets.stages.records.dead_tables import DeadTable, describe_unlisted, read_table_id
 from gc_assets.stages.sweep.known_tables import KnownTable
 
-# Formats without a lake kind whose tables have a catalog of their own, recognised by name only.
+# Formats without a lake kind whose tables have their own catalog. They are recognised by name only.
 OTHERS: Final = MetadataPattern("|".join(item.sign.replace("?P<root>", "?:") for item in OTHER_FORMATS if item.is_table))
 FOREIGN: Final = pa.schema(
     [
@@ -51,9 +51,10 @@ FOREIGN: Final = pa.schema(
         ("other_storages", pa.list_(pa.string())),
     ]
 )
-# Largest number of rows with a reason that one task yields for a lake and the same other storages.
+# Largest number of rows with a reason that one task yields for each lake and set of other storages.
 MAX_REASONS: Final = 1_000
-# No object has this name. If a pattern of `protect` matches it in a directory, it matches all names.
+# No object has this name, so a pattern of `protect` that matches it in a directory matches any name
+# there.
 _ANY_NAME: Final = "3f1c9a7e5b"
 
 
@@ -69,34 +70,36 @@ def foreign_metadata(
     settled: datetime | None = None,
     former_views: Mapping[str, datetime] | None = None,
 ) -> DataFrame:
-    """Find the foreign suspects, with the reason (columns `FOREIGN`).
+    """Find the suspects that are foreign metadata, with the reasons (columns `FOREIGN`).
 
-    Rows without a reason are metadata of former views, or of known tables. The latter have what
-    `metadata_lineage.py` needs to decide whether another catalog wrote them. `other_storages` are
-    those in which the metadata names a location or a manifest list.
+    Rows without a reason are metadata of former views or known tables. For known tables they
+    contain the lineage with which `metadata_lineage.py` decides whether another catalog wrote the
+    file. `other_storages` are the other storages to which the metadata's locations and manifest
+    lists refer.
 
-    `is_junk` marks files named like metadata that are not readable as such, one in each directory.
-    In `own_directories`, a fragment of such a file is the leftover of a failed write and is not
-    returned.
+    `is_junk` marks files that are named like metadata but cannot be read as metadata, one per
+    directory. In `own_directories`, a fragment of a metadata file is not returned, because it is
+    left over from a failed write.
 
     If a metadata file contains a newer snapshot than the catalogs know, the catalog is a copy or
-    its writers moved to another one. If the table is in use, only old metadata counts: young
-    metadata may belong to a commit in progress.
+    its writers have moved to another catalog. If the table is in use, only old metadata counts,
+    because young metadata may belong to a commit in progress.
 
     Args:
         suspects: Objects with the columns key, last_modified and is_old, whose names match
             `suspect_pattern`.
         known_tables: The tables of the configured catalogs, by table uuid.
-        dead: Tables that a user accepted as dead. They are not foreign at the accepted location,
-            unless they were written to after that.
-        own_directories: Directories with the live metadata of tables that this run read, and
-            `collects_failed_creations` of their lakes. If it is True, the first metadata of an
-            unknown table without snapshots is garbage. If it is False, the reason names the setting.
-        protected: Regular expression for protected keys, or None. Metadata is not foreign if all files
-            in the locations of its table are protected.
-        settled: Time before which `known_tables` contains all commits. Younger metadata may be that
-            of a commit in progress, so its rows contain only its history before this time.
-        former_views: When views that their catalogs listed were first missed, by uuid. Their earlier
+        dead: Tables accepted as dead. They are not foreign at the accepted location, unless they
+            were written to later.
+        own_directories: Directories with the live metadata of tables that this run read, and the
+            setting `collects_failed_creations` of their lakes. If it is True, the first metadata of
+            an unknown table without snapshots is garbage. If it is False, the reason mentions the
+            setting.
+        protected: Regular expression for protected keys, or None. Metadata is not foreign if all
+            files in the locations of its table are protected.
+        settled: Time before which `known_tables` contains all commits. Younger metadata may belong
+            to a commit in progress, so its rows contain only the history before this time.
+        former_views: When views that left their catalogs were first missed, by uuid. Their earlier
             metadata is not foreign, unless a user accepted it as dead.
     """
     classifier = MetadataClassifier(
@@ -123,12 +126,12 @@ def metadata_patterns() -> tuple[MetadataPattern, ...]:
 
 
 def suspect_pattern() -> str:
-    """Return a regular expression for keys of metadata, of any kind."""
+    """Return a regular expression that matches metadata keys of all kinds."""
     return "|".join(pattern.names for pattern in metadata_patterns())
 
 
 class _Finding(NamedTuple):
-    """The result for a suspect (columns of `FOREIGN` that its inventory row lacks)."""
+    """The result for a suspect: the columns of `FOREIGN` that are not in its inventory row."""
 
     reason: str | None
     is_junk: bool = False
@@ -212,9 +215,9 @@ class MetadataClassifier:
         return None if self._is_protected(key, [place]) else _Finding(reason, is_junk=True)
 
     def _is_protected(self, key: str, places: Sequence[str | None]) -> bool:
-        """Return True if the key and everything in these directories of the storage is protected.
+        """Return True if `protect` matches the key and all files in these directories.
 
-        A directory that is None is in another storage, whose files are not protected.
+        None represents a directory in another storage, to which `protect` does not apply.
         """
         if self.protected is None or re.search(self.protected, key) is None:
             return False
@@ -223,15 +226,17 @@ class MetadataClassifier:
         return all(item is not None and re.search(self.protected, item) is not None for item in inside)
 
     def _own_places(self, found: TableIdentity) -> list[str | None]:
-        """Return the directories of a table in this storage, None for one in another storage."""
+        """Return the table's directories in this storage, with None for each one in another
+        storage.
+        """
         resolved = [self.resolver.locate_one(f"{address.rstrip('/')}/") for address in found.lineage.locations]
         return [key if name == self.storage_name else None for name, key in (item for item in resolved if item is not None)]
 
     def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> _Finding | None:
         known = self.known_tables.get(found.uuid)
         written_ms = max(found.newest or 0, int(modified.timestamp() * 1000))
-        # Metadata of a dropped table that is newer than the last known one was written by a program
-        # that may still use the table.
+        # Metadata of a dropped table newer than the last known one was written by a program that
+        # may still use the table.
         if known is None or (known.dropped and found.newest is not None and found.newest > known.newest):
             reason = self._check_unknown(key, written_ms, found)
             return None if reason is None else _Finding(reason)
@@ -252,7 +257,9 @@ class MetadataClassifier:
         return self._describe(key, modified, found)
 
     def _describe(self, key: str, modified: datetime, found: TableIdentity) -> _Finding | None:
-        """Return what is needed to decide whether another catalog wrote metadata of a known table."""
+        """Return the lineage needed to decide whether another catalog wrote a known table's
+        metadata.
+        """
         lineage, place = found.lineage, find_table_prefix(key)
         is_young = self.settled is not None and modified >= self.settled
         before_ms = self.settled.timestamp() * 1000 if self.settled is not None and is_young else math.inf
@@ -280,10 +287,11 @@ class MetadataClassifier:
         )
 
     def _find_external(self, lineage: Lineage) -> list[str] | None:
-        """Return one address of each directory that a metadata file names, or None if one of them is
-        in a storage or cannot be resolved.
+        """Return one address per directory referenced by a metadata file.
 
-        Spark's `rewrite_table_path` stages such files for a copy of the table in another place.
+        Returns None if one of them is in a storage or cannot be resolved.
+
+        Spark's `rewrite_table_path` stages such files for a copy of the table in another location.
         """
         named = _name_directories((*_name_contents(lineage), *(name for name, _ in lineage.log)))
         try:
@@ -293,7 +301,7 @@ class MetadataClassifier:
         return sorted(named) if is_external else None
 
     def _find_other_storages(self, lineage: Lineage) -> tuple[str, ...]:
-        """Return the other storages in which a metadata file names a location or a manifest list."""
+        """Return the other storages to which a metadata file's locations and manifest lists refer."""
         resolved = map(self.resolver.locate_one, _name_directories(_name_contents(lineage)))
         return tuple(sorted({found[0] for found in resolved if found is not None} - {self.storage_name}))
 
@@ -305,7 +313,7 @@ class MetadataClassifier:
         return next((item for item in self.dead if item.table_uuid == read_table_id(uuid) and key.startswith(item.prefix)), None)
 
     def _way_out(self, key: str, uuid: str) -> str:
-        """Return the advice to accept the table as dead in the directory of a key."""
+        """Return the advice to accept the table as dead in the key's directory."""
         return describe_way_out(self.resolver, self.storage_name, key, uuid)
 
     def _check_unknown(self, key: str, written_ms: int, found: TableIdentity) -> str | None:
@@ -326,10 +334,11 @@ class MetadataClassifier:
         return None
 
     def _is_failed_creation(self, directory: str, found: TableIdentity) -> bool:
-        """Return True for the first metadata of an empty table in the location of a known table.
+        """Return True for the first metadata of an empty table in a known table's location.
 
-        It can also belong to a table of another catalog, which may write later files to other places.
-        A location that cannot be resolved, such as a relative one, is never that of a known table.
+        It can also belong to a table of another catalog, which may write later files to other
+        locations. Unresolvable locations, such as relative ones, never count as a known table's
+        location.
         """
         if found.location_if_empty is None or directory not in self.own_directories:
             return False
@@ -340,18 +349,18 @@ class MetadataClassifier:
 
 
 def _name_contents(lineage: Lineage) -> Iterator[str]:
-    """Yield the manifest lists of a metadata file, and one possible address in each location."""
+    """Yield a metadata file's manifest lists, and one possible address in each of its locations."""
     yield from (f"{address.rstrip('/')}/{_ANY_NAME}" for address in lineage.locations)
     yield from (item.manifest_list for item in lineage.snapshots if item.manifest_list is not None)
 
 
 def _name_directories(addresses: Iterable[str]) -> Collection[str]:
-    """Return one address of each directory."""
+    """Return one address per directory."""
     return {address.rpartition("/")[0]: address for address in addresses}.values()
 
 
 def describe_way_out(resolver: KeyResolver, storage_name: str, key: str, uuid: str) -> str:
-    """Return the advice to accept a table as dead in the directory of its metadata, if it has one."""
+    """Return the advice to accept a table as dead in its metadata directory, or "" if it has none."""
     directory = directory_of(key)
     if directory in {"", "metadata"}:
         return ""
@@ -360,7 +369,7 @@ def describe_way_out(resolver: KeyResolver, storage_name: str, key: str, uuid: s
 
 
 def _find_root(pattern: MetadataPattern, key: str) -> str:
-    """Return the directory of the repository or table of another kind."""
+    """Return the root directory of a repository or table of another kind."""
     if pattern is OTHERS:
         return next(found["root"] or "" for item in OTHER_FORMATS if item.is_table and (found := re.search(item.sign, key)) is not None)
     found = re.search(pattern.names, key)
@@ -368,5 +377,5 @@ def _find_root(pattern: MetadataPattern, key: str) -> str:
 
 
 def directory_of(key: str) -> str:
-    """Return the directory of a key, without a slash at its end."""
+    """Return a key's directory without a trailing slash."""
     return key.rpartition("/")[0]

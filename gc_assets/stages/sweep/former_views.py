@@ -1,10 +1,12 @@
-"""Remember the views of catalogs, and find the metadata of those that no catalog lists any more.
+"""Remember the views of catalogs, and find the metadata of views that no catalog lists any more.
 
-A view owns no data files. If its metadata is in the claim of a table, it looks like that of a view of
-an unconfigured catalog. If an accepted run read the view from the same catalog, it does not refuse
-plans. It is kept, because a catalog may hide the view, or answer with an error.
+A view owns no data files. If its metadata is in a table's claim, it looks like a view of an
+unconfigured catalog. If an accepted run read the view from the same catalog, the metadata does not
+cause plans to be refused. It is kept, because the catalog may hide the view or answer with an
+error.
 
-The memory is a side table of `orphan_files`, as that of tables (`table_memory.py`).
+The known views are stored in a side table of `orphan_files`, like the known tables
+(`table_memory.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from gc_assets.state.parts import PartFile, read_parts
 from gc_assets.state.side_tables import KNOWN_VIEWS, KNOWN_VIEWS_SIDE, VIEWS, VIEWS_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
-# More files than these are kept by their directories.
+# If there are more files than this, their directories are kept instead.
 _MAX_KEYS: Final = 1_000
 
 
@@ -40,7 +42,8 @@ class KnownView:
 
     Attributes:
         catalog: Identity of the catalog that listed it.
-        gone_since: Time of the first accepted run that missed it, or None if a catalog lists it.
+        gone_since: Time of the first accepted run that missed the view, or None if a catalog lists
+            it.
     """
 
     lake: str
@@ -52,12 +55,12 @@ class KnownView:
 
 @dataclass(frozen=True)
 class FormerViews:
-    """The views that a storage remembers, and the found metadata of those that no catalog lists.
+    """The views remembered by a storage's sweeps, and the metadata of views that no catalog lists.
 
     Attributes:
-        known: All views to remember after this run.
+        known: All views that the next run must know.
         catalogs: Identity of the current catalog of each lake.
-        files: Keys of metadata of former views, with the uuid.
+        files: Keys of former views' metadata, with the view's uuid.
     """
 
     known: tuple[KnownView, ...]
@@ -65,25 +68,25 @@ class FormerViews:
     files: Mapping[str, str]
 
     def select_former(self) -> dict[str, KnownView]:
-        """Return the views that left the current catalog of their lake, by uuid."""
+        """Return the views that their lake's current catalog does not list any more, by uuid."""
         gone = (item for item in self.known if item.gone_since is not None)
         return {item.uuid: item for item in gone if self.catalogs.get(item.lake) == item.catalog}
 
     def list_times(self) -> dict[str, datetime]:
         """Return when the former views were first missed, by uuid.
 
-        Metadata with a later version was written by another catalog.
+        Metadata with a later version was written through another catalog.
         """
         return {uuid: item.gone_since for uuid, item in self.select_former().items() if item.gone_since is not None}
 
     def list_prefixes(self) -> tuple[str, ...]:
-        """Return the keys of the files, or their directories if they are many."""
+        """Return the keys of the files, or their directories if there are too many."""
         if len(self.files) <= _MAX_KEYS:
             return tuple(sorted(self.files))
         return tuple(sorted({f"{directory_of(key)}/" for key in self.files}))
 
     def describe(self, context: RunContext, storage_name: str) -> Iterator[str]:
-        """Yield a message for each lake, for the report."""
+        """Yield a report message for each lake with metadata of former views."""
         former, by_lake = self.select_former(), dict[str, list[str]]()
         for key, uuid in sorted(self.files.items()):
             by_lake.setdefault(former[uuid].lake, []).append(key)
@@ -99,7 +102,9 @@ class FormerViews:
             )
 
     def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
-        """Write the memory of the run as a side table. Views without files are forgotten in time."""
+        """Write the known views to a side table of the run, without those missing for
+        `FORGET_AFTER` and without files.
+        """
         now, found = context.clock.now(), set(self.files.values())
         rows = [
             asdict(item) for item in self.known if item.gone_since is None or item.uuid in found or now - item.gone_since <= FORGET_AFTER
@@ -114,7 +119,7 @@ NO_FORMER_VIEWS: Final = FormerViews((), {}, {})
 
 
 def find_former_views(context: RunContext, storage_name: str, refs: Iterable[PublishedTable]) -> FormerViews:
-    """Return the views to remember after this run, without files.
+    """Return the views to remember after this run. Their metadata files are not searched yet.
 
     Args:
         refs: `lake_refs` of all lakes.

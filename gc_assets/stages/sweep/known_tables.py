@@ -1,8 +1,8 @@
 """Find the time of each table's newest commit in the configured catalogs.
 
-Newer metadata of a table was written through a catalog that is not configured. The work is done
-with Arrow in the driver, and only in runs that listed suspect metadata. It reads one row per commit
-and per metadata file, never one per data file.
+If a table has newer metadata, it was written through an unconfigured catalog. The search uses Arrow
+in the driver, and only runs if suspect metadata was listed. It reads one row per commit and per
+metadata file, never one per data file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KnownTable:
         newest: Time of the newest known commit, in milliseconds since 1970.
         in_use: True if writers still commit to the table through this catalog. Young metadata may
             then belong to a commit in progress.
-        dropped: True if no catalog lists the table any more, but an accepted run read it.
+        dropped: True if an accepted run read the table, but no catalog lists it any more.
     """
 
     newest: int
@@ -41,7 +41,7 @@ class KnownTable:
 
 
 _URN: Final = "urn:uuid:"
-# An unreadable table does not indicate another catalog.
+# An unreadable table does not indicate another catalog, so none of its metadata is newer than this.
 NEVER_NEWER: Final = KnownTable(2**63 - 1)
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
@@ -49,8 +49,8 @@ _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 def known_tables(context: RunContext) -> dict[str, KnownTable]:
     """Return the known tables of all lakes, by table uuid.
 
-    If both an Iceberg catalog and a Nessie server know a table, the entry of the catalog is used.
-    It is more exact than the commits of a server.
+    If both an Iceberg catalog and a Nessie server know a table, the catalog's entry is used,
+    because it is more exact than the server's commits.
     """
     of_servers: dict[str, KnownTable] = {}
     of_catalogs: dict[str, KnownTable] = {}
@@ -71,9 +71,9 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
 
 
 def find_metadata(context: RunContext, uuids: Collection[str]) -> dict[str, list[str]]:
-    """Return the addresses of the metadata files that configured catalogs name for tables.
+    """Return the addresses of the tables' metadata files in the configured catalogs, by table uuid.
 
-    For a server, these are the files that any commit put, the newest first.
+    For a server, these are the files put by any commit, newest first.
     """
     found: dict[str, list[str]] = {}
     for lake in context.config.lakes:
@@ -101,14 +101,14 @@ def _metadata_of_server(context: RunContext, lake_name: str, uuids: Collection[s
 
 
 def _views(context: RunContext) -> dict[str, KnownTable]:
-    """Return the views of all catalogs, with the time of their newest version."""
+    """Return the views of all catalogs with the times of their newest versions, by uuid."""
     paths = [path for lake in context.config.lakes for path in context.table(LAKE_REFS, lake.name).paths(VIEWS_SIDE)]
     rows = read_parts(context.state.files, paths, VIEWS).to_pylist()
     return {row["uuid"]: NEVER_NEWER if row["newest"] is None else KnownTable(row["newest"]) for row in rows}
 
 
 def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
-    """Return the time of the newest snapshot of each table, 0 for a table without snapshots."""
+    """Return the time of each table's newest snapshot, or 0 if the table has no snapshots."""
     refs = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["table_uuid"])
     graph = context.table(COMMIT_GRAPH, lake_name)
     commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at"])
@@ -138,22 +138,22 @@ def _read_puts(context: RunContext, lake_name: str) -> pa.Table:
 
 
 def _list_puts(commits: pa.Table) -> pa.Table:
-    """Return the metadata files that commits put, with the times (columns address and at)."""
+    """Return the metadata files put by commits, with the commit times (columns address and at)."""
     lists = commits.column("content_roots").combine_chunks()
     at = _milliseconds(commits.column("committed_at").combine_chunks())
     return pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), "at": at.take(pc.list_parent_indices(lists))})
 
 
 def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, KnownTable]:
-    """Return for each table the time of the newest commit that put a metadata file of it, or 0.
+    """Return the time of the newest commit that put one of each table's metadata files, or 0.
 
-    Newer metadata that no commit names was written through another catalog, or on a branch that was
-    dropped before a run read it.
+    If newer metadata is in no commit, it was written through another catalog, or on a branch that
+    was dropped before a run read it.
 
     Args:
         places: Rows of the side table `LOCATIONS`: container, address and kind.
         commits: Commits with the columns committed_at and content_roots.
-        on_branches: Addresses of the metadata files that branches show.
+        on_branches: Addresses of the metadata files at the heads of branches.
     """
     newest = _list_puts(commits).group_by("address").aggregate([("at", "max")])
     uuids = places.filter(pc.equal(places.column("kind"), Kind.TABLE_UUID))
@@ -165,5 +165,5 @@ def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.Chu
 
 
 def _milliseconds(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return whole milliseconds since 1970, the precision of times in metadata files."""
+    """Convert times to whole milliseconds since 1970, the precision of times in metadata files."""
     return pc.floor_temporal(times, unit="millisecond").cast(_MILLISECONDS).cast(pa.int64())

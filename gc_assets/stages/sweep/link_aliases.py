@@ -1,8 +1,9 @@
-"""Find planned objects that are live under another address.
+"""Find planned objects that are live files under another address.
 
-Such an address leads through a symbolic link, a bind mount, or a file system that is mounted twice.
-The keys of these objects are in no live set. The store compares object identities for each address
-that may lead to them: addresses in no storage, and live keys at links of other storages.
+Such an address leads through a symbolic link, a bind mount, or a file system that is mounted twice,
+so no live set contains the keys of these objects. The store therefore compares object identities
+for each address that may lead to them: addresses outside all storages, and live keys at links of
+other storages.
 """
 
 from __future__ import annotations
@@ -38,12 +39,15 @@ def planned_by_alias(
 ) -> list[str]:
     """Find plan rows that would remove an object needed by a lake under another address.
 
-    At most `MAX_NAMED` messages are returned. A live file behind a link of another storage that the
-    store cannot examine may be any planned file. One in no storage has an unknown address
+    A live file behind a link of another storage may be any planned file if the store cannot examine
+    it. If such a file is outside all storages, it has an unknown address
     (`stages/mark/unknown_addresses.py`), which another gate compares.
 
     Args:
         rows: Returns the rows of the plan (columns action, key, etag). Called only if needed.
+
+    Returns:
+        At most `MAX_NAMED` messages, one per object.
     """
     store = context.store(storage_name)
     if not store.has_aliases:
@@ -71,10 +75,10 @@ def _outside(spark: SparkSession, context: RunContext, live: Sequence[PublishedT
 
 
 def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
-    """Yield the addresses of live files of other storages that are reached through a link."""
+    """Yield the addresses of other storages' live files that are reached through a link."""
     for other in find_link_sources(context.storage(storage_name), context.config.storages):
         inventory = Listing.of(context, other.name).inventory
-        if not has_links(inventory):  # reading all live files takes long
+        if not has_links(inventory):  # Reading all live files takes long.
             continue
         needed = [read(spark, context, other.name, list(live)).select("key") for read in (live_keys, expired_keys)]
         keys = keys_at_links(spark, context, reduce(DataFrame.unionByName, needed), inventory)
@@ -84,7 +88,9 @@ def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, l
 
 @dataclass(frozen=True)
 class _Identify:
-    """Add the identity of the object at each address, or the problem with it. Runs in executors."""
+    """Add the identity of the object at each address, or the reason why it is unknown. Runs in
+    executors.
+    """
 
     store: Store
 

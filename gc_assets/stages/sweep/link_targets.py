@@ -1,9 +1,9 @@
-"""Find the keys of live files that are reached through symbolic links as they are now.
+"""Find the keys of live files that are reached through the current symbolic links.
 
-The mark resolves the links outside all storages. An address inside a storage has the key that it
-spells, although one of its directories may be a link that was made after the listing, and files in
-no storage may be links themselves. A file that was quarantined is no longer at the end of the link,
-so paths are compared, not objects.
+The mark resolves links outside all storages. The key of an address inside a storage is taken
+literally, although one of its directories may be a link created after the listing, and files
+outside all storages may be links themselves. Paths are compared instead of objects, because a
+quarantined file is no longer at the target of the link.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from gc_assets.stores.store import find_link_sources, resolve_links
 
 
 def find_link_targets(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
-    """Yield the keys of the storage to which live files lead through links (columns `NEEDED`).
+    """Yield the storage's keys to which links in live files' addresses lead (columns `NEEDED`).
 
-    A listing never contains a file behind a link, so only live files that it lacks are resolved. The
-    listing of this run shows if any link exists.
+    A listing never contains files behind a link, so only unlisted live files are resolved. The
+    listing of this run shows whether any link exists.
     """
     storage, store, resolver = context.storage(storage_name), context.store(storage_name), context.resolver()
     if not store.has_aliases:
@@ -57,7 +57,9 @@ def find_link_targets(spark: SparkSession, context: RunContext, storage_name: st
 def _read_unlisted(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], inventory: PublishedTable
 ) -> DataFrame | None:
-    """Return the live files that a listing lacks (columns of `live_files`), or None without any."""
+    """Return the live files missing from a listing (columns of `live_files`), or None if there are
+    none.
+    """
     found = find_unlisted_rows(context, LiveKeys.of(spark, context, storage_name, live), inventory)
     if found is not None:
         return frame_from_arrow(spark, found[1]) if found[1].num_rows else None
@@ -67,7 +69,7 @@ def _read_unlisted(
 
 @dataclass(frozen=True)
 class _ResolveLinks:
-    """Yield the keys of the addresses that links lead to the storage. Runs in executors."""
+    """Yield the keys of the addresses that links redirect into the storage. Runs in executors."""
 
     location: str
 

@@ -1,8 +1,8 @@
 """Choose between a new listing of a storage and the last one.
 
 A run that uses an earlier listing sends no LIST request for the storage. Its candidates are the
-listed files that metadata named once (`named_candidates.py`). Files and metadata that appeared since
-the listing are unknown, so its plan purges nothing.
+listed files that metadata has ever referenced (`named_candidates.py`). Its plan purges nothing,
+because files and metadata that appeared since the listing are unknown.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gc_assets.stores.protocol import LookUp
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Objects of a storage, as this run or an earlier one listed them.
+    """Objects of a storage, as listed by this run or an earlier one.
 
     Attributes:
-        inventory: Run of `storage_inventory` that contains the rows.
-        is_earlier: True if an earlier run made the listing.
+        inventory: The `storage_inventory` that contains the rows.
+        is_earlier: True if an earlier run listed the storage.
         as_of: Time after which changes may be missing from the rows. None if this run listed the
             storage itself.
     """
@@ -42,23 +42,23 @@ class Listing:
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
-        """Return the listing that the run of this date uses."""
+        """Return the listing used by the run of this run date."""
         published = context.table(STORAGE_INVENTORY, storage_name)
         inventory, summary = open_listing(context.state, published), published.summary(StorageInventorySummary)
         is_earlier = summary.earlier is not None
         return cls(inventory, is_earlier, summary.as_of if is_earlier else summary.report_as_of)
 
     def look_up(self, context: RunContext, storage_name: str) -> LookUp:
-        """Return what looks up objects that the listing does not contain."""
+        """Return a lookup for objects that are not in the listing."""
         return RequestLookUp(context.store(storage_name)) if self.is_earlier else context.lister(storage_name)
 
 
 def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[PublishedTable | None, str | None]:
-    """Return the listing that this run uses instead of a new one.
+    """Return the earlier listing that this run uses instead of a new one.
 
     Returns:
-        The listing, or None if the storage must be listed, and the reason if the configuration asks
-        for the last listing.
+        The earlier listing, or None if the storage must be listed. If the configuration asks for an
+        earlier listing that cannot be used, also the reason.
     """
     config = context.storage(storage_name).listing
     if config is None:
@@ -68,7 +68,7 @@ def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[Publis
 
 
 def describe_listing(context: RunContext, storage_name: str) -> str | None:
-    """Return a sentence on the listing that the run of this date uses.
+    """Return a sentence about the listing used by the run of this run date.
 
     Returns None if the run listed the storage as configured, or has no inventory.
     """
@@ -82,7 +82,7 @@ def describe_listing(context: RunContext, storage_name: str) -> str | None:
 
 
 def _find_usable(context: RunContext, storage_name: str, every: timedelta) -> PublishedTable | str:
-    """Return the last listing, or the reason why it cannot be used."""
+    """Return the last listing if it can be used, otherwise the reason why not."""
     last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date + timedelta(days=1))
     if last is None:
         return "there is no earlier listing"
@@ -103,7 +103,7 @@ def _find_usable(context: RunContext, storage_name: str, every: timedelta) -> Pu
 
 
 def listing_settings(context: RunContext, storage_name: str) -> str:
-    """Return a digest of everything in the configuration that the rows of a listing depend on."""
+    """Return a digest of all configuration settings that affect the rows of a listing."""
     storage = context.storage(storage_name)
     endpoint = context.config.endpoint_of(storage.location)
     reports = storage.inventory.model_dump(mode="json") if storage.inventory is not None else None

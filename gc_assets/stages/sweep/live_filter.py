@@ -45,9 +45,9 @@ from gc_assets.state.summaries import LiveFilesSummary, LiveFilterSummary
 # Each slice is built, merged and probed in the memory of one worker. This many keys need about 100
 # MiB.
 SLICE_KEYS: Final = 20_000_000
-# Detects a rate of 1e-4 and more, a hundred times the target.
+# Detects false-positive rates of 1e-4 and more, a hundred times the target.
 FALSE_POSITIVE_SAMPLES: Final = 100_000
-# Each partial filter is as large as the merged one, so their number per slice is limited.
+# Each partial filter is as large as the merged filter, so their number per slice is limited.
 MAX_PARTIAL_FILTERS: Final = 8
 SLICED_DDL: Final = "key_hash long, slice int"
 _HITS: Final = pa.schema([("probed", pa.int64()), ("hits", pa.int64())])
@@ -57,22 +57,23 @@ PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice",
 def live_tables(context: RunContext) -> list[PublishedTable]:
     """Return `live_files` of every lake.
 
-    Any lake may point into any storage, so the live set of a storage is the union of all lakes.
+    Any lake may refer to files in any storage, so a storage's live set is the union over all lakes.
     """
     return [context.table(LIVE_FILES, lake.name) for lake in context.config.lakes]
 
 
 def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> DataFrame:
-    """Return all lakes' live files in the storage (columns of `live_files`).
+    """Return the live files of all lakes in the storage (columns of `live_files`).
 
-    A key that two lakes need appears twice. This joins all entries; `LiveKeys` reads hashes only.
+    A key needed by two lakes occurs twice. Prefer `LiveKeys` if hashes suffice, because this
+    function joins all entries.
     """
     frames = [LiveSet(context, table).read(spark) for table in live]
     return reduce(DataFrame.unionByName, frames).filter(F.col("storage") == storage_name)
 
 
 def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> DataFrame:
-    """Return the files needed only by expired history (columns of `live_files`).
+    """Return the files needed by expired history only (columns of `live_files`).
 
     The policy no longer keeps that history, but the lake still contains it. Lakes whose history is
     never edited contribute no rows.
@@ -86,7 +87,7 @@ def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, li
 def live_count(live: list[PublishedTable], storage_name: str) -> LiveCount:
     """Count the rows of `live_keys` by lake, from the receipts.
 
-    Keys that may not exist (`possible_by_storage`) are not counted. Lakes that need no file of the
+    Keys that may not exist (`possible_by_storage`) are not counted. Lakes that need no files in the
     storage are left out.
     """
     counts: dict[str, int] = {}
@@ -113,13 +114,13 @@ def seed_for(run_date: date) -> int:
 
 @log_progress(LIVE_FILTER)
 def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publish the filter over all live keys of a storage, sized from their exact number.
+    """Publish the filter over all live keys of a storage, sized for their exact number.
 
-    After publication every live key is looked up in the published filter. The receipt contains the
-    measured false-positive rate.
+    After publication, every live key is looked up in the filter. The receipt contains the measured
+    false-positive rate.
 
-    The filter is always built from scratch. A filter that started from the previous one would still
-    contain keys that left the live set. Their files would never become candidates.
+    The filter is always built from scratch. If it extended the previous filter, it would still
+    contain keys that have left the live set, so their files would never become candidates.
 
     Raises:
         GcError: If a live key is missing from the published filter.
@@ -161,10 +162,10 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
 
 
 def _look_up(keys: LiveKeys, files: Files, published: PublishedTable, expected: int) -> None:
-    """Look up every live entry in the filter as read back from the state.
+    """Look up all live entries in the filter, which is read back from the state.
 
     Raises:
-        GcError: If not all of them are in the filter. The message contains the counts.
+        GcError: If any entry is missing from the filter. The message contains the counts.
     """
     rows = keys.run_task(_CountHits(ProbeFilter(files, tuple(published.paths()))), _HITS)
     probed, hits = (pc.sum(rows.column(name)).as_py() or 0 for name in _HITS.names)
@@ -176,8 +177,9 @@ def _look_up(keys: LiveKeys, files: Files, published: PublishedTable, expected: 
 
 
 def _build_slices(keys: LiveKeys, spec: FilterSpec, slices: int, merge: _MergeFilters) -> Sequence[Any]:
-    """Return what `merge` reports for all keys (rows of `PARTS_DDL`). Each slice is merged by one
-    call.
+    """Build all slices of the filter, and return the reports of `merge` (rows of `PARTS_DDL`).
+
+    Each slice is merged by one call.
     """
     build = _BuildPartialFilters(spec, slices)
     if slices == 1 and keys.runs_in_process:
@@ -185,7 +187,7 @@ def _build_slices(keys: LiveKeys, spec: FilterSpec, slices: int, merge: _MergeFi
     if slices == 1:
         partial = keys.distinct_frame().coalesce(MAX_PARTIAL_FILTERS).mapInArrow(build, spark_schema(PARTIAL))
     else:
-        # Without the repartition every task would hold filters of all slices.
+        # Without the repartition, every task would build filters for all slices.
         sliced = keys.distinct_frame().mapInArrow(_AddSlice(slices), SLICED_DDL).repartition(slices, "slice")
         partial = sliced.mapInArrow(build, spark_schema(PARTIAL))
     width = min(slices, parallelism(keys.spark))
@@ -193,12 +195,12 @@ def _build_slices(keys: LiveKeys, spec: FilterSpec, slices: int, merge: _MergeFi
 
 
 def _slice_of(hashes: np.ndarray, slices: int) -> np.ndarray:
-    """Return the slice number of each hash, like Spark's `pmod`."""
+    """Return the slice number of each hash, computed like Spark's `pmod`."""
     return np.mod(hashes, slices)
 
 
 def _by_slice(hashes: np.ndarray, slices: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-    """Yield each slice number that occurs, with an index of its hashes."""
+    """Yield each slice number that occurs, with an index that selects its hashes."""
     if slices == 1:
         yield from [(0, slice(None))] if len(hashes) else []
         return
@@ -211,7 +213,7 @@ def _by_slice(hashes: np.ndarray, slices: int) -> Iterator[tuple[int, slice | np
 class ProbeFilter:
     """Looks up hashes in a published filter.
 
-    Pickles as paths. Each worker process reads the filter once.
+    Only paths are pickled, and each worker process reads the filter once.
     """
 
     files: Files
@@ -249,7 +251,7 @@ class _AddSlice:
 
 @dataclass(frozen=True)
 class _BuildPartialFilters:
-    """Add the hashes of a partition to partial filters, one per slice that occurs."""
+    """Add the hashes of a partition to partial filters, one for each slice that occurs."""
 
     spec: FilterSpec
     slices: int

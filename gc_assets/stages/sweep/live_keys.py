@@ -28,11 +28,11 @@ _DISTINCT: Final = pa.schema([("key_hash", pa.int64())])
 class LiveKeys:
     """Hashes of the live keys of all lakes in one storage.
 
-    A key that two lakes need occurs once for each.
+    A key needed by two lakes occurs once for each lake.
 
     Attributes:
-        sets: Live sets of the lakes that have any.
-        lakes: The same as hashes.
+        sets: Live sets of the lakes that have one.
+        lakes: The hashes of each live set, in the same order.
     """
 
     spark: SparkSession
@@ -45,7 +45,7 @@ class LiveKeys:
         """Open the live keys of published tables.
 
         Raises:
-            StateError: If an older release published one of them.
+            StateError: If one of the tables was published by an older release.
         """
         sets = [LiveSet(context, table) for table in live]
         for item in sets:
@@ -75,8 +75,8 @@ class LiveKeys:
         """Run a task over the hashes of all live entries, and return the rows that it yields.
 
         Args:
-            task: Called with batches of the columns `LIVE_KEYS`. A key occurs once per container that
-                names it.
+            task: Called with batches of the columns `LIVE_KEYS`. A key occurs once for each
+                container that references it.
             schema: The columns of the result.
         """
         found = (lake.run(_MapLive(lake.live_keys(self.storage), task), schema) for lake in self.lakes)
@@ -85,7 +85,7 @@ class LiveKeys:
 
 @dataclass(frozen=True)
 class _MapLive:
-    """Task that runs another task over the live ones of matched rows."""
+    """Task that runs another task over those matched rows that are live."""
 
     select: SelectLive
     task: Task
