@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,13 +18,15 @@ from gc_assets.core.rehearsals import mark_rehearsal
 if TYPE_CHECKING:
     from gc_assets.config.models import Config
     from gc_assets.core.approvals import ApprovalEvent
-    from gc_assets.core.plan import Amount, PlanHeader
+    from gc_assets.core.plan import PlanHeader
     from gc_assets.resources.platform import Platform
+    from gc_assets.stages.read.plan_tables import TableAmounts
     from gc_assets.stages.records.plans import StoredPlan
 
 # Tables with the most bytes. The rest is one row.
 MAX_TABLES: Final = 15
-_TABLE_COLUMNS: Final = ("table", "history_edits", "files", "size")
+# Columns for the effects of an apply. Irreversible ones come first.
+EFFECT_COLUMNS: Final = ("cannot be undone", "can be undone")
 _COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 
 
@@ -44,11 +47,11 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
 
     \b
     Examples:
-      gc-assets approve 3f9c2a71d004 --by ada --comment "as agreed with the owners"
+      gc-assets approve 3f9c2a71d004 --by ada --comment "the owners agree"
       gc-assets approve 3f9c2a71d004 --by ada --override live_drop --yes
     """
     from gc_assets.stages.read.plan_text import nothing_to_apply
-    from gc_assets.stages.read.reversibility import apply_command
+    from gc_assets.stages.read.reversibility import apply_command, confirm_question
     from gc_assets.stages.records.plans import approve, find_approvable_plan, load_plan
 
     platform = settings.platform()
@@ -56,7 +59,8 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     show_plan(platform, plan)
     for earlier in plan.verdict.approvals:
         print_message(f"Already {earlier}.")
-    if output.is_interactive() and not yes and not click.confirm(f"Approve this plan as {by.strip()}?", err=True):
+    question = output.wrap_text(confirm_question(plan.header, platform.config, by.strip()), sys.stderr)
+    if output.is_interactive() and not yes and not click.confirm(question, err=True):
         print_message("Not approved. Nothing was recorded.")
         raise click.exceptions.Exit(1)
     event = approve(platform.config, platform.clock, plan.header.plan_id, by, overrides, comment)
@@ -140,9 +144,8 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
 def show_plan(platform: Platform, plan: StoredPlan) -> None:
     """Write what an approval of the plan allows to standard error: its effects, by table too."""
     from gc_assets.core.gate_messages import without_override
-    from gc_assets.core.plan import Amount
     from gc_assets.core.units import count_of
-    from gc_assets.stages.read.plan_tables import amounts_by_table
+    from gc_assets.stages.read.plan_tables import amounts_by_table, sum_tables
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
     from gc_assets.stages.records.plans import describe_other_plans
@@ -155,12 +158,10 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     for note in header.notes:
         print_message(note)
     found = amounts_by_table(platform.run_context(platform.clock.today()), header, plan.published)
-    rows = [_table_row(item.name, item.edits, item.files) for item in found[:MAX_TABLES]]
-    if rest := found[MAX_TABLES:]:
-        further = Amount.total(item.files for item in rest)
-        rows.append(_table_row(count_of(len(rest), "more table"), sum(item.edits for item in rest), further))
+    shown, rest = found[:MAX_TABLES], found[MAX_TABLES:]
+    rows = [_table_row(item) for item in (*shown, *([sum_tables(rest, count_of(len(rest), "more table"))] if rest else ()))]
     if rows:
-        write_table(rows, _TABLE_COLUMNS, sys.stderr)
+        write_table(rows, ("table", *effect_columns(rows)), sys.stderr)
     for gate in header.failed_gates:
         for line in with_commands(f"Failed gate {gate.name}, which this approval overrides: {without_override(gate)}"):
             print_message(line, "refused")
@@ -169,10 +170,16 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     print_message(f"{summarize_plans([header])}.")
 
 
-def _table_row(name: str, edits: int, files: Amount) -> dict[str, Any]:
-    from gc_assets.core.units import format_bytes
+def _table_row(item: TableAmounts) -> dict[str, Any]:
+    from gc_assets.stages.read.reversibility import describe_effects
 
-    return {"table": name, "history_edits": edits, "files": files.files, "size": format_bytes(files.bytes)}
+    effects = describe_effects(item.by_action, item.edits, item.final_edits)
+    return {"table": item.name, **dict(zip(EFFECT_COLUMNS, effects, strict=True))}
+
+
+def effect_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns of `EFFECT_COLUMNS` that contain anything."""
+    return [name for name in EFFECT_COLUMNS if any(row[name] for row in rows)]
 
 
 def _print_decision(config: Config, plan: StoredPlan, event: ApprovalEvent, format_: str) -> None:

@@ -68,13 +68,17 @@ def print_data(text: str, verdict: str | None = None) -> None:
 
 def _echo(text: str, stream: Any, verdict: str | None = None) -> None:
     """Write a text, wrapped between words to the width of the terminal."""
+    shown = wrap_text(text, stream)
+    in_colour = verdict is not None and has_colour(stream)
+    click.echo(colour_verdict(shown, verdict) if in_colour else shown, file=stream)
+
+
+def wrap_text(text: str, stream: Any) -> str:
+    """Return a text wrapped between words to the width of the terminal, without control characters."""
     from gc_assets.cli.tables import wrap
 
     width, shown = stream_width(stream), escape(text, keep="\n")
-    if width is not None:
-        shown = "\n".join(part for line in shown.split("\n") for part in wrap(line, width))
-    in_colour = verdict is not None and has_colour(stream)
-    click.echo(colour_verdict(shown, verdict) if in_colour else shown, file=stream)
+    return shown if width is None else "\n".join(part for line in shown.split("\n") for part in wrap(line, width))
 
 
 def json_default(value: Any) -> Any:

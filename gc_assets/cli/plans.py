@@ -10,6 +10,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, fast_imports, format_option, open_spark, wide_option, with_mode
 from gc_assets.cli.dagster_events import report_apply, report_history_undo, report_restore
+from gc_assets.cli.decision import EFFECT_COLUMNS, effect_columns
 from gc_assets.cli.interrupt import ignore_interrupts, interrupt_code, restore_interrupts
 from gc_assets.cli.output import print_command, print_message, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
@@ -50,7 +51,7 @@ STATUSES: Final = (
     "expired",
     "historical",
 )
-PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", "files", "size", "decision", "approve by", "apply by")
+PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", *EFFECT_COLUMNS, "decision", "approve by", "apply by")
 WIDE_COLUMNS: Final = (*PLAN_COLUMNS, "actions", "edits", "refused_by", "decisions", "created_at", "applied_at", "restored_at")
 
 
@@ -66,10 +67,17 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
     """List the plans, newest first, with their status.
 
     \b
-    Status: ready (can be approved), refused (by a gate), approved, rejected, unfinished (its
-    apply began and can continue), applied, partially applied (ended, but not everything was
-    changed), restored, expired (too old), historical (analysis of a past date, cannot be
-    applied).
+    Status:
+      ready              can be approved
+      refused            by a gate
+      approved           can be applied
+      rejected           by a user
+      unfinished         its apply began and can continue
+      applied            completely
+      partially applied  ended, but not everything was changed
+      restored           its files were moved back
+      expired            too old
+      historical         analysis of a past date, cannot be applied
 
     --wide adds columns such as the edits: history edits by lake, which are also deletions of idle
     branches and, for lakeFS, commits that delete paths, with the number of paths.
@@ -87,14 +95,19 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
     if storage is not None:
         storage = platform.config.storage_of_user(storage).name
     now = platform.clock.now()
-    listed = (plan for plan in list_plans(platform.config, storage, empty=True) if plan.is_listed)
-    found = [plan_row(plan, now, platform.config) for plan in listed if not statuses or plan.status_at(now) in statuses]
+    every = list(list_plans(platform.config, storage, empty=True))
+    chosen = [plan for plan in every if plan.is_listed and (not statuses or plan.status_at(now) in statuses)]
+    found = [plan_row(plan, now, platform.config) for plan in chosen]
     if format_ == "json":
         write_json(found)
     elif found:
-        write_table([_table_row(row, wide=wide) for row in found], WIDE_COLUMNS if wide else PLAN_COLUMNS, wide=wide)
+        rows = [_table_row(plan, row, platform.config, wide=wide) for plan, row in zip(chosen, found, strict=True)]
+        empty = {*EFFECT_COLUMNS} - {*effect_columns(rows)}
+        write_table(rows, [name for name in (WIDE_COLUMNS if wide else PLAN_COLUMNS) if name not in empty], wide=wide)
     if not found:
-        print_message(f"No plan {'has this status' if statuses else 'contains files or edits'}. Run gc-assets run to create one.")
+        reason = "has this status" if statuses else "contains files or edits"
+        print_message(f"No plan {reason}." if every else "No run has made a plan yet.")
+        print_command("To create one", command("run"))
 
 
 @click.command("apply", short_help="Execute an approved plan.")
@@ -289,7 +302,7 @@ def restore_command(
       gc-assets restore --plan 3f9c2a71d004
       gc-assets restore --plan 3f9c2a71d004 --history
       gc-assets restore --storage warehouse --prefix sales/orders/
-      gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
+      gc-assets restore --key file:///data/warehouse/sales/data/00000-0.parquet
     """
     from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.stages.delete.restore_request import resolve_request, restore_files, undo_history
@@ -400,15 +413,15 @@ def _start_spark(progress: CommandProgress, platform: Platform, settings: Settin
     return spark
 
 
-def _table_row(row: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
+def _table_row(plan: ListedPlan, row: Mapping[str, Any], config: Config, *, wide: bool) -> dict[str, Any]:
     """Return a plan as a row of a table, given its JSON object."""
-    from gc_assets.core.units import format_bytes
+    from gc_assets.stages.read.reversibility import describe_plan_effects
 
     return {
         **row,
+        **dict(zip(EFFECT_COLUMNS, describe_plan_effects(plan.header, config), strict=True)),
         "plan_id": row["plan_id"] if wide else row["plan_id"][:12],
         "status": mark_rehearsal(row["status"], row["rehearsal"]),
-        "size": format_bytes(row["bytes"]),
         "decision": _decision(row),
         "approve by": _deadline(row["approve_by"]),
         "apply by": _deadline(row["apply_by"]),

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gc_assets.cli.output import print_command, print_message, write_table
 from gc_assets.core.commands import command
+from gc_assets.core.plan import Amount
 from gc_assets.core.units import count_of, format_bytes
 
 if TYPE_CHECKING:
-    from gc_assets.core.plan import Amount
     from gc_assets.engine.run_context import RunContext
     from gc_assets.stages.read.run_tables import RunTable
 
 # Tables with the most garbage. `gc-assets blame` lists all.
 MAX_TABLES: Final = 20
-_COLUMNS: Final = ("lake", "table", "kept", "expiring", "files now", "after expiry", "other garbage", "policy keeps")
+_PURGED: Final = "to purge"
+_COLUMNS: Final = ("lake", "table", "kept", "expiring", "files now", "after expiry", "other garbage", _PURGED, "policy keeps")
 _MAX_NAMES: Final = 5
 
 
@@ -27,21 +28,30 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
         context: The run context.
         storages: The storages with a plan.
     """
-    from gc_assets.stages.read.run_tables import summarize_tables, unowned_files
+    from gc_assets.stages.read.plan_tables import purges_by_table
+    from gc_assets.stages.read.run_tables import protected_files, summarize_tables, unowned_files
 
     lakes = [lake.name for lake in context.config.lakes]
     tables = summarize_tables(context, lakes, storages, with_dropped=True)
-    if tables:
-        write_table([_row(context, item) for item in tables[:MAX_TABLES]], _COLUMNS)
+    purges = purges_by_table(context, storages)
+    rows = [_row(context, item, purges.get((item.lake, item.table))) for item in tables[:MAX_TABLES]]
+    rows += purge_rows(context, purges, {(item.lake, item.table) for item in tables[:MAX_TABLES]})
+    if rows:
+        write_table(rows, [name for name in _COLUMNS if name != _PURGED or purges])
         print_message("kept and expiring count snapshots or commits. files now includes the files of expiring ones.")
+    if purges:
+        print_message(f"{_PURGED} counts files in quarantine that the plan deletes permanently. files now does not include them.")
     if len(tables) > MAX_TABLES:
         print_message(f"{count_of(len(tables) - MAX_TABLES, 'more table')} with less garbage: gc-assets blame")
     if unsized := sum(item.unsized for item in tables):
         print_message(f"over: the size of {count_of(unsized, 'file')} is unknown, because no lake records it.")
     for storage in storages:
         _print_dropped(context, storage, set(lakes))
+        if context.storage(storage).protect:
+            label, found = context.config.label_of(storage), _describe(protected_files(context, storage))
+            print_message(f"Protected in storage {label}: {found} not needed by any lake. `protect` in lakes.yaml keeps them.")
         if (amount := unowned_files(context, storage)).files:
-            label, found = context.config.label_of(storage), f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)})"
+            label, found = context.config.label_of(storage), _describe(amount)
             print_message(f"Unowned in storage {label}: {found}. No lake claims them, so they are not planned.")
             print_message("If a table was dropped before the first run, see Foreign tables in docs/safety.md.")
 
@@ -49,13 +59,16 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
 def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) -> None:
     """Print the dropped tables with files in a storage, and what they wait for."""
     from gc_assets.stages.read.dropped_tables import accept_command, describe_dropped
-    from gc_assets.state.schemas import ORPHAN_FILES
+    from gc_assets.stages.records.accepted_runs import newest_accepted_run
+    from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
     from gc_assets.state.summaries import OrphanFilesSummary
 
     summary = context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary)
     shown = [item for item in summary.dropped if item.lake in lakes][:_MAX_NAMES]
+    accepted = newest_accepted_run(context, storage) if shown else None
+    is_accepted = accepted is not None and accepted.path == context.table(DELETION_PLAN, storage).path
     for item in shown:
-        print_message(describe_dropped(context, item, summary.grace_cutoff))
+        print_message(describe_dropped(context, item, summary.grace_cutoff, is_accepted=is_accepted))
         if (accept := accept_command(item.table_uuid, item.waits_for)) is not None:
             print_command("  If the table is not in use, accept it", accept)
     if summary.dropped_tables > len(shown):
@@ -63,7 +76,23 @@ def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) ->
         print_command(f"{count_of(summary.dropped_tables, 'dropped table')} in all", show)
 
 
-def _row(context: RunContext, item: RunTable) -> dict[str, Any]:
+def purge_rows(
+    context: RunContext, purges: Mapping[tuple[str, str | None], Amount], shown: Collection[tuple[str, str | None]]
+) -> list[dict[str, Any]]:
+    """Return rows for the purges of tables without a row, most bytes first. The rest is one row."""
+    others = sorted((item for item in purges.items() if item[0] not in shown), key=lambda item: -item[1].bytes)
+    listed, rest = others[:MAX_TABLES], others[MAX_TABLES:]
+    rows = [
+        {"lake": context.config.label_of(lake), "table": table or ("" if lake else "-"), _PURGED: _amount(amount)}
+        for (lake, table), amount in listed
+    ]
+    if rest:
+        further = Amount.total(amount for _, amount in rest)
+        rows.append({"lake": "", "table": count_of(len(rest), "more table"), _PURGED: _amount(further)})
+    return rows
+
+
+def _row(context: RunContext, item: RunTable, purged: Amount | None) -> dict[str, Any]:
     return {
         "lake": context.config.label_of(item.lake),
         "table": item.table,
@@ -72,8 +101,13 @@ def _row(context: RunContext, item: RunTable) -> dict[str, Any]:
         "files now": _amount(item.present, item.unsized),
         "after expiry": _amount(item.live, item.unsized),
         "other garbage": _amount(item.garbage),
+        _PURGED: _amount(purged),
         "policy keeps": item.policy,
     }
+
+
+def _describe(amount: Amount) -> str:
+    return f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)})"
 
 
 def _amount(amount: Amount | None, unsized: int = 0) -> str:

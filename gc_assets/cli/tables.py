@@ -2,7 +2,7 @@
 
 Words are never broken. Text wraps between words, and a word longer than its column, such as a key,
 is shortened in the middle. Numbers and times are never shortened. Columns that do not fit are
-printed under their row.
+printed under their row, and once under the table if all rows have the same value.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -
         return
     visible = _visible_columns(columns, width)
     widths = _widths(visible, width)
-    extra = columns[len(visible) :]
+    others = columns[len(visible) :]
+    shared = [column for column in others if len(column.cells) > 1 and set(column.cells) == {column.cells[0]} and column.cells[0]]
+    extra = [column for column in others if column not in shared]
     yield _GAP.join(_pad(column, column.name, wide) for column, wide in zip(visible, widths, strict=True)).rstrip()
     yield _GAP.join("─" * wide for wide in widths)
     for row in range(len(columns[0].cells)):
@@ -75,6 +77,9 @@ def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -
             parts = zip(visible, texts, widths, strict=True)
             yield _GAP.join(_pad(column, text, wide, paint) for column, text, wide in parts).rstrip()
         yield from _extra_lines([(column.name, column.cells[row]) for column in extra if column.cells[row]], width or 0)
+    if shared:
+        yield "In all rows:"
+        yield from _extra_lines([(column.name, column.cells[0]) for column in shared], width or 0)
 
 
 def shorten(word: str, width: int) -> str:

@@ -25,6 +25,8 @@ from gc_assets.core.printable import show
 FORGET_AFTER = timedelta(days=365)
 # End of the reason to wait if a file is newer than the last run that read the table.
 READ_BEFORE_WRITE = "was written after a run last read the table"
+# End of the reason to wait in the first run that misses a table.
+IF_ACCEPTED = ", if this run is accepted"
 TABLE, REPOSITORY = "table", "repository"
 _MICROSECONDS = pa.timestamp("us", "UTC")
 _NEVER = 2**63 - 1
@@ -299,7 +301,7 @@ def _find_reason(
     if former.newest is not None and former.newest >= dropped.before and former.newest_key is not None:
         return f"{show(former.newest_key)} {_describe_last_use(dropped)}"
     if accepted is None and due_at is not None and now < due_at:
-        return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC{', if this run is accepted' if is_new else ''}"
+        return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC{IF_ACCEPTED if is_new else ''}"
     return None
 
 

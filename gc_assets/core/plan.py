@@ -238,6 +238,7 @@ class PlanSummary(_Model):
     rows: int
     uploads: Uploads = Uploads()
     edits_by_action: dict[str, int] = Field(default_factory=dict)
+    branch_edits: dict[str, int] = Field(default_factory=dict)
     deleted_paths: dict[str, int] = Field(default_factory=dict)
     listed_at: datetime | None = None
 

@@ -67,6 +67,20 @@ def test_approve_asks_on_a_terminal(plans: Plans, answer: str, status: str) -> N
 
 
 @pytest.mark.usefixtures("terminal")
+def test_approval_shows_purges_apart_from_files_to_quarantine(plans: Plans) -> None:
+    totals = {"purge": Amount(files=1, bytes=100), "quarantine": Amount(files=1, bytes=100)}
+    plan = plans.add(action="purge", files=1, totals=totals, expiry_actions={"sales": 12})
+    result = plans.call("approve", plan, "--by", "ada", answer="n\n")
+    assert "sales  purge 1 file (100 B), 12 history edits" in result.stderr
+    effects = "Cannot be undone: purge 1 file (100 B), 12 history edits. Can be undone: quarantine 1 file (100 B)."
+    assert f"{effects} Approve this plan as ada? [y/N]" in " ".join(result.stderr.split())
+    header, _, row, *others = plans.call("plans").stdout.splitlines()
+    assert header.endswith("cannot be undone")
+    assert row.endswith("purge 1 file (100 B), 12 history edits")
+    assert others[0].startswith("    can be undone: quarantine 1 file (100 B)  decision: none")
+
+
+@pytest.mark.usefixtures("terminal")
 def test_yes_skips_the_question(plans: Plans) -> None:
     result = plans.call("approve", plans.add(), "--by", "ada", "--yes")
     assert (result.exit_code, plans.status()) == (0, "approved")
@@ -228,8 +242,7 @@ def test_plan_of_an_interrupted_apply_has_a_deadline(plans: Plans) -> None:
 def test_plans_show_decisions_and_deadlines(plans: Plans) -> None:
     plan = plans.add()
     listed = plans.call("plans").stdout
-    assert "none      03-15 09:30Z" in listed
-    assert "apply by: 03-17 09:30Z" in listed
+    assert "approve by: 03-15 09:30Z  apply by: 03-17 09:30Z" in listed
     plans.call("approve", plan, "--by", "Lovelace, Ada")
     (row,) = json.loads(plans.call("plans", "--format", "json").stdout)
     assert (row["approvals"], row["approve_by"], row["apply_by"]) == (1, None, "2026-03-17T09:30:00+00:00")

@@ -51,6 +51,23 @@ def test_other_columns_are_printed_under_their_row() -> None:
     ]
 
 
+def test_other_column_with_one_value_is_printed_once() -> None:
+    columns = [
+        Column("key", [KEY, "a"]),
+        Column("reason", ["x" * 40, "y" * 40]),
+        Column("action", ["quarantine"] * 2),
+        Column("x", ["", ""]),
+    ]
+    assert [line.strip() for line in text_of(columns, 60).split("\n")[3:]] == [
+        "reason: " + "x" * 40,
+        "a",
+        "reason: " + "y" * 40,
+        "In all rows:",
+        "action: quarantine",
+    ]
+    assert "In all rows" not in text_of([Column("key", [KEY]), Column("reason", ["x" * 40])], 60), "a single row"
+
+
 def test_row_is_one_line_without_a_width() -> None:
     columns = [Column("key", [KEY * 5]), Column("found", ["many words " * 50])]
     assert len(text_of(columns, None).split("\n")) == 3

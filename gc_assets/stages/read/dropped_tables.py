@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gc_assets.config.models import Config
 from gc_assets.core.commands import command
-from gc_assets.core.dropped_tables import READ_BEFORE_WRITE, REPOSITORY, DroppedTable
+from gc_assets.core.dropped_tables import IF_ACCEPTED, READ_BEFORE_WRITE, REPOSITORY, DroppedTable
 from gc_assets.core.errors import UsageError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.units import count_of, format_bytes
@@ -71,12 +71,17 @@ def accept_command(table_uuid: str, waits_for: str | None) -> str | None:
     return command("accept", table_uuid, by="YOUR_NAME")
 
 
-def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutoff: datetime) -> str:
-    """Return a sentence on a dropped table: its files, and what they wait for."""
+def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutoff: datetime, *, is_accepted: bool) -> str:
+    """Return a sentence on a dropped table: its files, and what they wait for.
+
+    Args:
+        is_accepted: Whether the run is accepted, so that the waiting time of the table has begun.
+    """
     name = f"{context.config.label_of(item.lake)}: {item.table_name or item.table_uuid}"
     # All files of the table are older than the last run that read it.
     younger = ". Files younger than the grace period follow later" if item.last_seen > grace_cutoff else ""
-    state = f"is planned{younger}" if item.waits_for is None else f"waits: {item.waits_for}"
+    waits_for = item.waits_for.removesuffix(IF_ACCEPTED) if item.waits_for is not None and is_accepted else item.waits_for
+    state = f"is planned{younger}" if waits_for is None else f"waits: {waits_for}"
     return f"Dropped {item.noun} {name}, {count_of(item.files, 'file')} ({format_bytes(item.bytes)}), {state}."
 
 

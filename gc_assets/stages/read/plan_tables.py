@@ -7,7 +7,7 @@ Arrow, part by part.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,15 +18,21 @@ from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_PATHS
 from gc_assets.stages.read.browse import batches
 from gc_assets.stages.read.dropped_tables import dropped_names
+from gc_assets.stages.read.reversibility import count_final_edits, has_final_edits
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES
+from gc_assets.state.summaries import DeletionPlanSummary
 
 # Larger plans are summed by lake only, so that a report reads no large table into memory.
 MAX_ROWS: Final = 200_000
 MAX_ORPHANS: Final = 2_000_000
+
+# Edits of branches, which can be undone in all lakes.
+_BRANCH_EDITS: Final = frozenset({DELETE_IDLE_BRANCH, DELETE_PATHS})
 
 _Group = tuple[str, str | None]
 
@@ -39,17 +45,25 @@ class TableAmounts:
         lake: The lake, or "" for files that no lake of the configuration claims.
         table: The name of the table. None for a lake of one repository, for quarantined files, and
             if the plan is summed by lake.
-        files: Planned files of all actions.
+        by_action: Planned files by action.
+        edits: Number of history edits.
+        final_edits: Number of those that cannot be undone.
     """
 
     lake: str
     table: str | None
-    files: Amount = field(default_factory=Amount)
+    by_action: Mapping[str, Amount] = field(default_factory=dict[str, Amount])
     edits: int = 0
+    final_edits: int = 0
 
     @property
     def name(self) -> str:
         return ": ".join(part for part in (self.lake, self.table) if part) or "-"
+
+    @property
+    def files(self) -> Amount:
+        """Planned files of all actions."""
+        return Amount.total(self.by_action.values())
 
 
 def amounts_by_table(context: RunContext, header: PlanHeader, published: PublishedTable) -> list[TableAmounts]:
@@ -59,31 +73,53 @@ def amounts_by_table(context: RunContext, header: PlanHeader, published: Publish
         context: The run context. Its run date does not matter.
         published: The table of the plan.
     """
-    files = dict(_files(context, header, published))
-    edits = Counter[_Group]()
-    for lake, count in header.expiry_actions.items():
-        edits += _edits(context, header, lake, count)
-    found = [
-        TableAmounts(lake, table, files.get((lake, table), Amount()), edits[lake, table]) for lake, table in files.keys() | edits.keys()
-    ]
+    files, edits, final_edits = _files(context, header, published), Counter[_Group](), Counter[_Group]()
+    for lake in header.expiry_actions:
+        every, final = _edits(context, header, lake)
+        edits += every
+        final_edits += final
+    groups = files.keys() | edits.keys()
+    found = [TableAmounts(*group, files.get(group, {}), edits[group], final_edits[group]) for group in groups]
     return sorted(found, key=lambda item: (-item.files.bytes, -item.files.files, -item.edits, item.lake, item.table or ""))
 
 
-def _files(context: RunContext, header: PlanHeader, published: PublishedTable) -> Iterator[tuple[_Group, Amount]]:
+def purges_by_table(context: RunContext, storages: Sequence[str]) -> dict[tuple[str, str | None], Amount]:
+    """Return the files in quarantine that the plans of a run purge, by lake and table.
+
+    Args:
+        storages: The storages with a plan.
+    """
+    found: dict[_Group, list[Amount]] = {}
+    for storage in storages:
+        published = context.table(DELETION_PLAN, storage)
+        header = published.summary(DeletionPlanSummary).header
+        for item in amounts_by_table(context, header, published) if PURGE in header.totals else ():
+            if PURGE in item.by_action:
+                found.setdefault((item.lake, item.table), []).append(item.by_action[PURGE])
+    return {group: Amount.total(amounts) for group, amounts in found.items()}
+
+
+def sum_tables(tables: Sequence[TableAmounts], name: str) -> TableAmounts:
+    """Add up the amounts of several tables, under one name."""
+    actions = {action for table in tables for action in table.by_action}
+    files = {action: Amount.total(table.by_action[action] for table in tables if action in table.by_action) for action in actions}
+    return TableAmounts("", name, files, sum(table.edits for table in tables), sum(table.final_edits for table in tables))
+
+
+def _files(context: RunContext, header: PlanHeader, published: PublishedTable) -> dict[_Group, dict[str, Amount]]:
     sweeps = _sweeps(context, header, published)
     owners, names = _owners(context, published, sweeps), _table_names(context, header, sweeps)
-    by = ["lake", "table_uuid"]
+    by = ["lake", "table_uuid", "action"]
     sums = [
         pa.Table.from_batches([batch]).join(owners, "key").group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
-        for batch in batches(context.state, DELETION_PLAN.schema, published.paths(), ["key", "lake", "size_bytes"])
+        for batch in batches(context.state, DELETION_PLAN.schema, published.paths(), ["key", "lake", "action", "size_bytes"])
     ]
-    if not sums:
-        return
-    amounts: dict[_Group, list[Amount]] = {}
-    for row in pa.concat_tables(sums).to_pylist():
+    amounts: dict[_Group, dict[str, Amount]] = {}
+    for row in pa.concat_tables(sums).to_pylist() if sums else ():
         group = row["lake"] or "", names.get((row["lake"], row["table_uuid"]), row["table_uuid"])
-        amounts.setdefault(group, []).append(Amount(files=row["count_all"], bytes=row["size_bytes_sum"] or 0))
-    yield from ((group, Amount.total(parts)) for group, parts in amounts.items())
+        by_action, amount = amounts.setdefault(group, {}), Amount(files=row["count_all"], bytes=row["size_bytes_sum"] or 0)
+        by_action[row["action"]] = Amount.total((by_action.get(row["action"], Amount()), amount))
+    return amounts
 
 
 def _owners(context: RunContext, published: PublishedTable, sweeps: Sequence[PublishedTable]) -> pa.Table:
@@ -122,10 +158,13 @@ def _table_names(context: RunContext, header: PlanHeader, sweeps: Sequence[Publi
     return found
 
 
-def _edits(context: RunContext, header: PlanHeader, lake: str, count: int) -> Counter[_Group]:
-    """Return the edits of a lake by table, or by lake if the expiry plan is of a later run."""
-    published = context.state.current(lake, EXPIRY_PLAN.name, header.run_date)
+def _edits(context: RunContext, header: PlanHeader, lake: str) -> tuple[Counter[_Group], Counter[_Group]]:
+    """Return the edits of a lake by table, or by lake if the expiry plan is of a later run: all, and
+    those that cannot be undone.
+    """
+    count, published = header.expiry_actions[lake], context.state.current(lake, EXPIRY_PLAN.name, header.run_date)
     if published is None or published.receipt.rows != count:
-        return Counter({(lake, None): count})
-    names = read_rows(context.state, EXPIRY_PLAN, published, columns=["table_name"]).column("table_name").to_pylist()
-    return Counter((lake, name) for name in names)
+        return Counter({(lake, None): count}), Counter({(lake, None): count_final_edits(header, context.config).get(lake, 0)})
+    rows = read_rows(context.state, EXPIRY_PLAN, published, columns=["table_name", "action"]).to_pylist()
+    final = [row for row in rows if row["action"] not in _BRANCH_EDITS] if has_final_edits(context.config, lake) else []
+    return Counter((lake, row["table_name"]) for row in rows), Counter((lake, row["table_name"]) for row in final)

@@ -17,7 +17,7 @@ from typing import Final
 from gc_assets.config.models import Config
 from gc_assets.core.commands import command
 from gc_assets.core.phases import ABORT, ABSENT, CHANGED, DENIED, DONE, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import Amount, PlanHeader, Uploads
+from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Uploads
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of
@@ -29,6 +29,8 @@ MAX_REASONS: Final = 3
 NOTHING_CHANGED: Final = "Nothing was changed."
 _NOTHING: Final = "nothing"
 _NO_REASONS: Final[Mapping[tuple[str, str], Mapping[str, int]]] = MappingProxyType({})
+# Precedes the outcome of actions of which some have no record yet.
+_RECORDED: Final = "recorded as "
 # Tables that are named in one sentence.
 _MAX_TABLES: Final = 5
 _SUBJECTS: Final = {
@@ -166,7 +168,7 @@ def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Con
         if count or unknown:
             back = f" `{command('restore', plan=header.plan_id[:12])}` moves them back." if phase == QUARANTINE and count else ""
             final = " This cannot be undone." if is_final and count else ""
-            moved = f"{at_least}{count:,} of {count_of(planned, subject)} {done}"
+            moved = f"{at_least}{count:,} of {count_of(planned, subject)} {_RECORDED if unknown else ''}{done}"
             yield f"{phase.capitalize()}: {moved}.{final}{back}{_may_be_done(unknown, done.split()[0])}"
 
 
@@ -182,12 +184,14 @@ def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, record
     names = recorded.tables.get(lake, ())
     more = f" and {len(names) - _MAX_TABLES:,} more" if len(names) > _MAX_TABLES else ""
     tables = f" ({', '.join(names[:_MAX_TABLES])}{more})" if names else ""
-    made = f"{count:,} of {count_of(planned, 'edit')} of the history of lake {lake} made{tables}."
+    made = f"{count:,} of {count_of(planned, 'edit')} of the history of lake {lake} {_RECORDED if unknown else ''}made{tables}."
     yield f"{EXPIRE.capitalize()}: {made}{undo if count else ''}{_may_be_done(unknown, 'made')}"
 
 
 def _may_be_done(count: int, done: str) -> str:
-    return f" {count:,} more may have been {done}; the next apply checks them." if count else ""
+    were, them = ("was", "it") if count == 1 else ("were", "each of them")
+    unknown = f" Whether {count:,} more {were} {done} is not recorded: the next apply checks {them}, and continues with the rest."
+    return unknown if count else ""
 
 
 def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> str:
@@ -199,17 +203,57 @@ def summarize_reversibility(header: PlanHeader, config: Config, *, restored: boo
     immediate, delayed = purged.bytes + header.uploads.bytes, quarantined.bytes
     free = f"{format_bytes(immediate) if immediate else 'nothing'} becomes free immediately"
     free += f" and {format_bytes(delayed)} {wait}" if delayed else ""
-    history, kinds = _history_edits(header), {lake: _kind(config, lake) for lake in _history_edits(header)}
+    history, final_edits = _history_edits(header), count_final_edits(header, config)
     final = [f"the purge of {count_of(purged.files, 'file')}"] if purged.files else []
     final += [f"the abort of {count_of(header.uploads.count, 'unfinished upload')}"] if header.uploads.count else []
-    final_lakes = [lake for lake, kind in kinds.items() if kind is None or not kind.undoes_edits]
-    final += [_edits(lake, history[lake], None) for lake in final_lakes]
+    final += [_edits(lake, count, None) for lake, count in final_edits.items()]
     reversible = [f"{count_of(quarantined.files, 'file')} before that purge"] if quarantined.files else []
-    undoable = [lake for lake in kinds if lake not in final_lakes]
+    undoable = [lake for lake in history if lake not in final_edits]
     reversible += [f"{_edits(lake, history[lake], None)} before it" for lake in undoable]
     reversible += [text for _, text in _describe_branch_edits(header)]
     reversible += [f"{count_of(restored_files.files, 'file')} only restored"] if restored_files.files else []
     return f"{free}; final: {_join_by_comma(final)}; can be undone: {_join_by_comma(reversible)}"
+
+
+def describe_effects(files: Mapping[str, Amount], edits: int, final_edits: int, uploads: Uploads | None = None) -> tuple[str, str]:
+    """Return what cannot be undone and what can, in few words for a cell of a table.
+
+    Args:
+        files: Planned files by action.
+        edits: Number of history edits.
+        final_edits: Number of those that cannot be undone.
+        uploads: Unfinished uploads to abort, if any.
+    """
+    final = [*_count_files(PURGE, files), *_count_edits(final_edits)]
+    final += [f"abort {count_of(uploads.count, 'upload')} ({format_bytes(uploads.bytes)})"] if uploads is not None and uploads.count else []
+    reversible = [*_count_files(QUARANTINE, files), *_count_files(RESTORE, files), *_count_edits(edits - final_edits)]
+    return ", ".join(final), ", ".join(reversible)
+
+
+def describe_plan_effects(plan: PlanHeader | PlanSummary, config: Config) -> tuple[str, str]:
+    """Return what cannot be undone after an apply of the plan, and what can, in few words."""
+    final_edits = sum(count_final_edits(plan, config).values())
+    return describe_effects(plan.totals, sum(plan.expiry_actions.values()), final_edits, plan.uploads)
+
+
+def count_final_edits(plan: PlanHeader | PlanSummary, config: Config) -> dict[str, int]:
+    """Return the number of history edits that cannot be undone, by lake."""
+    return {lake: count for lake, count in _history_edits(plan).items() if has_final_edits(config, lake)}
+
+
+def has_final_edits(config: Config, lake_name: str) -> bool:
+    """Return True if edits of the history of a lake cannot be undone, except those of branches."""
+    kind = _kind(config, lake_name)
+    return kind is None or not kind.undoes_edits
+
+
+def confirm_question(header: PlanHeader, config: Config, by: str) -> str:
+    """Return the question before an approval, which names everything that cannot be undone."""
+    question, (final, reversible) = f"Approve this plan as {by}?", describe_plan_effects(header, config)
+    if not header.has_work:
+        return question
+    can_be_undone = f" Can be undone: {reversible}." if reversible else ""
+    return f"Cannot be undone: {final or _NOTHING}.{can_be_undone}\n{question}"
 
 
 def restore_reversibility(restored_files: Amount) -> Reversibility:
@@ -283,7 +327,18 @@ def _kind(config: Config, lake_name: str) -> LakeKind | None:
     return next((kind_of(lake) for lake in config.lakes if lake.name == lake_name), None)
 
 
-def _history_edits(header: PlanHeader) -> dict[str, int]:
+def _count_files(action: str, files: Mapping[str, Amount]) -> Iterator[str]:
+    amount = files.get(action, Amount())
+    if amount.files:
+        yield f"{action} {_amount(amount)}"
+
+
+def _count_edits(count: int) -> Iterator[str]:
+    if count:
+        yield count_of(count, "history edit")
+
+
+def _history_edits(header: PlanHeader | PlanSummary) -> dict[str, int]:
     """Return the number of history edits by lake, without edits of branches."""
     counts = {lake: count - header.branch_edits.get(lake, 0) for lake, count in header.expiry_actions.items()}
     return {lake: count for lake, count in counts.items() if count > 0}

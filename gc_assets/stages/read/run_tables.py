@@ -18,7 +18,7 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.read.usage import TableUsage, usage_by_table
-from gc_assets.stages.sweep.probe import UNOWNED
+from gc_assets.stages.sweep.probe import PROTECTED, UNOWNED
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
@@ -112,6 +112,11 @@ def _add_files(context: RunContext, item: RunTable, usages: Sequence[TableUsage]
 def unowned_files(context: RunContext, storage: str) -> Amount:
     """Return the files of a storage that no lake claims."""
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(UNOWNED, Amount())
+
+
+def protected_files(context: RunContext, storage: str) -> Amount:
+    """Return the claimed files of a storage that no lake needs, and that `protect` keeps."""
+    return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(PROTECTED, Amount())
 
 
 def _policies(context: RunContext, lake: str) -> Iterator[RunTable]:

@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gc_assets.core.phases import PURGE
+from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read import plan_tables
-from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table
+from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table, purges_by_table, sum_tables
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, Table
 from tests.assets.platforms import NOW, platform, stored_plan
 
@@ -44,8 +44,8 @@ def amounts(tmp_path: Path, context: RunContext, **of_plan: Any) -> list[TableAm
 def test_planned_files_are_summed_by_table(tmp_path: Path, context: RunContext) -> None:
     publish_names(context)
     assert amounts(tmp_path, context, files=9) == [
-        TableAmounts("sales", "shop.orders", Amount(files=6, bytes=600)),
-        TableAmounts("sales", "shop.items", Amount(files=3, bytes=300)),
+        TableAmounts("sales", "shop.orders", {QUARANTINE: Amount(files=6, bytes=600)}),
+        TableAmounts("sales", "shop.items", {QUARANTINE: Amount(files=3, bytes=300)}),
     ]
 
 
@@ -59,9 +59,39 @@ def test_purged_files_have_the_tables_of_the_plans_that_quarantined_them(tmp_pat
     publish_table(context, "sales", LAKE_REFS, [{"table_uuid": uuid, "table_name": name} for uuid, name in refs])
     publish_table(context, "warehouse", ORPHAN_FILES, [])
     assert amounts(tmp_path, context, files=9, action=PURGE, source_plan_id=source.plan_id) == [
-        TableAmounts("sales", "shop.orders", Amount(files=6, bytes=600)),
-        TableAmounts("sales", "shop.items", Amount(files=3, bytes=300)),
+        TableAmounts("sales", "shop.orders", {PURGE: Amount(files=6, bytes=600)}),
+        TableAmounts("sales", "shop.items", {PURGE: Amount(files=3, bytes=300)}),
     ]
+
+
+def test_purges_of_a_run_are_summed_by_table(tmp_path: Path, context: RunContext) -> None:
+    publish_names(context)
+    stored_plan(platform(tmp_path), files=9, action=PURGE)
+    assert purges_by_table(context, ["warehouse"]) == {
+        ("sales", "shop.orders"): Amount(files=6, bytes=600),
+        ("sales", "shop.items"): Amount(files=3, bytes=300),
+    }
+    stored_plan(platform(tmp_path), files=8)
+    assert purges_by_table(context, ["warehouse"]) == {}
+
+
+def test_actions_of_further_tables_stay_apart_in_their_sum() -> None:
+    tables = [
+        TableAmounts("sales", "a", {PURGE: Amount(files=1, bytes=2), QUARANTINE: Amount(files=3, bytes=4)}, 5, 4),
+        TableAmounts("sales", "b", {PURGE: Amount(files=6, bytes=7), RESTORE: Amount(files=8, bytes=9)}, 1, 0),
+    ]
+    sums = {PURGE: Amount(files=7, bytes=9), QUARANTINE: Amount(files=3, bytes=4), RESTORE: Amount(files=8, bytes=9)}
+    assert sum_tables(tables, "2 more tables") == TableAmounts("", "2 more tables", sums, 6, 4)
+
+
+def test_deleted_branches_are_no_final_edits(tmp_path: Path, context: RunContext) -> None:
+    """The history of an Iceberg table does not come back, but a deleted branch does."""
+    edits = [{"table_uuid": "u1", "table_name": "shop.orders", "action": name} for name in ("remove_snapshot", "delete_idle_branch")]
+    publish_table(context, "sales", EXPIRY_PLAN, edits)
+    how = {"files": 0, "expiry_actions": {"sales": 2}, "idle_branches": {"sales": 1}}
+    assert amounts(tmp_path, context, **how) == [TableAmounts("sales", "shop.orders", edits=2, final_edits=1)]
+    publish_table(context, "sales", EXPIRY_PLAN, edits[:1])
+    assert amounts(tmp_path, context, **how) == [TableAmounts("sales", None, edits=2, final_edits=1)]
 
 
 def test_edits_are_counted_by_table(tmp_path: Path, context: RunContext) -> None:
@@ -71,22 +101,22 @@ def test_edits_are_counted_by_table(tmp_path: Path, context: RunContext) -> None
     ]
     publish_table(context, "sales", EXPIRY_PLAN, edits)
     found = amounts(tmp_path, context, files=0, expiry_actions={"sales": 4, "weather": 2})
-    assert found == [TableAmounts("sales", "shop.orders", edits=4), TableAmounts("weather", None, edits=2)]
+    assert found == [TableAmounts("sales", "shop.orders", edits=4, final_edits=4), TableAmounts("weather", None, edits=2)]
 
 
 def test_edits_of_another_run_are_counted_by_lake(tmp_path: Path, context: RunContext) -> None:
     publish_table(context, "sales", EXPIRY_PLAN, [{"table_uuid": "u1", "table_name": "shop.orders", "action": "remove_snapshot"}])
-    assert amounts(tmp_path, context, files=0, expiry_actions={"sales": 4}) == [TableAmounts("sales", None, edits=4)]
+    assert amounts(tmp_path, context, files=0, expiry_actions={"sales": 4}) == [TableAmounts("sales", None, edits=4, final_edits=4)]
 
 
 def test_files_without_sweep_are_summed_by_lake(tmp_path: Path, context: RunContext) -> None:
-    assert amounts(tmp_path, context, files=9) == [TableAmounts("sales", None, Amount(files=9, bytes=900))]
+    assert amounts(tmp_path, context, files=9) == [TableAmounts("sales", None, {QUARANTINE: Amount(files=9, bytes=900)})]
 
 
 def test_large_plan_is_summed_by_lake(tmp_path: Path, context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
     publish_names(context)
     monkeypatch.setattr(plan_tables, "MAX_ROWS", 8)
-    assert amounts(tmp_path, context, files=9) == [TableAmounts("sales", None, Amount(files=9, bytes=900))]
+    assert amounts(tmp_path, context, files=9) == [TableAmounts("sales", None, {QUARANTINE: Amount(files=9, bytes=900)})]
 
 
 def test_empty_plan_has_no_tables(tmp_path: Path, context: RunContext) -> None:

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import Amount, PlanHeader
+from gc_assets.core.plan import Amount, PlanHeader, Uploads
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read.reversibility import (
     RecordedActions,
     apply_command,
+    confirm_question,
     describe_outcomes,
+    describe_plan_effects,
     describe_recorded,
     describe_reversibility,
     summarize_reversibility,
@@ -59,6 +61,25 @@ def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> 
     assert free == "7 B becomes free immediately and 2 MB when a later plan purges it, at the earliest 7 days after this plan is applied"
     assert final == "final: the purge of 1 file, 9 edits of the history of lake sales"
     assert undone == "can be undone: 3 files before that purge, 2 edits of the history of lake weather before it"
+
+
+def test_effects_for_tables_keep_the_final_ones_apart(at: Platform) -> None:
+    totals = {QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7), RESTORE: Amount(files=2, bytes=8)}
+    header = plan(
+        at, totals=totals, expiry_actions={"sales": 9, "weather": 2}, idle_branches={"sales": 4}, uploads=Uploads(count=2, bytes=5)
+    )
+    final = "purge 1 file (7 B), 5 history edits, abort 2 uploads (5 B)"
+    reversible = "quarantine 3 files (2 MB), restore 2 files (8 B), 6 history edits"
+    assert describe_plan_effects(header, at.config) == (final, reversible)
+    assert describe_plan_effects(header.summary, at.config) == (final, reversible), "lists have only the summary"
+    assert confirm_question(header, at.config, "ada") == (
+        f"Cannot be undone: {final}. Can be undone: {reversible}.\nApprove this plan as ada?"
+    )
+
+
+def test_question_of_a_plan_without_final_effects_names_that(at: Platform) -> None:
+    assert confirm_question(plan(at), at.config, "ada").startswith("Cannot be undone: nothing. Can be undone: quarantine 2 files")
+    assert confirm_question(plan(at, totals={}, rows=0), at.config, "ada") == "Approve this plan as ada?"
 
 
 def test_summary_of_a_restored_plan_is_empty(at: Platform) -> None:
@@ -137,12 +158,25 @@ def test_recorded_actions_of_an_interrupted_apply_begin_with_the_irreversible_on
     tables = {"sales": tuple(f"db.t{number}" for number in range(7)), "weather": ()}
     name = header.plan_id[:12]
     assert list(describe_recorded(header, RecordedActions(counts, edits, tables), at.config)) == [
-        "Expire: 6 of 9 edits of the history of lake sales made (db.t0, db.t1, db.t2, db.t3, db.t4 and 2 more). They are final. "
-        "3 more may have been made; the next apply checks them.",
+        "Expire: 6 of 9 edits of the history of lake sales recorded as made (db.t0, db.t1, db.t2, db.t3, db.t4 and 2 more). "
+        "They are final. Whether 3 more were made is not recorded: the next apply checks each of them, and continues with the rest.",
         f"Expire: 2 of 2 edits of the history of lake weather made. `gc-assets restore --plan {name} --history` undoes them.",
         "Purge: 3 of 7 files purged. This cannot be undone.",
-        f"Quarantine: 20 of 50 files moved to quarantine. `gc-assets restore --plan {name}` moves them back. "
-        "5 more may have been moved; the next apply checks them.",
+        f"Quarantine: 20 of 50 files recorded as moved to quarantine. `gc-assets restore --plan {name}` moves them back. "
+        "Whether 5 more were moved is not recorded: the next apply checks each of them, and continues with the rest.",
+    ]
+
+
+def test_killed_apply_without_a_record_names_what_the_next_one_does(at: Platform) -> None:
+    header = plan(at, totals={}, expiry_actions={"sales": 11})
+    assert list(describe_recorded(header, RecordedActions({}, {"sales": {"unknown": 11}}, {}), at.config)) == [
+        "Expire: 0 of 11 edits of the history of lake sales recorded as made. "
+        "Whether 11 more were made is not recorded: the next apply checks each of them, and continues with the rest."
+    ]
+    header = plan(at, totals={PURGE: AMOUNT}, expiry_actions={})
+    assert list(describe_recorded(header, RecordedActions({(PURGE, "unknown"): 1}, {}, {}), at.config)) == [
+        "Purge: 0 of 3 files recorded as purged. Whether 1 more was purged is not recorded: the next apply checks it, and continues "
+        "with the rest."
     ]
 
 

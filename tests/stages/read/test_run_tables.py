@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.cli.run_tables import print_run
+from gc_assets.cli.run_tables import MAX_TABLES, print_run, purge_rows
 from gc_assets.core.plan import Amount
 from gc_assets.engine.tables import read_rows
 from gc_assets.report.lakes import lake_page
 from gc_assets.report.shares import breakdown_steps
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.read import plan_tables
 from gc_assets.stages.read.file_tables import FileTables
 from gc_assets.stages.read.plan_text import summarize_plans
 from gc_assets.stages.read.run_tables import CURRENT_STATE, RunTable, summarize_tables, unowned_files
 from gc_assets.stages.read.usage import usage_by_table
+from gc_assets.stages.records import accepted_runs
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -130,7 +132,41 @@ def test_end_of_a_run_fits_the_screen(
     assert "policy keeps: the last 10d and at least 1 snapshot" in printed.out
     message = " ".join(printed.err.split())
     assert "Dropped table sales: shop.old, 5 files (" in message
-    assert ", waits: its waiting time ends at 2026-11-27 03:00 UTC, if this run is accepted." in message
+    assert ", waits: its waiting time ends at 2026-11-27 03:00 UTC, if this run is accepted." in message, "live_drop refuses it"
+
+
+def test_dropped_table_waits_without_a_condition_after_an_accepted_run(
+    house: Lakehouse, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = house.find_table("deletion_plan")
+    assert "live_drop" in {gate.name for gate in header_of(plan).failed_gates}
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(accepted_runs, "newest_accepted_run", lambda *_: plan)
+    print_run(house.run_context(), [STORAGE])
+    assert ", waits: its waiting time ends at 2026-11-27 03:00 UTC.\n" in capsys.readouterr().err
+
+
+def test_files_to_purge_have_a_column_of_their_own(
+    house: Lakehouse, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in quarantine, so they are in no other column."""
+    monkeypatch.setenv("COLUMNS", "200")
+    purges = {("sales", "shop.orders"): Amount(files=2, bytes=300), ("", None): Amount(files=1, bytes=5)}
+    monkeypatch.setattr(plan_tables, "purges_by_table", lambda *_: purges)
+    print_run(house.run_context(), [STORAGE])
+    printed = capsys.readouterr()
+    assert "other garbage  to purge" in printed.out
+    (orders,) = [line for line in printed.out.splitlines() if "shop.orders" in line]
+    assert "2 (300 B)" in orders
+    assert [line.split() for line in printed.out.splitlines() if "1 (5 B)" in line] == [["-", "1", "(5", "B)"]]
+    assert "to purge counts files in quarantine that the plan deletes permanently." in printed.err
+
+
+def test_many_tables_with_purges_only_are_one_row(house: Lakehouse) -> None:
+    purges = {("sales", f"t{number}"): Amount(files=1, bytes=number) for number in range(MAX_TABLES + 3)}
+    rows = purge_rows(house.run_context(), purges, {("sales", f"t{MAX_TABLES + 2}")})
+    assert len(rows) == MAX_TABLES + 1
+    assert (rows[-1]["table"], rows[-1]["to purge"]) == ("2 more tables", "2 (1 B)")
 
 
 def test_closing_line_counts_snapshots_and_files(house: Lakehouse) -> None:
