@@ -502,6 +502,7 @@ class OrphanFilesSummary(Summary):
             of `by_reason`.
         foreign_claims: Number of pairs of claim and rule, of which `foreign` contains the largest.
         foreign_by_rule: Amounts by rule.
+        unused_patterns: Patterns of `protect` that match no listed file.
         dropped: Dropped tables with listed files, those that are due first.
         dropped_tables: Number of dropped tables that the storage remembers.
         dropped_due: Number of due tables with files that no user accepted and no table replaced.
@@ -546,6 +547,7 @@ class OrphanFilesSummary(Summary):
     foreign: tuple[ForeignFiles, ...] = ()
     foreign_claims: int = 0
     foreign_by_rule: Amounts = Field(default_factory=dict)
+    unused_patterns: tuple[str, ...] = ()
     dropped: tuple[DroppedTableSummary, ...] = ()
     dropped_tables: int = 0
     dropped_due: int = 0

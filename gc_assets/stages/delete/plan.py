@@ -263,11 +263,14 @@ def _reuse_header(context: RunContext, storage_name: str, header: PlanHeader) ->
     """Return the header of an identical earlier plan, otherwise this one.
 
     The earlier creation time is kept, so making a plan again never extends its validity. A plan
-    that was applied or restored is used up, so the same content then becomes another plan.
+    that was applied or restored is used up, so the same content then becomes another plan. Warnings
+    are no content, so they are those of this run.
     """
     previous = {run.summary(PlanIndexSummary).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in previous:
         used = used_plan_ids(context.config, storage_name)
         while header.plan_id in used:
             header = repeat(header, context.config.plan_secret())
-    return header_of(context.state.open(previous[header.plan_id])) if header.plan_id in previous else header
+    if header.plan_id not in previous:
+        return header
+    return header_of(context.state.open(previous[header.plan_id])).model_copy(update={"warnings": header.warnings})

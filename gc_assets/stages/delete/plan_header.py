@@ -10,7 +10,7 @@ from gc_assets.core import gates
 from gc_assets.core.foreign import NEW_CLAIM
 from gc_assets.core.phases import QUARANTINE
 from gc_assets.core.plan import UNNAMED, Amount, BranchShare, GateResult, LeftOut, LiveCount, PlanHeader, Uploads, seal
-from gc_assets.core.printable import show_list
+from gc_assets.core.printable import MAX_LISTED, show_list
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
@@ -102,7 +102,11 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         held_for_expiry=held.amount,
         unreadable=inputs.unreadable,
         left_out=content.left_out,
-        warnings=(*_warn_of_gone_namespaces(context.config, found), *_warn_of_unedited_branches(content.expiry, context)),
+        warnings=(
+            *_warn_of_gone_namespaces(context.config, found),
+            *_warn_of_unedited_branches(content.expiry, context),
+            *_warn_of_unused_patterns(found),
+        ),
         quarantined=Amount(files=content.written.side_rows(WAITING_SIDE)),
         expiry_actions=content.expiry.summary.get("lake", {}),
         edits_by_action=content.expiry.summary.get("action", {}),
@@ -175,6 +179,14 @@ def _warn_of_unedited_branches(expiry: WrittenParts, context: RunContext) -> Ite
     for lake in expiry.summary.get("path_edits", {}):
         found = context.table(table_with(TableRole.PATH_EDITS), lake).summary(LifecyclePathsSummary)
         yield from (f"{sentence[0].upper()}{sentence[1:]}." for sentence in found.unedited)
+
+
+def _warn_of_unused_patterns(found: OrphanFilesSummary) -> Iterator[str]:
+    """Yield a sentence on patterns of `protect` without effect, because one may be misspelled."""
+    if found.unused_patterns:
+        more = len(found.unused_patterns) - MAX_LISTED
+        names = show_list([f"`{pattern}`" for pattern in found.unused_patterns]) + (f" and {more:,} more" if more > 0 else "")
+        yield f"`protect` in lakes.yaml: no listed file matches {names}, so nothing is protected by it. Check the spelling."
 
 
 def _check_idle_branches(expiry: WrittenParts, limit: int) -> list[GateResult]:

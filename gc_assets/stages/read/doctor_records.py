@@ -13,7 +13,7 @@ from gc_assets.core import gates
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
-from gc_assets.core.plan import LiveCount, gate_name
+from gc_assets.core.plan import LiveCount, PlanHeader, gate_name
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.recorded_names import read_storage_id
 from gc_assets.engine.run_context import RunContext
@@ -32,7 +32,8 @@ from gc_assets.stages.records.plans import (
 )
 from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.registry import read_registry
-from gc_assets.state.schemas import DELETION_LOG
+from gc_assets.state.schemas import DELETION_LOG, ORPHAN_FILES
+from gc_assets.state.summaries import OrphanFilesSummary
 from gc_assets.stores.protocol import Holder
 
 # Gates that doctor evaluates itself, whatever their result in the last run.
@@ -82,8 +83,20 @@ def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[
         yield Finding(storage.name, "unreadable", FAIL if item.blocks_purges else WARN, found, advice)
     for item in header.left_out:
         yield Finding(storage.name, "left_out", WARN, f"{when}: {item}", "The files stay until then.")
+    yield from _check_patterns(context, storage, header)
     if not refused and not unreadable:
         yield Finding(storage.name, "last_run", OK, f"{when} found nothing that stops a plan")
+
+
+def _check_patterns(context: RunContext, storage: StorageConfig, header: PlanHeader) -> Iterator[Finding]:
+    """Report the patterns of `protect` that matched no file in the last run. Lists nothing."""
+    swept = context.state.current(storage.name, ORPHAN_FILES.name, header.run_date)
+    unused = swept.summary(OrphanFilesSummary).unused_patterns if swept is not None else ()
+    for pattern in unused:
+        if pattern in storage.protect:
+            found = f"the run of {header.run_date}: `protect` in lakes.yaml: no listed file matches {pattern!r}, so it protects nothing"
+            advice = f"Check its spelling: it begins under {storage.location}, `*` does not match `/`, and `**` does."
+            yield Finding(storage.name, "protect", WARN, found, advice)
 
 
 def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:

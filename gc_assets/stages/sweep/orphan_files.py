@@ -62,7 +62,7 @@ from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.named_candidates import restrict_candidates
 from gc_assets.stages.sweep.orphan_reasons import ReasonSearch
 from gc_assets.stages.sweep.other_listings import find_oldest_listing
-from gc_assets.stages.sweep.probe import CANDIDATE, LIVE, ListedFiles, Probe
+from gc_assets.stages.sweep.probe import CANDIDATE, LIVE, ListedFiles, Probe, pattern_field
 from gc_assets.stages.sweep.sweep_checks import (
     MAX_NAMED,
     REREAD,
@@ -227,6 +227,7 @@ def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, ru
         files,
         run,
         protected_keys(sweep.context, sweep.storage),
+        sweep.context.storage(sweep.storage).protect,
         rules,
         dropped,
     )
@@ -468,6 +469,9 @@ def _summarize(
         named_twice=stopped[NAMED_TWICE_SIDE],
         stopped_samples=tuple(_samples(context, run, written)),
         problems=sweep.inventory.summary(StorageInventorySummary).problems,
+        unused_patterns=tuple(
+            pattern for pattern in context.storage(storage_name).protect if not probed.summary.get(pattern_field(pattern))
+        ),
         notes=tuple(
             map(
                 to_message,

@@ -6,7 +6,7 @@ The live filter may take garbage for live, but never a live file for garbage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gc_assets.core.claims import Claims
 from gc_assets.core.dropped_tables import DroppedPrefixes
 from gc_assets.core.foreign import SIDE_FILE, ForeignRules
+from gc_assets.core.globs import glob_regex
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.tables import Totals, report_parts
 from gc_assets.stages.sweep.ages import Ages
@@ -53,6 +54,8 @@ class Probe:
 
     Attributes:
         protected: Regular expression for keys that are never candidates, or None.
+        patterns: The patterns of this expression. The summary counts the tasks in which a listed key
+            matches, by `pattern_field`.
         foreign: The rules by which a candidate is foreign.
         dropped: The dropped tables and their prefixes.
     """
@@ -67,6 +70,7 @@ class Probe:
     files: Files
     run: TableRun
     protected: str | None
+    patterns: tuple[str, ...]
     foreign: ForeignRules
     dropped: DroppedPrefixes
 
@@ -82,8 +86,9 @@ class Probe:
             totals[(name,)] = totals.get((name,), Totals()) + Totals(rows.num_rows, size)
 
         found = optional = side_files = 0
-        unneeded = Totals()
+        unneeded, unused = Totals(), self.patterns
         for batch in batches:
+            unused = find_unmatched(unused, batch.column("key"))
             found += self.metadata.count_found(batch)
             optional += self.optional.count_found(batch)
             hits = self.live.contains(xxhash64(batch.column("key")))
@@ -129,6 +134,7 @@ class Probe:
                 "side_files": int(side_files),
                 "unneeded_files": unneeded.rows,
                 "unneeded_bytes": unneeded.size_bytes,
+                **{pattern_field(pattern): 1 for pattern in self.patterns if pattern not in unused},
             },
         )
 
@@ -145,6 +151,16 @@ class Probe:
         if len(at):
             found[at] = self.live.contains(xxhash64(main_files(batch.column("key").take(pa.array(at)))))
         return found
+
+
+def pattern_field(pattern: str) -> str:
+    """Return the name under which the summary counts a pattern of `protect`."""
+    return f"protect/{pattern}"
+
+
+def find_unmatched(patterns: Sequence[str], keys: pa.Array) -> tuple[str, ...]:
+    """Return the patterns of `protect` that match none of the keys, live or not."""
+    return tuple(pattern for pattern in patterns if not pc.any(pc.match_substring_regex(keys, glob_regex([pattern])), min_count=0).as_py())
 
 
 def with_owner(objects: pa.RecordBatch, claims: Claims) -> pa.RecordBatch:

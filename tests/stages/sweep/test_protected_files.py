@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.cli.run_tables import print_run
 from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.read.doctor_records import check_last_run
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
@@ -44,7 +46,8 @@ def add_data_file(table: TableBuilder, folder: Path, name: str, spelling: Callab
 
 @pytest.fixture(scope="module")
 def protected_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ProtectedFiles:
-    house = Lakehouse(spark, tmp_path_factory.mktemp("protection"))
+    patterns = ["db/t/data/landing/**", "db/t/data/lnading/**", "db/t_2/data"]  # the last one matches live files only
+    house = Lakehouse(spark, tmp_path_factory.mktemp("protection"), settings={"protect": patterns})
     iceberg = LakeBuilder(house.root)
     protected: dict[str, str] = {}
     garbage: list[Path] = []
@@ -122,6 +125,13 @@ def protected_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
     registered.append(days_ago(10))
     protected |= dict.fromkeys(old_files, "registered in two catalogs")
 
+    # `protect` names garbage of a table.
+    landed = home / "data" / "landing" / "day=1" / "a.csv"
+    landed.parent.mkdir(parents=True)
+    landed.write_bytes(b"csv")
+    os.utime(landed, (days_ago(20).timestamp(),) * 2)
+    protected[house.key(landed)] = "protect"
+
     # Special files and links are never candidates.
     (home / "data" / "link.parquet").symlink_to(house.root / "catalog.db")
     (home / "data" / "folder-link").symlink_to(house.root)
@@ -190,6 +200,35 @@ def test_special_files_are_reported_and_no_candidates(protected_files: Protected
 
 def test_unowned_files_are_counted(protected_files: ProtectedFiles) -> None:
     assert protected_files.house.summary("orphan_files")["storage_breakdown"]["unowned"]["files"] >= 1
+
+
+def test_protected_garbage_is_counted(protected_files: ProtectedFiles) -> None:
+    assert protected_files.house.summary("orphan_files")["storage_breakdown"]["protected"] == {"files": 1, "bytes": 3}
+
+
+def test_pattern_without_any_file_is_a_warning_and_refuses_nothing(protected_files: ProtectedFiles) -> None:
+    assert protected_files.house.summary("orphan_files")["unused_patterns"] == ["db/t/data/lnading/**"]
+    (warning,) = protected_files.header.warnings
+    assert warning.startswith("`protect` in lakes.yaml: no listed file matches `db/t/data/lnading/**`, so nothing is protected by it.")
+
+
+def test_run_and_doctor_name_the_pattern_and_the_protected_files(
+    protected_files: ProtectedFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    context = protected_files.house.run_context()
+    print_run(context, ["warehouse"])
+    assert "Protected in storage warehouse: 1 file (3 B) not needed by any lake." in capsys.readouterr().err
+    found = [finding for finding in check_last_run(context, context.storage("warehouse"), {}) if finding.check == "protect"]
+    assert [(finding.verdict, "'db/t/data/lnading/**'" in finding.found) for finding in found] == [("warn", True)]
+    corrected = context.storage("warehouse").model_copy(update={"protect": ("db/t/data/landing/**",)})
+    assert "protect" not in {finding.check for finding in check_last_run(context, corrected, {})}
+
+
+def test_corrected_pattern_ends_the_warning_of_the_same_plan(protected_files: ProtectedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protected_files.house, "settings", {"protect": ["db/t/data/landing/**"]})
+    again = protected_files.house.sweep()
+    assert (again.plan_id, again.warnings) == (protected_files.header.plan_id, ())
 
 
 def test_every_table_is_readable_after_apply(protected_files: ProtectedFiles) -> None:
