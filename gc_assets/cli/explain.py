@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import date
+from datetime import date, datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
-from gc_assets.cli.output import format_cell, print_data, with_old_keys, write_json
+from gc_assets.cli.output import print_data, with_old_keys, write_json
+from gc_assets.core.moments import to_utc
 from gc_assets.core.phases import RESTORE_PREFIX
 from gc_assets.core.printable import escape
 
@@ -36,7 +38,7 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
     Examples:
       gc-assets explain sales/orders/data/00000-0.parquet
       gc-assets explain 00000-0.parquet
-      gc-assets explain file:///data/warehouse/weather/chunks/ABC --run-date 2026-11-21
+      gc-assets explain file:///data/weather/chunks/ABC --run-date 2026-11-21
     """
     from gc_assets.cli.progress import show_work
     from gc_assets.stages.read.explain import explain
@@ -66,11 +68,19 @@ def explanation_lines(item: Explanation) -> list[str]:
     for depth, link in enumerate(item.chain):
         detail = f"  ({escape(link.detail)})" if link.detail else ""
         text.append(f"  {'  ' * depth}{'└ ' if depth else ''}{link.what} {escape(link.name)}{detail}")
-    text += [f"  plan {word['plan_id'][:12]} {escape(word['text'])}" for word in item.approval_events]
+    return text + [f"  {moment:%Y-%m-%d %H:%M:%S}Z {line}" for moment, line in sorted(_list_records(item), key=itemgetter(0))]
+
+
+def _list_records(item: Explanation) -> Iterator[tuple[datetime, str]]:
+    """Yield the decisions on the plans of the file, and the actions on it, with their times (UTC)."""
+    from gc_assets.core.approvals import ApprovalEvent
+
+    for word in item.approval_events:
+        event = ApprovalEvent.model_validate({name: word[name] for name in ApprovalEvent.model_fields})
+        yield to_utc(event.at), escape(f"plan {event.plan_id[:12]} {event.describe()}")
     for row in item.history:
         error = f": {escape(row['error'])}" if row["error"] else ""
-        text.append(f"  {format_cell(row['at'])} {row['phase']} {row['outcome']} {_describe_cause(row)}{error}")
-    return text
+        yield to_utc(row["at"]), f"{row['phase']} {row['outcome']} {_describe_cause(row)}{error}"
 
 
 def _describe_cause(row: Mapping[str, Any]) -> str:

@@ -47,9 +47,13 @@ class ApprovalEvent(RenamedKeys):
         return tuple(map(gate_name, overrides))
 
     def __str__(self) -> str:
+        return self.describe(f" at {self.at:%Y-%m-%d %H:%M:%S}Z")
+
+    def describe(self, when: str = "") -> str:
+        """Return the decision as text, with `when` after the name."""
         overriding = f", overriding {', '.join(self.overrides)}" if self.overrides else ""
         comment = f": {self.comment}" if self.comment else ""
-        return f"{self.decision} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z{overriding}{comment}"
+        return f"{self.decision} by {self.by}{when}{overriding}{comment}"
 
 
 @dataclass(frozen=True, slots=True)

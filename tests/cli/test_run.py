@@ -344,7 +344,7 @@ def test_approve_apply_and_restore(lake_after_run: tuple[Shell, Result], lake: S
     assert explained["verdict"] == "quarantined"
     assert [row["phase"] for row in explained["history"]] == ["quarantine"]
     assert [word["decision"] for word in explained["approval_events"]] == ["rejected", "approved"]
-    assert f"plan {plan_id[:12]} rejected by ada at " in shell("explain", key).stdout
+    assert f"plan {plan_id[:12]} rejected by ada: not today\n" in shell("explain", key).stdout
     page = shell("report", "-o", "-").stdout
     assert all(html.escape(line, quote=True).replace("&#x27;", "&#39;") in page for line in reversibility_lines(applied.stderr))
     assert "rejected by ada at " in page

@@ -193,6 +193,9 @@ def _describe_planned(summary: dict[str, Any], plan: dict[str, Any], orphan: dic
     status = summary["plan_status"]
     if status == "rejected":
         return "rejected", f"{sentence} The plan was rejected."
+    if status == UNFINISHED:
+        again = command("apply", summary["plan_id"][:12])
+        sentence += f" An apply of the plan began and has not ended, so this may be done already. To continue it: `{again}`."
     if status not in {None, *_OPEN}:
         return "waiting", f"{sentence} But the plan is {status}, so it does not change the file any more. Run again."
     return ("refused", f"{sentence} The plan is refused by {', '.join(refused)}.") if refused else ("planned", sentence)

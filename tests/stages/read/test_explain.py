@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.cli.explain import explanation_lines
+from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.explain import Explanation, explain
-from gc_assets.stages.records.plans import approve, find_plan, record_finished, reject
+from gc_assets.stages.records.plans import approve, execution_directory, find_plan, record_finished, reject
 from gc_assets.state.schemas import STORAGE_INVENTORY
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.records import NOW, STORAGE, log_row, publish_log, publish_mark, publish_table, run_context_at
@@ -104,6 +107,25 @@ def test_part_of_no_key_is_unknown(listed: RunContext) -> None:
     assert explain_key(listed, "shop/orders/data/2.parquet…2.parquet").verdict == "unknown"
 
 
+def test_text_lists_decisions_and_actions_in_order_of_time() -> None:
+    event = ApprovalEvent(plan_id="ab" * 32, by="ada", at=NOW + timedelta(minutes=1), overrides=("live_drop",), comment="agreed\x07")
+    history = (
+        log_row("a", "quarantine", "cd" * 32, outcome="failed", error="disk full") | {"at": NOW + timedelta(microseconds=123456)},
+        log_row("a", "quarantine", "ab" * 32, minutes=9),
+        log_row("a", "restore", "restore-1", minutes=12, source="ab" * 32),
+    )
+    rows = tuple({"error": None, **row} for row in history)
+    item = Explanation(STORAGE, "a", "restored", "It was restored.", history=rows, approval_events=({**event.model_dump(), "text": ""},))
+    assert explanation_lines(item) == [
+        "warehouse: a",
+        "  restored: It was restored.",
+        "  2026-11-20 03:00:00Z quarantine failed by plan cdcdcdcdcdcd: disk full",
+        "  2026-11-20 03:01:00Z plan abababababab approved by ada, overriding live_drop: agreed\\x07",
+        "  2026-11-20 03:09:00Z quarantine done by plan abababababab",
+        "  2026-11-20 03:12:00Z restore done by gc-assets restore, of plan abababababab",
+    ]
+
+
 @pytest.mark.spark
 def test_verdict_follows_the_decision_on_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
@@ -119,6 +141,10 @@ def test_verdict_follows_the_decision_on_the_plan(spark: SparkSession, tmp_path:
     context = replace(house.run_context(), clock=Clock(header.apply_before))
     late = explain_key(context, key)
     assert (late.verdict, "But the plan is expired" in late.sentence) == ("waiting", True)
+    house.run_context().state.files.replace(f"{execution_directory(header)}/log.json", b"{}")
+    begun = explain_key(house.run_context(), key)
+    again = f"has not ended, so this may be done already. To continue it: `gc-assets apply {header.plan_id[:12]}`."
+    assert (begun.verdict, again in begun.sentence) == ("planned", True)
     ended = {"at": house.now.isoformat(), "by_outcome": {"quarantine/changed": {"files": 1, "bytes": 1}}}
     record_finished(house.run_context().state, find_plan(house.config, header.plan_id).header, ended)
     left = explain_key(house.run_context(), key)
