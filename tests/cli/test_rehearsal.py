@@ -46,6 +46,16 @@ def test_command_under_another_clock_names_it(at: tuple[Path, datetime, str], na
     assert f"REHEARSAL: GC_ASSETS_UNSAFE_NOW sets the clock to {at[1]:%Y-%m-%d %H:%M:%S}Z" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["approve", "apply"])
+def test_plan_of_a_rehearsal_at_the_real_clock_names_what_to_do(at: tuple[Path, datetime, str], name: str) -> None:
+    refused = call(at, name, at[2], *(["--by", "ada"] if name == "approve" else ["--mode", "apply"]), rehearsal=False)
+    assert refused.exit_code == 3
+    assert at[2] not in refused.stderr, "messages have short ids"
+    assert f"plan {at[2][:12]} was made in a rehearsal, and GC_ASSETS_UNSAFE_NOW is not set now." in refused.stderr
+    assert "  gc-assets run" in refused.stderr.splitlines()
+    assert f"To continue the rehearsal, set GC_ASSETS_UNSAFE_NOW as before, for example to {at[1]:%Y-%m-%dT%H:%M:%S}Z." in refused.stderr
+
+
 def test_plan_of_a_rehearsal_is_marked_in_the_list_of_plans(at: tuple[Path, datetime, str]) -> None:
     for rehearsal in (True, False):
         (row,) = [line for line in call(at, "plans", rehearsal=rehearsal).stdout.splitlines() if at[2][:12] in line]

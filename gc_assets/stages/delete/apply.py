@@ -128,7 +128,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     refuse_rehearsal(context, header.storage)
     if storage.location != header.location or (storage.quarantine != header.quarantine and not begun):
         raise GateRefused(
-            f"plan {header.plan_id} was made for {header.location} with quarantine {header.quarantine}; "
+            f"plan {header.plan_id[:12]} was made for {header.location} with quarantine {header.quarantine}; "
             f"the configuration has {storage.location} and {storage.quarantine} now. Make a new plan with `gc-assets run`."
         )
     if tuple(phases) == (RESTORE,):
@@ -140,16 +140,17 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     refuse_other_key(header, context.config)
     if header.policy_digest != context.config.policy_digest() and not begun:
         raise GateRefused(
-            f"plan {header.plan_id} was made under another policy than that of the configuration; make a new plan with `gc-assets run`"
+            f"plan {header.plan_id[:12]} was made under another policy than that of the configuration; make a new plan with `gc-assets run`"
         )
     if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_expiry_complete(context, plan):
         raise GateRefused(
-            f"plan {header.plan_id} releases {count_of(header.after_expiry.files, 'file')} by history edits that are not done yet. "
+            f"plan {header.plan_id[:12]} releases {count_of(header.after_expiry.files, 'file')} by history edits that are not done yet. "
             f"Apply all phases, or run `{command('apply', header.plan_id[:12], phase='expire')}` first."
         )
     if too_late and not begun:
         raise GateRefused(
-            f"plan {header.plan_id} had to be applied before {header.apply_before:%Y-%m-%d %H:%M}Z. Make a new one with `gc-assets run`."
+            f"plan {header.plan_id[:12]} had to be applied before {header.apply_before:%Y-%m-%d %H:%M}Z. "
+            "Make a new one with `gc-assets run`."
         )
 
 

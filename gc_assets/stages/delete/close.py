@@ -49,12 +49,14 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     """
     header, state = plan.header, context.state
     if plan.finished is not None or plan.restored_at is not None or not has_begun(state, header):
-        raise UsageError(f"plan {header.plan_id} is not unfinished, so there is nothing to end")
+        raise UsageError(f"plan {header.plan_id[:12]} is not unfinished, so there is nothing to end")
     storage = context.storage(header.storage)
     if storage.mode != "apply":
         raise GateRefused(f"storage {storage.name} is in mode plan. Run `{command('apply', header.plan_id[:12], end=True, mode='apply')}`.")
     if storage.location != header.location:
-        raise GateRefused(f"plan {header.plan_id} was made for {header.location}, and storage {storage.name} is at {storage.location} now")
+        raise GateRefused(
+            f"plan {header.plan_id[:12]} was made for {header.location}, and storage {storage.name} is at {storage.location} now"
+        )
     refuse_other_clock(header, context.clock)
     refuse_rehearsal(context, header.storage)
     lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, current_user())
@@ -81,7 +83,7 @@ def close_outdated_plans(spark: SparkSession, context: RunContext, storage_name:
     for plan_id in unfinished:
         if plan_id not in plans:
             adopt = command("adopt", context.storage(storage_name).label, by="WHO")
-            still_open.append(f"{plan_id}, which is not in the state: `{adopt}` records the files that it moved, and ends it")
+            still_open.append(f"{plan_id[:12]}, which is not in the state: `{adopt}` records the files that it moved, and ends it")
             continue
         header, run = plans[plan_id].header, plans[plan_id].run
         reason = next(_reasons_to_wait(context, header), None)
@@ -94,7 +96,7 @@ def close_outdated_plans(spark: SparkSession, context: RunContext, storage_name:
                 reason = str(error)
             reason = f"its time ended on {header.apply_before:%Y-%m-%d %H:%M}Z, but it cannot be closed: {reason}" if reason else None
         if reason is not None:
-            still_open.append(f"{plan_id} ({reason})")
+            still_open.append(f"{plan_id[:12]} ({reason})")
     return still_open
 
 

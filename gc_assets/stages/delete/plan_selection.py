@@ -38,7 +38,7 @@ def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> Pl
         plan = find_plan(context.config, plan_id)
         if (plan.header.storage, plan.header.run_date) != (storage_name, context.run_date):
             raise UsageError(
-                f"plan {plan.header.plan_id} belongs to storage {plan.header.storage} and run date {plan.header.run_date}, "
+                f"plan {plan.header.plan_id[:12]} belongs to storage {plan.header.storage} and run date {plan.header.run_date}, "
                 f"not to {storage_name} and {context.run_date}. Run deletion_log of its own storage and partition."
             )
         return PlanSelection(plan, PHASES)

@@ -107,7 +107,7 @@ def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
     found = f"{digest(rows):016x}"
     if rows.num_rows != approved.count or (approved.count and found != approved.digest):
         raise StateError(
-            f"plan {plan.header.plan_id}: the digest of its uploads is {found}, not {approved.digest} as approved. "
+            f"plan {plan.header.plan_id[:12]}: the digest of its uploads is {found}, not {approved.digest} as approved. "
             f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
         )
     return rows

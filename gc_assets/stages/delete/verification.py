@@ -95,7 +95,7 @@ class PlanRows:
         found = f"{int(total or 0) % 2**64:016x}"
         if found != plan.header.rows_digest:
             raise StateError(
-                f"plan {plan.header.plan_id}: the digest of its rows is {found}, not {plan.header.rows_digest} as approved. "
+                f"plan {plan.header.plan_id[:12]}: the digest of its rows is {found}, not {plan.header.rows_digest} as approved. "
                 f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
             )
         return rows
@@ -180,7 +180,7 @@ def make_verification_mark(
     failed = _failed_gates(spark, context, mark_context, plan, tables)
     if failed and not ungated:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
-        raise GateRefused(f"plan {header.plan_id} no longer matches the lakes. Make a new one with `gc-assets run`:\n{lines}")
+        raise GateRefused(f"plan {header.plan_id[:12]} no longer matches the lakes. Make a new one with `gc-assets run`:\n{lines}")
     session = choose_session(spark, *_size(context.state, plan))
     rows = PlanRows.verify(session, context.state, plan)
     refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
@@ -241,7 +241,7 @@ def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable
     if new := [item for item in unreadable if (item.lake, item.table_uuid or item.table_name) not in known]:
         names = "; ".join(item.message for item in new[:5])
         raise LakeUnreadable(
-            f"plan {header.plan_id} was applied in part, and files that it moved may be the cause: {names}. "
+            f"plan {header.plan_id[:12]} was applied in part, and files that it moved may be the cause: {names}. "
             f"Repair the table, or run `{command('restore', plan=header.plan_id[:12])}`, then apply the plan again."
         )
 

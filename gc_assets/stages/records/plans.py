@@ -273,7 +273,7 @@ def _header(state: State, published: PublishedTable) -> PlanHeader:
     header, named = summary.header, summary.plan_id
     intact = header.keyed or is_intact(header)
     if not intact or receipt.digest != header.rows_digest or receipt.rows != header.rows or named != header.plan_id:
-        raise StateError(f"plan {header.plan_id} in {path} was changed after it was made. Make a new one with `gc-assets run`.")
+        raise StateError(f"plan {header.plan_id[:12]} in {path} was changed after it was made. Make a new one with `gc-assets run`.")
     _refuse_copy(state, header.summary, receipt.group, published.path)
     return header
 
@@ -282,7 +282,7 @@ def _refuse_copy(state: State, plan: PlanSummary, group: str, path: str) -> None
     if plan.storage != group or not path.startswith(f"{plan.storage}/"):
         other, location = path.partition("/")[0], f"{state.files.root}/{path}"
         raise StateError(
-            f"plan {plan.plan_id} of storage {plan.storage} was found among the plans of {other} in {location}; remove that copy"
+            f"plan {plan.plan_id[:12]} of storage {plan.storage} was found among the plans of {other} in {location}; remove that copy"
         )
 
 
@@ -295,7 +295,7 @@ def _read_event(state: State, storage_name: str, plan_id: str, name: str) -> App
     path = f"{storage_name}/{APPROVALS}/{name}"
     event = _read(state, path, ApprovalEvent)
     if event is None or event.plan_id != plan_id:
-        found = "is missing" if event is None else f"contains an event of plan {event.plan_id}, not of the plan in its name"
+        found = "is missing" if event is None else f"contains an event of plan {event.plan_id[:12]}, not of the plan in its name"
         raise StateError(f"{state.files.root}/{path} {found}; remove it and approve the plan again")
     return event
 
@@ -361,11 +361,11 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
     refuse_unknown_gates(header, overrides)
     is_overridden = any(gate.name in overrides and (not gate.passed or gate.numbers.get("unlisted")) for gate in header.gates)
     if not header.has_work and not header.failed_gates and not is_overridden:
-        raise UsageError(f"plan {header.plan_id} has no work, so there is nothing to approve")
+        raise UsageError(f"plan {header.plan_id[:12]} has no work, so there is nothing to approve")
     if now >= header.approve_before:
         raise GateRefused(
-            f"plan {header.plan_id} had to be approved before {header.approve_before:%Y-%m-%d %H:%M}Z. It is {now:%Y-%m-%d %H:%M}Z now. "
-            "Make a new one with `gc-assets run`."
+            f"plan {header.plan_id[:12]} had to be approved before {header.approve_before:%Y-%m-%d %H:%M}Z. "
+            f"It is {now:%Y-%m-%d %H:%M}Z now. Make a new one with `gc-assets run`."
         )
     try:
         refuse_gates(header, overrides)
@@ -402,7 +402,7 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
     if has_begun(state, plan.header):
         name = plan.header.plan_id[:12]
         raise GateRefused(
-            f"plan {plan.header.plan_id} has begun, so it is too late to reject it. `{command('restore', plan=name)}` restores the files "
+            f"plan {name} has begun, so it is too late to reject it. `{command('restore', plan=name)}` restores the files "
             f"that it moved, and `{command('apply', name)}` finishes it."
         )
     return _record(
@@ -416,7 +416,9 @@ def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> Stor
         raise UsageError("an approval or rejection needs a name: --by WHO")
     if plan.finished is not None or plan.restored_at is not None:
         status = plan.status_at(clock.now())
-        raise GateRefused(f"plan {plan.header.plan_id} is {status}, and a plan can be used only once. Make a new one with `gc-assets run`.")
+        raise GateRefused(
+            f"plan {plan.header.plan_id[:12]} is {status}, and a plan can be used only once. Make a new one with `gc-assets run`."
+        )
     return plan
 
 
@@ -447,16 +449,25 @@ def refuse_historical(header: PlanHeader) -> None:
     """Raise `GateRefused` for a historical plan."""
     if header.historical:
         raise GateRefused(
-            f"plan {header.plan_id} is historical: {header.run_date} was not frozen on that day. "
+            f"plan {header.plan_id[:12]} is historical: {header.run_date} was not frozen on that day. "
             "It can be shown, but never applied. Run today's date to get a plan that can be applied."
         )
 
 
 def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
     """Raise `GateRefused` if either the plan or the clock is a rehearsal, but not both."""
-    if header.rehearsal != clock.is_rehearsal:
-        made = "a rehearsal (GC_ASSETS_UNSAFE_NOW)" if header.rehearsal else "the real clock"
-        raise GateRefused(f"plan {header.plan_id} was made under {made}, and the clock is another one now; make a new plan")
+    name = f"plan {header.plan_id[:12]}"
+    if header.rehearsal and not clock.is_rehearsal:
+        raise GateRefused(
+            f"{name} was made in a rehearsal, and GC_ASSETS_UNSAFE_NOW is not set now. Its ages are not real, so the real clock cannot use "
+            f"it. Make a new plan with `gc-assets run`. To continue the rehearsal, set GC_ASSETS_UNSAFE_NOW as before, for example to "
+            f"{header.created_at:%Y-%m-%dT%H:%M:%SZ}."
+        )
+    if clock.is_rehearsal and not header.rehearsal:
+        raise GateRefused(
+            f"{name} was made with the real clock, and GC_ASSETS_UNSAFE_NOW replaces the clock now. To use the plan, unset the variable. "
+            "To rehearse, make a new plan with `gc-assets run`."
+        )
 
 
 def refuse_future(header: PlanHeader, clock: Clock) -> None:
@@ -466,7 +477,7 @@ def refuse_future(header: PlanHeader, clock: Clock) -> None:
     """
     if header.created_at - clock.now() > MAX_SKEW:
         raise GateRefused(
-            f"plan {header.plan_id} was made at {header.created_at:%Y-%m-%d %H:%M}Z, and it is {clock.now():%Y-%m-%d %H:%M}Z now. "
+            f"plan {header.plan_id[:12]} was made at {header.created_at:%Y-%m-%d %H:%M}Z, and it is {clock.now():%Y-%m-%d %H:%M}Z now. "
             "Check the clock of this host. If it is right, make a new plan with `gc-assets run`."
         )
 
@@ -480,12 +491,12 @@ def refuse_other_key(header: PlanHeader, config: Config) -> None:
     if header.keyed != (config.plan_key is not None):
         made, now = ("with a plan_key", "has none") if header.keyed else ("without a plan_key", "has one")
         raise GateRefused(
-            f"plan {header.plan_id} was made {made}, and the configuration {now} now, so the plan cannot be verified. "
+            f"plan {header.plan_id[:12]} was made {made}, and the configuration {now} now, so the plan cannot be verified. "
             "Make a new one with `gc-assets run`. To finish a plan that has begun, configure the key that it began with."
         )
     if not is_intact(header, config.plan_secret()):
         raise GateRefused(
-            f"plan {header.plan_id} was changed after it was made, or made with another plan_key. Make a new one with `gc-assets run`."
+            f"plan {header.plan_id[:12]} was changed after it was made, or made with another plan_key. Make a new one with `gc-assets run`."
         )
 
 

@@ -55,7 +55,7 @@ def test_plan_within_its_time_stays_open_and_names_the_ways_to_end_it(interrupte
     house.now += timedelta(days=1)
     (gate,) = house.plan().failed_gates
     assert gate.name == "unfinished_apply"
-    assert f"{header.plan_id} (a run closes it after {header.apply_before:%Y-%m-%d %H:%M}Z)" in gate.message
+    assert f"{header.plan_id[:12]} (a run closes it after {header.apply_before:%Y-%m-%d %H:%M}Z)" in gate.message
     assert "`gc-assets apply PLAN_ID --end`" in gate.message
 
 
