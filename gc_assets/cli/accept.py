@@ -20,8 +20,10 @@ def accept_command(settings: Settings, table: str, location: str | None, by: str
     """Accept that the table TABLE under LOCATION is dead. Deletes nothing.
 
     \b
-    TABLE      the uuid of the table. For a table in `gc-assets show dropped_tables`, also its name.
-    LOCATION   its directory, as an address or a path. A dropped table in that list needs none.
+    TABLE      the uuid of the table, or its name if `gc-assets show
+               dropped_tables` lists it
+    LOCATION   its directory, as an address or a path. A dropped table in that
+               list needs none.
 
     Use it for a dropped table that waits, or for one whose old metadata refuses every plan (gate
     foreign_metadata). Its files under LOCATION then become garbage of the table or lake that claims
@@ -33,7 +35,7 @@ def accept_command(settings: Settings, table: str, location: str | None, by: str
     \b
     Examples:
       gc-assets accept shop.orders --by ada
-      gc-assets accept 9c12d441-03fe-4693-9a96-a0705ddf69c1 /data/warehouse/db/orders --by ada
+      gc-assets accept 9c12d441-03fe-4693-9a96-a0705ddf69c1 /data/orders --by ada
     """
     from gc_assets.stages.read.acceptances import describe_dead_table
     from gc_assets.stages.read.dropped_tables import find_dropped_locations

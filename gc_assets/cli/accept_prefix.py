@@ -26,7 +26,7 @@ def accept_prefix_command(settings: Settings, location: str, by: str, comment: s
 
     \b
     Example:
-      gc-assets accept-prefix file:///data/warehouse/db/old/ --by ada --comment "an old export"
+      gc-assets accept-prefix file:///data/warehouse/db/old/ --by ada
     """
     from gc_assets.stages.read.acceptances import describe_accepted_prefix
     from gc_assets.stages.records.accepted_prefixes import accept_prefix

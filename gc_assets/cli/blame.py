@@ -29,7 +29,7 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
 
     \b
     --by table   live bytes and garbage of each table
-    --by ref     bytes that only this branch or tag keeps, and that its deletion would free
+    --by ref     bytes that only this branch or tag keeps: its deletion frees them
     --by age     changes with a shorter or longer default retention
 
     \b

@@ -49,12 +49,14 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
 
     \b
     A PLACE is one of:
-      a folder with Icechunk repositories or SQLite catalogs, up to three levels deep
-        (and a SQLite catalog next to the folder, if it has tables in it)
-      s3://bucket/prefix/, abfss:// or gs:// with Icechunk repositories, up to three levels deep
+      a folder with Icechunk repositories or SQLite catalogs, up to three levels
+        deep (and a SQLite catalog next to the folder, if it has tables in it)
+      s3://bucket/prefix/, abfss:// or gs:// with Icechunk repositories, up to
+        three levels deep
       a SQLite file that is an Iceberg catalog
-      http://host of a Nessie, lakeFS or Iceberg REST server, with or without the API path
-      catalog:NAME, an Iceberg catalog in pyiceberg's configuration (.pyiceberg.yaml)
+      http://host of a Nessie, lakeFS or Iceberg REST server, with or without the
+        API path
+      catalog:NAME, an Iceberg catalog in pyiceberg's .pyiceberg.yaml
 
     The credentials are LAKECTL_CREDENTIALS_ACCESS_KEY_ID and LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY
     for lakeFS, NESSIE_TOKEN (optional) for Nessie, and those of the environment for S3, Azure and
@@ -63,7 +65,8 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     \b
     Examples:
       gc-assets init /data/warehouse
-      gc-assets init http://localhost:19120/api/v2 s3://lake/weather/ --state s3://gc/state
+      gc-assets init http://localhost:19120/api/v2 --state s3://gc/state
+      gc-assets init /data/warehouse s3://lake/weather/
     """
     from gc_assets.lakes.kinds import KINDS
     from gc_assets.lakes.schema import SCHEMA_NAME, json_schema

@@ -35,12 +35,30 @@ def warn_missing_libraries() -> None:
         print_message(f"Lakes of {names} are not searched, because their libraries are missing. Run pip install 'gc-assets[{extras}]'.")
 
 
+def require_places(places: Sequence[str]) -> None:
+    """Raise `UsageError` if a local place does not exist, before any place is searched."""
+    from gc_assets.core.paths import FILE, Location, scheme_of
+
+    for given in places:
+        address = _to_address(given)
+        try:
+            if scheme_of(address) == FILE:
+                Path("/", Location.parse(address).root).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise UsageError(
+                f"{given}: no such file or directory. A place is a folder, a catalog file or an address, see gc-assets init --help."
+            ) from None
+        except OSError:
+            pass  # the search names the reason
+
+
 def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLake]]:
     """Return the folders among the places, and the lakes of all places.
 
     Raises:
-        UsageError: If a place has no lake.
+        UsageError: If a place does not exist or has no lake.
     """
+    require_places(places)
     from gc_assets.core.paths import FILE, is_in_bucket, scheme_of
     from gc_assets.lakes.discovery import DiscoveryTarget, list_folders
     from gc_assets.lakes.kinds import discover
@@ -108,8 +126,6 @@ def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
     from gc_assets.lakes.discovery import find_metadata
     from gc_assets.lakes.kinds import KINDS
 
-    if address.startswith("/") and not Path(address).exists():
-        return f"{given}: no such file or directory. A place is a folder, a catalog file or an address, see gc-assets init --help."
     looked_for = "; ".join(kind.discovered_in_folders for kind in KINDS.values() if kind.discovered_in_folders)
     for kind in KINDS.values():
         for pattern in kind.files.metadata_patterns if kind.catalogs else ():

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gc_assets.cli.context import Settings, common_options, run_date_option
 from gc_assets.cli.output import print_message
-from gc_assets.core.errors import UsageError
+from gc_assets.core.commands import command
+from gc_assets.core.errors import StateError, UsageError
+
+if TYPE_CHECKING:
+    from gc_assets.engine.run_context import RunContext
 
 
 @click.command("report", short_help="Write the report of a run date as one HTML page.")
@@ -43,6 +48,7 @@ def report_command(settings: Settings, run_date: date | None, output: str, lakes
     platform = settings.platform()
     names = [platform.config.lake_of_user(name).name for name in lakes], [platform.config.storage_of_user(name).name for name in storages]
     run_context = platform.run_context(run_date or platform.clock.today())
+    _require_run(run_context)
     with show_work("report", verbose=settings.verbose):
         page = render(load_report(run_context, lakes=names[0], storages=names[1]))
     if output == "-":
@@ -53,3 +59,17 @@ def report_command(settings: Settings, run_date: date | None, output: str, lakes
     except OSError as error:
         raise UsageError(f"Cannot write -o {output}: {error.strerror}") from None
     print_message(f"{output}: {len(page.encode()):,} bytes")
+
+
+def _require_run(context: RunContext) -> None:
+    """Raise `StateError` if the run date has no run. The message names the last one."""
+    from gc_assets.state.schemas import LAKE_REFS
+
+    lakes = [lake.name for lake in context.config.lakes]
+    if any(context.find(LAKE_REFS, lake) is not None for lake in lakes):
+        return
+    dates = [run.run_date for lake in lakes for run in context.state.history(lake, LAKE_REFS.name)]
+    if not dates:
+        raise StateError("there is no run yet. Start one with `gc-assets run`.")
+    last = command("report", run_date=str(max(dates)))
+    raise StateError(f"there is no run of {context.run_date}. The last one is shown by `{last}`.")

@@ -41,8 +41,8 @@ def scan_command(settings: Settings, places: tuple[str, ...], output: str | None
 
     \b
     A PLACE is the same as for `gc-assets init`:
-      a folder with Icechunk repositories or SQLite catalogs, up to three levels deep
-        (and a SQLite catalog next to the folder, if it has tables in it)
+      a folder with Icechunk repositories or SQLite catalogs, up to three levels
+        deep (and a SQLite catalog next to the folder, if it has tables in it)
       s3://bucket/prefix/ with Icechunk repositories, up to three levels deep
       a SQLite file that is an Iceberg catalog
       http://host of a Nessie, lakeFS or Iceberg REST server
@@ -57,9 +57,10 @@ def scan_command(settings: Settings, places: tuple[str, ...], output: str | None
       gc-assets scan /data/warehouse
       gc-assets scan http://localhost:19120/api/v2 -o scan.html
     """
-    from gc_assets.cli.new_config import build_document, discover_places, require_storages, to_text, warn_missing_libraries
+    from gc_assets.cli.new_config import build_document, discover_places, require_places, require_storages, to_text, warn_missing_libraries
     from gc_assets.cli.progress import CommandProgress, show_progress
 
+    require_places(places)
     warn_missing_libraries()
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         progress.set_activity("looking for lakes")

@@ -27,7 +27,7 @@ def set_aside_command(settings: Settings, table: str, by: str, comment: str, wit
 
     \b
     Example:
-      gc-assets set-aside db.orders --by ada --comment "format version 4, uses only its own files"
+      gc-assets set-aside db.orders --by ada --comment "uses only its own files"
     """
     from gc_assets.stages.records.set_aside import set_table_aside
 

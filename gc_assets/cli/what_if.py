@@ -45,7 +45,7 @@ def what_if_command(
     Examples:
       gc-assets what-if --retention 14d
       gc-assets what-if --drop-ref audit --lake sales
-      gc-assets what-if --retention 7d --drop-ref audit --run-date 2026-11-21 --format json
+      gc-assets what-if --retention 7d --drop-ref audit --format json
     """
     from gc_assets.cli.progress import show_work
     from gc_assets.stages.read.scenarios import Scenario, lakes_with_refs

@@ -21,6 +21,7 @@ from tests.assets.platforms import platform, stored_plan
 from tests.cli.lakes import write_config
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.records import log_row, publish_log
+from tests.state.publisher import publish_empty
 
 HEAVY = ("pyspark", "dagster", "pyarrow", "pandas", "pyiceberg", "icechunk", "rich")
 
@@ -211,6 +212,39 @@ def test_missing_table_names_the_command(config: str) -> None:
     result = gc_assets("show", "lake_refs", "--run-date", "2026-01-02", "--config", config)
     assert result.exit_code == 1
     assert "gc-assets run --run-date 2026-01-02" in result.stderr
+
+
+def test_report_before_any_run_names_the_command(config: str, tmp_path: Path) -> None:
+    result = gc_assets("report", "-o", str(tmp_path / "report.html"), "--config", config)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == ["gc-assets: there is no run yet. Start one with", "  gc-assets run"]
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_report_of_a_date_without_run_names_the_last_one(config: str, tmp_path: Path) -> None:
+    for day in ("2026-01-02", "2026-01-01"):
+        publish_empty(load_platform({}, config).run_context(date.fromisoformat(day)).state, "lake_refs", date.fromisoformat(day))
+    result = gc_assets("report", "--run-date", "2026-01-03", "-o", str(tmp_path / "report.html"), "--config", config)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "  gc-assets report --run-date 2026-01-02"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--status", "ready")])
+def test_plans_before_any_run_name_the_command(config: str, arguments: tuple[str, ...]) -> None:
+    result = gc_assets("plans", *arguments, "--config", config)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.splitlines() == ["No run has made a plan yet.", "To create one:", "  gc-assets run"]
+
+
+def test_scan_of_a_missing_place_searches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*_: object) -> None:
+        raise AssertionError("a place was searched")
+
+    monkeypatch.setattr("gc_assets.lakes.kinds.discover", search)
+    monkeypatch.setattr("gc_assets.cli.new_config.warn_missing_libraries", search)
+    result = gc_assets("scan", str(tmp_path), str(tmp_path / "nowhere"))
+    assert result.exit_code == 2
+    assert "nowhere: no such file or directory" in " ".join(result.stderr.split())
 
 
 def test_no_plans_is_an_empty_array(config: str) -> None:
