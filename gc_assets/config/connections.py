@@ -1,4 +1,4 @@
-"""Connections to object stores: the settings of each kind of store, by location.
+"""Connections to object stores, i.e. the settings of each kind of store by location.
 
 Connections do not contain secrets. Credentials come from the environment, a profile, the machine or
 a role.
@@ -25,7 +25,7 @@ class StoreSettings(Model):
 
     Attributes:
         SCHEME: The canonical scheme of its addresses.
-        KEY: The key in `lakes.yaml`, globally and of a storage.
+        KEY: The key in `lakes.yaml`, at the top level and in a storage.
         IDENTITY_KEYS: The keys that name credentials.
         LIST_PRICES: USD per million requests of each kind, without `endpoint`.
     """
@@ -57,21 +57,21 @@ class StoreSettings(Model):
 
     @property
     def server(self) -> str | None:
-        """Return the server's address, or None for the one that the provider's addresses imply."""
+        """Return the server's address, or None for the provider's default server."""
         return self.endpoint
 
     def server_of_environment(self) -> str | None:
-        """Return the server that the client takes from the environment if none is configured."""
+        """Return the server that the client would take from the environment, or None."""
         return None
 
     @property
     def is_read_only(self) -> bool:
-        """Return True without credentials, so that nothing can be changed."""
+        """Return True if the connection has no credentials, so that nothing can be changed."""
         return self.anonymous
 
     @property
     def requests_per_second(self) -> float | None:
-        """Return the budget of all processes in total, or None for no limit."""
+        """Return the total budget of all processes, or None if there is no limit."""
         return self.max_requests_per_second
 
     def usd_per_million(self, kind: Kind) -> float | None:
@@ -81,7 +81,7 @@ class StoreSettings(Model):
         return self.LIST_PRICES[kind] if self.endpoint is None else None
 
     def over(self, other: Self) -> Self:
-        """Return these settings, using `other` for unset keys."""
+        """Return these settings with the unset keys taken from `other`."""
         own: Mapping[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
         return self.model_validate({**{name: getattr(other, name) for name in other.model_fields_set}, **own})
 
@@ -91,10 +91,10 @@ _Settings = TypeVar("_Settings", bound=StoreSettings)
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """Connections by address. Picklable and without secrets.
+    """Connections by address. Instances are picklable and contain no secrets.
 
     Attributes:
-        own: Settings of single locations, of any kind of store.
+        own: Settings of individual locations, of any kind of store.
         defaults: Settings of all other addresses, one for each kind of store.
         read_seconds: Timeout for reading an object.
     """
@@ -105,7 +105,7 @@ class Connections:
 
     @classmethod
     def of(cls, *defaults: StoreSettings, read_seconds: float = READ_SECONDS) -> Self:
-        """Return connections with the same settings for all addresses of a kind of store."""
+        """Build connections that use the same settings for all addresses of a kind of store."""
         return cls(defaults=defaults, read_seconds=read_seconds)
 
     def settings_for(self, address: str, kind: type[_Settings]) -> _Settings:
@@ -119,7 +119,7 @@ class Connections:
         return max(matches, key=lambda item: item[0])[1] if matches else self.default(kind)
 
     def default(self, kind: type[_Settings]) -> _Settings:
-        """Return the settings of addresses outside the locations with own settings."""
+        """Return the settings for addresses outside the locations that have their own settings."""
         return next((settings for settings in self.defaults if isinstance(settings, kind)), None) or kind()
 
 

@@ -1,4 +1,4 @@
-"""Names and intervals of the definitions in Dagster (`dagster` in `lakes.yaml`)."""
+"""Names and intervals of the Dagster definitions (`dagster` in `lakes.yaml`)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from gc_assets.config.text import ConfigText
 from gc_assets.core.suggest import did_you_mean, join_names
 
-# Keys with secret values, even if written in the file, and values that name a secret.
+# Keys with secret values, even if these are written in the file, and values that refer to a secret.
 _SECRET: Final = re.compile(r"secret|password|token|credential|plan_key|access[_-]key", re.IGNORECASE)
 _LIMITS: Final = {
     "greater_than": ("gt", "write a number above {}"),
@@ -55,7 +55,7 @@ def format_error(item: Mapping[str, Any], text: ConfigText, model: type[BaseMode
     """Format one validation error as a line with the key's path.
 
     Args:
-        item: pydantic error.
+        item: The error, as reported by pydantic.
         text: The configuration.
         model: Document model.
         kinds: Lake models by kind.
@@ -95,7 +95,7 @@ def _join_alternatives(names: list[str]) -> str:
 
 
 def _keys_at(steps: tuple[str | int, ...], document: Any, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> list[str]:
-    """Return the allowed keys for the mapping at a path, or no keys if the path has no model."""
+    """Return the allowed keys of the mapping at a path, or no keys if the path has no model."""
     at: type[BaseModel] | None = model
     for depth, step in enumerate(steps):
         document = document[step]

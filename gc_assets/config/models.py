@@ -65,8 +65,8 @@ from gc_assets.core.urls import provider_address, storage_urls, urls_without_acc
 STORE_SETTINGS: Final[Mapping[str, type[StoreSettings]]] = {kind.SCHEME: kind for kind in (S3Config, AzureConfig, GcsConfig)}
 
 DEFAULT_GRACE = timedelta(hours=72)
-# Shorter than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the
-# minimum.
+# A grace period of less than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR
+# lowers this minimum.
 GRACE_FLOOR = timedelta(hours=24)
 # Validation context key for the lake models by kind.
 KINDS_KEY = "lake_kinds"
@@ -158,18 +158,18 @@ class InventoryConfig(Model):
 
 
 class _RecordOwner(AssetMetadata):
-    """Storage or lake, which has a name in `lakes.yaml` and one of its records in the state."""
+    """Storage or lake. Its name in `lakes.yaml` may differ from that of its records in the state."""
 
     name: Name
     _label: str | None = PrivateAttr(default=None)
 
     @property
     def label(self) -> str:
-        """The name in `lakes.yaml`. `name` is the name of its records in the state."""
+        """The name in `lakes.yaml`, whereas `name` is the name of its records in the state."""
         return self._label or self.name
 
     def with_recorded_name(self, name: str) -> Self:
-        """Return a copy with the name of its records."""
+        """Return a copy with the given name for its records in the state."""
         copy = self.model_copy(update={"name": name})
         copy._label = self.label
         return copy
@@ -209,7 +209,8 @@ class StorageConfig(_RecordOwner):
         return None if self.money is None else self.money.usd_per_month(size_bytes)
 
     def with_listing(self, listing: bool | None) -> StorageConfig:
-        """Return the storage with another choice for one run.
+        """Return the storage with a different choice between listing and reusing a listing, for one
+        run.
 
         Args:
             listing: True lists the storage. False uses the last listing up to an age of
@@ -268,16 +269,16 @@ class LakeConfig(_RecordOwner):
     _read_seconds: float = PrivateAttr(default=READ_SECONDS)
 
     def catalog_location(self) -> tuple[str, str]:
-        """Return the identity of the catalog or repository, which does not change with its name.
+        """Return the identity of the catalog or repository, which is independent of its name.
 
         Returns:
             The kind of the lake with further identifying properties, and the address. Both are ""
-            if the lake is identified by its name only.
+            if only the name identifies the lake.
         """
         return "", ""
 
     def location_detail(self) -> str:
-        """Return what distinguishes lakes of one catalog, such as patterns of tables."""
+        """Return the settings that distinguish lakes of the same catalog, such as table patterns."""
         return ""
 
     def own_locations(self) -> tuple[str, ...]:
@@ -297,7 +298,7 @@ class LakeConfig(_RecordOwner):
         """
 
     def describe_retention(self, properties: Mapping[str, str]) -> str:
-        """Return what the policy keeps in words, for messages.
+        """Describe in words what the policy keeps, for messages.
 
         Args:
             properties: Frozen properties of the table or repository (`CommitSource.properties`).
@@ -318,7 +319,7 @@ class LakeConfig(_RecordOwner):
         return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, str] | None:
-        """Return the lake identity for the digest if it is not part of `policy`, otherwise None."""
+        """Return the lake identity for the digest, or None if it is already part of `policy`."""
         return None
 
     @property
@@ -352,7 +353,7 @@ class LakeConfig(_RecordOwner):
         return ()
 
     def with_library_settings(self) -> Self:
-        """Return the lake including settings read by its library from files and variables."""
+        """Return the lake with the settings that its library reads from files and variables."""
         return self
 
     def resolve_paths(self, anchor: BaseFolder) -> Self:
@@ -361,8 +362,9 @@ class LakeConfig(_RecordOwner):
         return self
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
-        """Return the settings that decoded rows depend on. If they change, metadata is decoded
-        again.
+        """Return the settings on which decoded rows depend.
+
+        If they change, metadata is decoded again.
 
         Args:
             storages: Locations of the configured storages.
@@ -371,7 +373,7 @@ class LakeConfig(_RecordOwner):
         return []
 
     def server(self) -> str:
-        """Return the server of the commits, or "" if commit ids are globally unique."""
+        """Return the server to which the commits belong, or "" if commit ids are globally unique."""
         return ""
 
     @property
@@ -381,10 +383,10 @@ class LakeConfig(_RecordOwner):
 
     @property
     def full_listing_every(self) -> timedelta | None:
-        """Interval between full listings of claimed directories, or None for a full listing every
-        run.
+        """Interval between full listings of claimed directories, or None if every run lists in
+        full.
 
-        Between full listings, unchanged directories are reused.
+        Between full listings, the listings of unchanged directories are reused.
         """
         return None
 
@@ -397,7 +399,7 @@ class LakeConfig(_RecordOwner):
     def collects_failed_creations(self) -> bool | None:
         """Whether metadata of unknown tables without snapshots is garbage in the tables' locations.
 
-        None if a lake of this kind has no such setting.
+        The value is None if this lake kind has no such setting.
         """
         return None
 
@@ -408,7 +410,7 @@ class LakeConfig(_RecordOwner):
 
     @property
     def collects_metadata(self) -> bool:
-        """True if plans may contain metadata that no commit names."""
+        """True if plans may contain metadata that no commit references."""
         return False
 
     @property
@@ -481,7 +483,7 @@ class Config(AssetMetadata):
     """Complete `lakes.yaml`. Its owners and tags are defaults for all lakes and storages."""
 
     RENAMED: ClassVar = {"first_night": "first_run_date"}
-    # Every run of release 0.4 computes all live files.
+    # Since release 0.4, every run computes all live files.
     IGNORED: ClassVar = frozenset({"full_every"})
 
     state: str
@@ -564,21 +566,24 @@ class Config(AssetMetadata):
         return Connections(tuple(own), tuple(defaults.values()), self.read_timeout.total_seconds())
 
     def settings_of(self, location: str) -> StoreSettings | None:
-        """Return the settings by which a location is reached, or None for a disk."""
+        """Return the connection settings of a location, or None for a location on disk."""
         kind = STORE_SETTINGS.get(scheme_of(location))
         return None if kind is None else self.connections().settings_for(location, kind)
 
     def endpoint_of(self, location: str) -> str | None:
         """Return the server of a location in an object store.
 
-        None for the server of the provider, and for a disk. Like the client, it may come from the
-        environment.
+        Returns None for the provider's default server and for a location on disk. The server may
+        come from the environment, as for the client.
         """
         settings = self.settings_of(location)
         return None if settings is None else settings.server or settings.server_of_environment()
 
     def address_aliases(self) -> list[tuple[str, str]]:
-        """Return other addresses of the storages as (name, address), including web addresses."""
+        """Return all additional addresses of the storages, as (name, address) pairs.
+
+        They include web addresses.
+        """
         written = [(storage.name, alias) for storage in self.storages for alias in storage.aliases]
         aliases = [(name, form) for name, alias in written for form in dict.fromkeys((alias, provider_address(alias)))]
         in_buckets = [storage for storage in self.storages if is_in_bucket(storage.location)]
@@ -595,7 +600,7 @@ class Config(AssetMetadata):
         return self.plan_key.get_secret_value().encode() if self.plan_key is not None else None
 
     def state_settings(self) -> StoreSettings | None:
-        """Return the settings of the object store of the state, or None for a state on a disk."""
+        """Return the object store settings of the state, or None if the state is on disk."""
         return self.settings_of(self.state)
 
     def storage(self, name: str) -> StorageConfig:
@@ -605,21 +610,23 @@ class Config(AssetMetadata):
         return _find_by_name(self.lakes, name, "lake")
 
     def storage_of_user(self, name: str) -> StorageConfig:
-        """Return the storage with this name in `lakes.yaml`, otherwise the one recorded under it."""
+        """Return the storage with this name in `lakes.yaml`, or else the one recorded with this
+        name.
+        """
         return _find_by_label(self.storages, name, "storage")
 
     def lake_of_user(self, name: str) -> LakeConfig:
-        """Return the lake with this name in `lakes.yaml`, otherwise the one recorded under it."""
+        """Return the lake with this name in `lakes.yaml`, or else the one recorded with this name."""
         return _find_by_label(self.lakes, name, "lake")
 
     def label_of(self, recorded_name: str) -> str:
-        """Return the name in `lakes.yaml` of a lake or storage, or the given name if it has none."""
+        """Return a lake's or storage's name in `lakes.yaml`, or the given name if it has no entry."""
         items: tuple[StorageConfig | LakeConfig, ...] = (*self.storages, *self.lakes)
         return next((item.label for item in items if item.name == recorded_name), recorded_name)
 
     @property
     def name_notes(self) -> tuple[str, ...]:
-        """Messages about names in `lakes.yaml` that differ from the names of the records."""
+        """Messages about names in `lakes.yaml` that differ from the recorded names."""
         return self._name_notes
 
     @property
@@ -633,7 +640,9 @@ class Config(AssetMetadata):
         return self._has_unrecorded_names
 
     def with_recorded_names(self, names: Sequence[str], notes: tuple[str, ...], *, is_changed: bool) -> Config:
-        """Return the configuration with the names of the records of its storages, then its lakes."""
+        """Return the configuration with these recorded names: those of its storages, then of its
+        lakes.
+        """
         storages = tuple(item.with_recorded_name(name) for item, name in zip(self.storages, names, strict=False))
         lakes = tuple(item.with_recorded_name(name) for item, name in zip(self.lakes, names[len(storages) :], strict=True))
         config = self.model_copy(update={"storages": storages, "lakes": lakes})

@@ -12,7 +12,7 @@ from gc_assets.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class BaseFolder:
-    """Directory of the file, and the key to resolve, e.g. `lakes[2]`. Errors contain both."""
+    """Directory of the file, and the key to resolve, e.g. `lakes[2]`. Error messages contain both."""
 
     folder: Path
     key: str = ""

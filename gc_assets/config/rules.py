@@ -125,7 +125,7 @@ class DanglingRetention(Model):
         return found
 
     def idle_rules(self) -> tuple[IdleRule, ...]:
-        """Return the rules for idle branches, with their paths in the configuration."""
+        """Return the idle-branch rules, each with its path in the configuration."""
         return tuple(IdleRule(f"retention.delete_idle[{index}]", rule.match, rule.after) for index, rule in enumerate(self.delete_idle))
 
     def dangling_cutoff(self) -> Cutoff | None:
@@ -188,7 +188,7 @@ class RefRetention(DanglingRetention):
         return all(cutoff.forever for cutoff in cutoffs)
 
     def describe(self) -> str:
-        """Return the rules in words, for messages."""
+        """Describe the rules in words, for messages."""
         rules = f"; {count_of(len(self.refs), 'rule')} for refs" if self.refs else ""
         return f"{self.default.as_cutoff().policy_text}{rules}"
 
@@ -221,9 +221,9 @@ def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime
 
 
 def describe_unused_rules(rows: Sequence[Mapping[str, Any]], branches: Collection[str], refs: Collection[str]) -> Iterator[str]:
-    """Describe rules that apply to no ref, because of a wrong name or an earlier rule.
+    """Describe the rules that apply to no ref because of a wrong name or an earlier rule.
 
-    A lake without refs has no unused rule.
+    Nothing is reported for a lake without refs.
 
     Args:
         rows: Rules as rows of `policy_table`, in order of priority.

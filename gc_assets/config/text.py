@@ -39,8 +39,8 @@ def read_config_text(path: Path, environment: Mapping[str, str], text: str | Non
         text: File content if the file is on another machine.
 
     Raises:
-        UsageError: If the file is missing, is not a YAML mapping, repeats a key, or names an unset
-        variable.
+        UsageError: If the file is missing, is not a YAML mapping, repeats a key, or uses an unset
+            variable.
     """
     try:
         text = path.read_text(encoding="utf-8") if text is None else text

@@ -46,12 +46,13 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 def _duration(value: Any) -> timedelta:
-    # Bare numbers are rejected, because pydantic would read 30 as seconds rather than days.
+    # Bare numbers are rejected because pydantic would interpret 30 as seconds rather than days.
     return value if isinstance(value, timedelta) else parse_duration(str(value))
 
 
 def check_above_zero(value: timedelta) -> timedelta:
-    # As in Iceberg, because every ref except main would expire immediately.
+    # An age of zero is rejected, as in Iceberg, because every ref except main would expire
+    # immediately.
     if not value:
         raise ValueError("an age of 0 would keep nothing; write one above 0")
     return value
