@@ -1,4 +1,4 @@
-"""Checks that `doctor` makes for every kind of store."""
+"""`doctor` checks for every kind of store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Execute planned actions batch by batch: intent, action, outcome. Resume after a crash.
+"""Execute planned actions in batches (intent, action, outcome), and resume after a crash.
 
-Decides nothing: the plan contains the keys and the actions. Runs on any part of a plan's rows, in
-executors or in the process that applies the plan.
+This module decides nothing, because the plan contains the keys and the actions. It runs on any part
+of a plan's rows, in executors or in the process that applies the plan.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Lease, Outcome, PlannedAction, Quarantine, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog, share_of
 
-# S3 deletes at most this many keys per request. On a disk, a batch takes a fraction of a second
-# between two checks of the lease.
+# The maximum number of keys in an S3 delete request. On a disk, such a batch takes a fraction of a
+# second, so the lease is checked often enough.
 BATCH_SIZE = 1000
 _log: Final = logging.getLogger(__name__)
 
 
 def current_user() -> str:
-    """Return the name of the user, as leases and logs record it."""
+    """Return the user name to record in leases and logs."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in some containers
@@ -41,8 +41,8 @@ def current_user() -> str:
 def release_on_exit(lease: Lease) -> Generator[None]:
     """Release a lease when the block ends.
 
-    If the block fails and the release fails too, the first error is raised and the second is
-    logged: such a lease expires.
+    If both the block and the release fail, the block's error is raised and the other one is only
+    logged, because the lease expires.
     """
     try:
         yield
@@ -63,27 +63,28 @@ def execute(
     clock: Clock,
     batch_size: int = BATCH_SIZE,
 ) -> Iterator[Outcome]:
-    """Yield one outcome per row. Repeat only what earlier runs did not settle.
+    """Execute plan rows, skipping those that an earlier run completed, and yield one outcome per row.
 
-    Settled outcomes are yielded from the log. Failed rows are tried again. Rows may come in any
-    order, and it is fast if rows of one share (`share_of`) are adjacent.
+    Final outcomes of earlier runs are yielded from the log. Failed rows are tried again. Rows may
+    come in any order, but rows with the same hash partition (`share_of`) should be adjacent,
+    because each change of partition reads its part of the log.
 
-    The lease is checked immediately before a batch is acted on, and again before its outcomes are
-    recorded. A batch without outcomes may have been executed, or may still be running in a task
-    that the engine gave up. The next attempt compares each of its objects again, and looks at their
-    target last.
+    The lease is checked immediately before each batch is executed, and again before its outcomes
+    are recorded. A batch without outcomes may have been executed, or may still be running in a task
+    that the engine abandoned. Therefore the next attempt compares each of its objects again, and
+    their targets last.
 
     Args:
         rows: Rows of the plan.
-        actor: Acts on the objects.
+        actor: Executes the actions.
         log: The write-ahead log of the plan.
         lease: The lease of the storage.
-        clock: Dates the outcomes.
+        clock: The clock for the times of outcomes.
         batch_size: Rows per batch.
 
     Raises:
         GateRefused: If the lease is lost.
-        StateError: If another attempt of the same rows has begun since this one read the log.
+        StateError: If another attempt at the same rows has started since this one read the log.
     """
     for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):
         history = log.read_history(share)
@@ -124,7 +125,7 @@ def require_balance(planned: int, outcomes: Mapping[str, int]) -> None:
 
 
 def to_planned_actions(batch: pa.RecordBatch) -> Iterator[PlannedAction]:
-    """Return the rows of a batch with the columns of `deletion_plan`."""
+    """Convert a batch with the columns of `deletion_plan` to planned actions."""
     names = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "kind")
     return map(PlannedAction, *(batch.column(name).to_pylist() for name in names))
 
@@ -132,9 +133,9 @@ def to_planned_actions(batch: pa.RecordBatch) -> Iterator[PlannedAction]:
 def to_deletion_log(
     outcomes: Iterable[Outcome], plan_id: str, quarantine: str | None, run_id: str | None = None, *, rehearsal: bool = False
 ) -> pa.RecordBatch:
-    """Return outcomes as a batch with the columns of `deletion_log`.
+    """Convert outcomes to a batch with the columns of `deletion_log`.
 
-    `run_id` is None for outcomes that come from a write-ahead log and that no run has published.
+    `run_id` is None for outcomes that were read from a write-ahead log and not published by a run.
     """
     rows = [
         {

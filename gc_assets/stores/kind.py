@@ -1,4 +1,4 @@
-"""The description of a kind of store: one value that the kind's package creates.
+"""The description of a kind of store, created by the kind's package.
 
 `stores/store.py` lists all kinds.
 """
@@ -22,20 +22,21 @@ class StoreKind:
 
     Attributes:
         scheme: The URL scheme of its locations.
-        example: A location, for messages.
-        quarantines: The quarantine modes that it supports.
+        example: An example location for messages.
+        quarantines: The supported quarantine modes.
         open: Opens the store of a location.
-        anywhere: Returns objects of every address of the scheme, in a configured storage or not.
+        anywhere: Returns an accessor for objects at any address of the scheme, inside or outside
+            the configured storages.
         report_files: Returns the reader of inventory reports at addresses of the scheme.
         source_bucket: Returns the bucket of a location, for comparison with reports about it. None
             if reports cannot replace a listing.
-        settings: The key of a storage that configures access to locations of the scheme, or None.
-        read_identity: Returns the identity of the object at any address of the scheme, or None if it
-            cannot be read, or not be compared with identities of the storage at a location.
-        find_path_aliases: Returns directories that have two paths in storages (name, location).
-        find_links: Returns the symbolic links of a storage (name, location) that a bounded scan
-            meets.
-        examine_state: Yields findings about what the store itself deletes at the location of a
+        settings: The storage's configuration key for access to the scheme, or None.
+        read_identity: Returns the identity of the object at any address of the scheme. Returns None
+            if it cannot be read or is not comparable with identities of the given storage.
+        find_path_aliases: Returns directories with two paths in storages (name, location).
+        find_links: Returns the symbolic links found by a bounded scan of a storage (name,
+            location).
+        examine_state: Yields findings about objects that the store itself would delete from a
             state.
         preloaded: Modules that are imported before Spark's Python workers are forked.
     """

@@ -1,4 +1,4 @@
-"""List a storage through its store, and the Arrow schema of listed rows."""
+"""List a storage through its store. Defines the Arrow schema of listed rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gc_assets.state.schemas import STORAGE_INVENTORY
 from gc_assets.stores.protocol import Directory, ListingPlan, Store, StoredObject
 
 INVENTORY_SCHEMA: Final = STORAGE_INVENTORY.schema
-# Requests of a task at the same time. The rate limiter of the store applies to all of them.
+# Concurrent requests of a task, all subject to the store's rate limiter.
 CONCURRENT_REQUESTS: Final = 16
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLister:
-    """Lister that lists the storage itself."""
+    """`Lister` that lists the storage itself."""
 
     store: Store
 
@@ -50,7 +50,7 @@ class StoreLister:
 
 @dataclass(frozen=True, slots=True)
 class RequestLookUp:
-    """Looks up objects that an earlier listing does not contain, by one request each."""
+    """Looks up objects that are missing from an earlier listing, with one request per key."""
 
     store: Store
 
@@ -59,7 +59,7 @@ class RequestLookUp:
 
 
 def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]:
-    """Return the objects at these keys, by one request each.
+    """Return the objects at the given keys, in order, with one request per key.
 
     Raises:
         StoreError: If the store cannot answer a request.
@@ -79,7 +79,7 @@ def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]
 
 
 def parse_modification_times(etags: pa.Array, parse_us: Callable[[str], int | None]) -> pa.Array:
-    """Return what `Store.modification_times` returns. The column has null for years after 9999.
+    """Build the column for `Store.modification_times`. Rows with years after 9999 are null.
 
     Args:
         etags: Identities of objects.

@@ -3,12 +3,13 @@
 A store is one location that contains objects: a directory, or a bucket with a prefix. An object has
 a key, bytes, a modification time and an identity (`etag`), and in some stores a version.
 
-A store must guarantee the properties in `AXIOMS`, on which the decision to delete rests. The protocol
-model and the store contract of the tests use the same ids. The model shows what breaks without each.
+A store must guarantee the properties in `AXIOMS`, because the decision to delete depends on them.
+The protocol model and the store contract tests use the same ids. The model shows what breaks
+without each property.
 
-Optional properties are its traits. `Store.probe` proves each of them with canary objects under the
-reserved prefix, because the name of a product proves nothing. A store without a trait behaves as
-follows:
+Optional properties are called traits. `Store.probe` tests each of them with canary objects under
+the reserved prefix, because a product's name does not guarantee its behavior. Without a trait, the
+collector works as follows:
 
 - replace-if-match: histories in this store are not edited, and the lease creates one object for
   each token;
@@ -17,10 +18,10 @@ follows:
 - rename: `trash` copies, verifies the copy and deletes.
 
 Methods that only read (`objects`, `plan_listing`, `holder`, `now`) use the reading role.
-`editable`, `quarantine`, `acquire` and `probe` use the changing role. Values contain no secrets: a
-store pickles and is sent to executors, which load their own credentials.
+`editable`, `quarantine`, `acquire` and `probe` use the changing role. Values contain no secrets,
+because stores are pickled and sent to executors, which load their own credentials.
 
-Pure values and protocols: no I/O here.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from gc_assets.core.phases import DENIED, Action, Verdict
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The only prefix of a storage that belongs to the collector: lease, fencing token, trash, canaries.
-# It is never listed and never planned.
+# The only prefix that the collector uses for itself: lease, fencing token, trash and canaries. Its
+# objects are never listed or planned.
 RESERVED_PREFIX: Final = ".gc-assets/"
 
 # The guarantees of a store, by id.
@@ -53,7 +54,7 @@ AXIOMS: Final[Mapping[str, str]] = {
     "conditional_change": "A changed object is left alone, also if it changes between the comparison and the request.",
     "no_overwrite": "A restore does not replace an object.",
 }
-# The trait by which canary objects prove an axiom. Only the contract tests check the others.
+# The trait that covers an axiom, and that canary objects test. The contract tests check the others.
 PROBED_AXIOMS: Final[Mapping[str, str]] = {
     "exclusive_create": "create_if_absent",
     "conditional_change": "delete_if_match",
@@ -70,15 +71,15 @@ QuarantineMode = Literal["trash", "versioned", "deferred"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedAction:
-    """Columns of a `deletion_plan` row that a store needs.
+    """The columns of a `deletion_plan` row that a store needs.
 
     Attributes:
         key: The key, relative to the storage.
         action: The action to execute.
         size_bytes: The size of the object.
-        etag: The identity of the only object that may be changed at the key.
-        version_id: The version of that object, or None in a store without versions. For an
-            unfinished upload, its id.
+        etag: The identity of the planned object. An object with another identity is left alone.
+        version_id: The object's version, or None in a store without versions. For an unfinished
+            upload, the upload id.
         source_plan_id: The plan that quarantined the key, or None for the quarantine itself.
         kind: The file kind, or None if nothing references the file.
     """
@@ -93,23 +94,23 @@ class PlannedAction:
 
     @property
     def action_key(self) -> tuple[Action, str, str | None]:
-        """Return action, key and version. They identify a row of a plan in its logs."""
+        """Return action, key and version, which identify a plan row in its logs."""
         return self.action, self.key, self.version_id
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a store for one key.
+    """A store's result for one key.
 
-    `changed` means that the key has another object. `denied` means that a retry will not help, and
-    `failed` that it may.
+    `changed` means that another object is at the key, `denied` that a retry will not help, and
+    `failed` that a retry may help.
 
     Attributes:
         verdict: The outcome.
-        error: The reason for every verdict except `done`. For a purge, the older versions that were
-            deleted with it.
-        replan: For `denied`: True if the store did not refuse the action itself, so that a later
-            plan may contain it again. Otherwise later plans leave the object out.
+        error: The reason, for every verdict except `done`. For a completed purge, the older
+            versions deleted with it.
+        replan: For `denied`: True if the store did not deny the action itself, so that a later plan
+            may contain it again. Otherwise later plans leave the object out.
     """
 
     verdict: Verdict
@@ -119,9 +120,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row of `deletion_log` without plan id and run id.
+    """A `deletion_log` row without plan id and run id.
 
-    `token` is the fencing token of its lease, `replan` that of its `Result`.
+    `token` is the fencing token of the lease, and `replan` is copied from the `Result`.
     """
 
     planned: PlannedAction
@@ -137,22 +138,22 @@ class Outcome:
 
 
 class Quarantine(Protocol):
-    """Acts on batches of planned objects. Pickles, and is safe to use from threads."""
+    """Executes batches of planned actions. Picklable and thread-safe."""
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Act on the objects and return one result per row, in order, durable when this returns.
+        """Execute the actions and return one result per row, in order. Changes are durable on return.
 
-        - The identity of each object is compared immediately before the object is changed. If the
-          key has another object, it is left alone: `changed`.
+        - The identity of each object is compared immediately before the object is changed. If
+          another object is at the key, it is left alone and the result is `changed`.
         - A restore never replaces an object.
-        - Repeating an action that is already done returns `done`.
+        - Repeating a completed action returns `done`.
         - A key under the reserved prefix is `denied`.
-        - An error of a single key never raises.
+        - Errors of single keys are returned as results, not raised.
 
         Args:
-            batch: The rows to act on.
-            resumed: Those rows of the batch that an earlier, interrupted run may have acted on. For
-                them a purge that finds nothing is `done`, for all others `absent`.
+            batch: The rows to execute.
+            resumed: The rows of the batch that an earlier, interrupted run may have executed. For
+                these, a purge that finds no object is `done`. For all others it is `absent`.
         """
         ...
 
@@ -178,7 +179,10 @@ class Holder:
 
 
 class Lease(Protocol):
-    """Right of one plan to change a storage. Pickles; executors check it before each batch."""
+    """The exclusive right of one plan to change a storage.
+
+    It is picklable, because executors check it before each batch.
+    """
 
     @property
     def token(self) -> int:
@@ -207,7 +211,7 @@ ProblemKind = Literal["symlink", "not_utf8", "special", "time", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    r"""An entry of the storage that is no object, and is therefore kept.
+    r"""An entry of the storage that is not an object and is therefore kept.
 
     Undecodable bytes of `key` are written as `\xNN`.
     """
@@ -218,21 +222,21 @@ class Problem:
 
     @property
     def is_incomplete(self) -> bool:
-        """Return True if objects may have been missed. No plan may use such an inventory."""
+        """Return True if objects may have been missed, so that no plan may use the inventory."""
         return self.kind == "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory that contains objects and no directories.
+    """A directory that contains objects but no subdirectories.
 
     Attributes:
-        key: Ends in `/`.
+        key: Its key, which ends in `/`.
         modified_ns: The directory's own modification time before it was read, in nanoseconds since
-            1970. While it is the same, no entry was added or removed.
+            1970. While it is unchanged, no entry has been added or removed.
         objects: The number of objects.
-        inode: Its inode. A copy or another mount may have the same time. None in rows of older
-            releases, which are not reused.
+        inode: Its inode, because a copy or another mount may have the same time. None in rows of
+            older releases, which are not reused.
     """
 
     key: str
@@ -243,18 +247,18 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class ListingBatch:
-    """A step of a listing.
+    """A batch of a listing.
 
     Attributes:
         objects: Rows with the columns of `storage_inventory`.
-        problems: Entries that are no objects.
+        problems: Entries that are not objects.
         leftover: Tasks for another round.
         directories: Directories that a later listing can skip while they are unchanged. Empty in a
             store without directories.
         split_keys: Keys at which a later listing can divide its work, evenly spread over the listed
-            keys. Empty in a store that needs none.
-        report_rows: The rows of an inventory report that were read, including those that are no
-            object of the storage.
+            keys. Empty in a store that does not use split keys.
+        report_rows: The number of inventory report rows read, including rows that are not objects
+            of the storage.
     """
 
     objects: pa.RecordBatch
@@ -271,10 +275,10 @@ class UploadCounts:
 
     Attributes:
         uploads: All unfinished uploads.
-        old: Those that were started before the cut-off.
-        size_bytes: The size of the parts of the `sized` uploads.
-        sized: Uploads whose parts were counted.
-        unknown: The reason if not all uploads were counted, else None.
+        old: Uploads started before the cut-off.
+        size_bytes: The total size of the parts of the `sized` uploads.
+        sized: Uploads whose parts were measured.
+        unknown: The reason if not all uploads were counted, otherwise None.
     """
 
     uploads: int
@@ -289,12 +293,12 @@ class Upload:
     """An unfinished multipart upload.
 
     Attributes:
-        key: The key of the object that it would create.
+        key: The key of the object to be created.
         upload_id: The id of the upload.
         initiated: The time when it was started (UTC).
-        size_bytes: The size of its parts.
-        etag: Its identity, which changes with each further part. `Store.modification_times` reads
-            from it when the upload was last written to.
+        size_bytes: The total size of its parts.
+        etag: Its identity, which changes with each further part. It contains the time of the last
+            write, for `Store.modification_times`.
     """
 
     key: str
@@ -316,39 +320,39 @@ class OldUploads:
 
 
 class UploadAborter(Protocol):
-    """Aborts unfinished uploads permanently. Pickles, and is safe to use from threads."""
+    """Aborts unfinished uploads permanently. Picklable and thread-safe."""
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Abort the uploads and return one result per row, in order.
 
-        A row has the upload id as its version.
+        The `version_id` of a row is the upload id.
 
         - The upload is examined immediately before it is aborted. If its identity has changed, it
-          is left alone: `changed`.
-        - An upload that no longer exists was completed or aborted: `absent`. It is `done` if this
-          run, or the interrupted run of a row of `resumed`, had requested its abort and no object
-          was created at its key since.
+          is left alone and the result is `changed`.
+        - An upload that no longer exists was completed or aborted, so the result is `absent`. It is
+          `done` if this run, or an interrupted run (rows in `resumed`), requested the abort and no
+          object has been created at the key since.
         - A key under the reserved prefix is `denied`.
-        - An error of a single upload never raises.
+        - Errors of single uploads are returned as results, not raised.
         """
         ...
 
 
 class ListingTask(Protocol):
-    """A part of a storage's listing that overlaps no other part. Pickles."""
+    """A part of a storage's listing. Parts do not overlap. Picklable."""
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """Yield everything in this part, except what the yielded leftover tasks will list.
+        """Yield everything in this part in batches. The leftover tasks in the batches list the rest.
 
         Args:
-            budget: After about this number of entries, the rest becomes leftover tasks.
+            budget: After about this number of entries, the rest is left to leftover tasks.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as the store answers a request for it.
+    """An object as returned by a request for its key.
 
     Attributes:
         etag: Its identity, as in listings.
@@ -365,8 +369,8 @@ class Report:
 
     Attributes:
         name: The address of its manifest.
-        as_of: The time when its scan started. It does not contain later writes.
-        rows: The number of its rows, or None if it does not state it.
+        as_of: The time when its scan started. The report does not contain later writes.
+        rows: The number of its rows, or None if unknown.
     """
 
     name: str
@@ -386,19 +390,19 @@ class ListingPlan:
 
 
 class LookUp(Protocol):
-    """Looks up objects of one storage that an inventory does not contain. Pickles."""
+    """Looks up objects of one storage that are missing from its inventory. Picklable."""
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the sizes in bytes of objects that were not listed, None for missing ones.
+        """Return the size in bytes of each unlisted object, or None if the object does not exist.
 
-        A storage that was listed itself is not read again: an object that was not listed does not
+        If the storage itself was listed, it is not read again, because an unlisted object does not
         exist.
         """
         ...
 
 
 class Lister(LookUp, Protocol):
-    """Lists the objects of one storage, directly or from an inventory report. Pickles."""
+    """Lists the objects of one storage, directly or from an inventory report. Picklable."""
 
     def plan(
         self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
@@ -419,19 +423,22 @@ class Lister(LookUp, Protocol):
         ...
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        """Yield findings about the report that would be used. Yields nothing without reports."""
+        """Yield findings about the report that would be used, or nothing if no report is used."""
         ...
 
 
 class ReportFiles(Protocol):
-    """Reads inventory reports at addresses of one scheme. Pickles.
+    """Reads inventory reports at addresses of one scheme. Picklable.
 
     Methods raise `FileNotFoundError` if the object does not exist, and `OSError` for other
     failures.
     """
 
     def folders(self, location: str) -> list[str]:
-        """Return the names of the folders directly under a location. Location and names end in `/`."""
+        """Return the names of the folders directly under a location.
+
+        The location and the names end in `/`.
+        """
         ...
 
     def files(self, location: str) -> dict[str, int]:
@@ -446,9 +453,9 @@ class ReportFiles(Protocol):
 
 
 class SourceBucket(Protocol):
-    """Bucket that inventory reports list.
+    """A bucket that is listed by inventory reports.
 
-    Pickles. Methods raise `OSError` if it does not answer.
+    Picklable. Methods raise `OSError` if the bucket does not answer.
     """
 
     @property
@@ -464,7 +471,7 @@ class SourceBucket(Protocol):
         ...
 
     def identities(self, etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return the identities of objects, as a listing of the bucket shows them."""
+        """Return the identities of objects, as a listing of the bucket would return them."""
         ...
 
     def size_of(self, key: str) -> int | None:
@@ -474,10 +481,10 @@ class SourceBucket(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits of a store, as canary objects proved them.
+    """Traits of a store, as tested with canary objects.
 
-    A store without `create_if_absent` cannot have a lease. `delete_if_match` is the number of keys
-    per request for which the store itself compares the etag.
+    A store without `create_if_absent` cannot have a lease. `delete_if_match` states whether the
+    store itself compares etags in no deletes, in single deletes, or in batch deletes.
     """
 
     create_if_absent: bool
@@ -488,9 +495,9 @@ class Traits:
 
 
 class Store(Protocol):
-    """One storage: read, list, quarantine. A frozen value that pickles.
+    """One storage, to read, list and quarantine its objects. A frozen, picklable value.
 
-    Opening a store makes no request: the first method call shows whether the location exists.
+    Opening a store sends no request. The first method call shows whether the location exists.
     """
 
     @property
@@ -505,12 +512,12 @@ class Store(Protocol):
 
     @property
     def objects(self) -> Objects:
-        """Return objects by address, in this storage and at every other location of the scheme."""
+        """Return read access to objects at any address of the scheme, in this storage or outside."""
         ...
 
     @property
     def editable(self) -> EditableObjects:
-        """Return objects that can be changed, on the condition that they are those that were read."""
+        """Return access for changes that are conditional on the object being the one that was read."""
         ...
 
     def check_access(self) -> None:
@@ -532,24 +539,24 @@ class Store(Protocol):
 
         Args:
             parallelism: The number of workers.
-            unchanged: Keys of directories whose own objects are left out.
+            unchanged: Keys of directories whose direct objects are left out.
             settled_before: A later listing may skip only directories that were last modified before
-                this time, and none if it is None.
-            split_keys: Keys that an earlier listing returned, of any age and in any order, or None
-                without one. They divide the work and never change what is listed.
+                this time. If None, it may skip no directory.
+            split_keys: Keys returned by an earlier listing of any age, in any order, or None if
+                there is no earlier listing. They divide the work and never change what is listed.
 
         Raises:
-            StoreError: If the location does not exist or cannot be read. An empty inventory would make
-                every live file look lost.
+            StoreError: If the location does not exist or cannot be read, because with an empty
+                inventory every live file would appear to be missing.
         """
         ...
 
     def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
-        """Return the keys of the directories whose objects are the same as when they were listed."""
+        """Return the keys of the directories whose objects have not changed since they were listed."""
         ...
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        """Return the rows of an earlier listing that are directly in the `unchanged` directories."""
+        """Return an earlier listing's rows for objects directly in the `unchanged` directories."""
         ...
 
     @property
@@ -558,10 +565,10 @@ class Store(Protocol):
         ...
 
     def identity(self, address: str) -> str | None:
-        """Return the identity (`etag`) of the object at an address, through links and mounts.
+        """Return the identity (`etag`) of the object at an address, resolving links and mounts.
 
-        Returns None if there is no object, for an address of another scheme, and in a store without
-        aliases.
+        Returns None if there is no object, if the address has another scheme, or if the store has
+        no aliases.
 
         Raises:
             StoreError: If the address cannot be resolved.
@@ -569,9 +576,9 @@ class Store(Protocol):
         ...
 
     def find_object(self, key: str) -> StoredObject | None:
-        """Return the object at a key by one request, or None if it does not exist.
+        """Return the object at a key with one request, or None if it does not exist.
 
-        Links, directories and special files are no objects.
+        Links, directories and special files are not objects.
 
         Raises:
             OSError: If the store cannot answer, for example without permission.
@@ -581,21 +588,21 @@ class Store(Protocol):
     def count_unfinished_uploads(self, before: datetime) -> UploadCounts | None:
         """Return the counts of unfinished uploads, or None if the store has no multipart uploads.
 
-        Uploads started before `before` count as old. Never raises `OSError`, because no decision
+        Uploads started before `before` count as old. `OSError` is never raised, because no decision
         depends on the counts.
         """
         ...
 
     def find_old_uploads(self, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
-        """Return the oldest unfinished uploads that were started and last written to before a time.
+        """Return the oldest unfinished uploads that were started and last written before the cut-off.
 
-        Uploads under the reserved prefix are excluded. A store without multipart uploads returns
-        none.
+        Uploads under the reserved prefix are excluded. The result is empty in a store without
+        multipart uploads.
 
         Args:
             before: The cut-off.
-            is_included: Selects the keys.
-            limit: The maximum number of uploads that are examined.
+            is_included: Returns True for the keys to include.
+            limit: The maximum number of uploads to examine.
 
         Raises:
             OSError: If the uploads cannot be listed.
@@ -603,7 +610,7 @@ class Store(Protocol):
         ...
 
     def upload_aborter(self) -> UploadAborter:
-        """Return what aborts unfinished uploads.
+        """Return the `UploadAborter` of the storage.
 
         Raises `UsageError` in a store without multipart uploads.
         """
@@ -617,9 +624,9 @@ class Store(Protocol):
         ...
 
     def trashed_etag(self, plan_id: str, key: str) -> str | None:
-        """Return the identity that an object in the trash had before its quarantine.
+        """Return the identity of an object in the trash before its quarantine.
 
-        Returns None if it does not exist, or is no copy that the collector made.
+        Returns None if it does not exist or was not copied by the collector.
 
         Raises:
             OSError: If it cannot be read.
@@ -627,17 +634,17 @@ class Store(Protocol):
         ...
 
     def max_key_bytes(self, mode: QuarantineMode) -> int | None:
-        """Return the length of the longest key (UTF-8) that the mode can quarantine, None without a
-        limit of its own.
+        """Return the maximum length of a key, in UTF-8 bytes, for a quarantine mode.
 
-        A plan leaves out longer keys, because their names in the trash would be too long.
+        Returns None if the mode has no limit of its own. Plans leave out longer keys, because their
+        names in the trash would be too long.
         """
         ...
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         """Acquire the lease of the storage.
 
-        It is held until it is released, or expires and is taken over.
+        The lease is held until it is released, or until it expires and another plan takes it over.
 
         Args:
             plan_id: The plan to execute.
@@ -647,13 +654,13 @@ class Store(Protocol):
             after: The new token is higher than this.
 
         Raises:
-            GateRefused: If another lease is live. The message names its holder.
+            GateRefused: If another lease is live. The message contains its holder.
             StoreError: If the storage or its lease cannot be read.
         """
         ...
 
     def holder(self) -> Holder | None:
-        """Return the holder of the lease, live or expired, or None without a lease.
+        """Return the holder of the lease, live or expired. Returns None if there is no lease.
 
         Raises:
             StoreError: If the lease cannot be read.
@@ -661,20 +668,20 @@ class Store(Protocol):
         ...
 
     def now(self) -> datetime:
-        """Return the store's own time, which dates its objects (UTC)."""
+        """Return the store's own time (UTC), which its modification times are based on."""
         ...
 
     def modification_times(self, etags: pa.Array) -> pa.Array:
-        """Return the modification times that identities contain (UTC, µs).
+        """Return the modification times contained in identities (UTC, µs).
 
-        The column has null for other texts.
+        Rows whose identity contains no time are null.
         """
         ...
 
     def probe(self) -> Traits:
-        """Return the traits that canary objects prove.
+        """Test the traits of the storage with canary objects and return them.
 
-        Writes under the reserved prefix and cleans up.
+        The canaries are written under the reserved prefix and removed again.
 
         Raises:
             OSError: If the storage cannot be written.
@@ -683,16 +690,16 @@ class Store(Protocol):
         ...
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        """Yield findings: whether the storage can be listed and plans can be applied.
+        """Yield findings on whether the storage can be listed and plans can be applied.
 
-        Changes nothing in a storage of mode `plan`.
+        Nothing is changed in a storage of mode `plan`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PathAlias:
-    """One directory with two paths, in one or two storages."""
+    """A directory with two paths in one or two storages."""
 
     storage: str
     path: str
@@ -702,7 +709,7 @@ class PathAlias:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicLink:
-    """A symbolic link in a storage, and the path that it resolves to."""
+    """A symbolic link in a storage, and the path it resolves to."""
 
     storage: str
     path: str

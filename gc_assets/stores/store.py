@@ -34,7 +34,7 @@ def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) ->
 
     Args:
         location: Its URL or path.
-        places: How each location is reached.
+        connections: The configuration of access to each location.
 
     Raises:
         UsageError: If no store supports the location.
@@ -46,7 +46,7 @@ def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) ->
 
 
 def examine_state(location: str, connections: Connections) -> Iterator[Finding]:
-    """Yield findings about what the store of a state itself deletes there."""
+    """Yield findings about objects that the store itself would delete from a state."""
     kind = SCHEMES.get(scheme_of(location))
     yield from kind.examine_state(location, connections) if kind is not None else ()
 
@@ -59,7 +59,7 @@ def find_link_sources(storage: StorageConfig, storages: Iterable[StorageConfig])
 
 
 def find_path_aliases(storages: Iterable[StorageConfig]) -> list[PathAlias]:
-    """Return the directories that have two paths in storages, for all kinds of store."""
+    """Return the directories with two paths in storages, for all kinds of store."""
     of_scheme: dict[str, list[tuple[str, str]]] = {}
     for storage in storages:
         of_scheme.setdefault(scheme_of(storage.location), []).append((storage.name, storage.location))
@@ -67,35 +67,35 @@ def find_path_aliases(storages: Iterable[StorageConfig]) -> list[PathAlias]:
 
 
 def find_links(storage: StorageConfig) -> Iterable[SymbolicLink]:
-    """Return the symbolic links of a storage that a bounded scan meets."""
+    """Return the symbolic links found by a bounded scan of a storage."""
     kind = SCHEMES.get(scheme_of(storage.location))
     return () if kind is None else kind.find_links(storage.name, storage.location)
 
 
 def read_identity(address: str, location: str, connections: Connections) -> str | None:
-    """Return the identity of an object, comparable with those of the storage at a location.
+    """Return the identity of an object, in a form comparable with the storage at `location`.
 
-    Returns None if the object cannot be read, is in another kind of store, or in a mount whose inode
-    numbers may be others.
+    Returns None if the object cannot be read, is in another kind of store, or is in a mount that
+    may show different inode numbers.
     """
     scheme = scheme_of(address)
     return SCHEMES[scheme].read_identity(address, location, connections) if scheme in SCHEMES and scheme == scheme_of(location) else None
 
 
 def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) -> str | None:
-    """Return why a local directory outside all storages may show objects of one, or None.
+    """Return why files in a local directory cannot be compared with those of storages, or None.
 
-    Files in a directory of this machine are compared with planned files by inode. That is impossible
-    for a directory that only exists on the writer's machine, for a mounted bucket, and for a mount
-    with other inode numbers than the storages on `disks` (their paths). An existing directory may be
-    a mount point without its mount: see `local_file_exists` for its files. In a directory that this
-    process cannot search, each file may be a link with any name.
+    Files in a directory of this machine are compared with planned files by inode. That is
+    impossible for a directory that exists only on the writer's machine, for a mounted bucket, and
+    for a mount whose inode numbers differ from those of `disks` (the paths of local storages). An
+    existing directory may be a mount point without its mount; `local_file_exists` checks its files.
+    In a directory that this process cannot search, each file may be a link with any name.
     """
     from gc_assets.core.external_addresses import HIDDEN, NO_DIRECTORY  # imports pyarrow
     from gc_assets.stores.local.mounts import has_same_inodes, is_in_one_mount, may_hang
     from gc_assets.stores.local.objects import can_search, can_search_in_time
 
-    # With a time limit, because a dead server would stop the run.
+    # With a time limit, because an unresponsive server would block the run.
     if may_hang(path) and (has_buckets or not all(is_in_one_mount(path, disk) for disk in disks)):
         reason = "a network or FUSE mount, which may show a bucket, or a disk under other inode numbers"
         return HIDDEN if can_search_in_time(path) is False else reason
@@ -109,9 +109,9 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
 
 
 def local_file_exists(address: str) -> bool:
-    """Return True if this machine has a regular file at a local address that can be examined.
+    """Return True if a local address is an existing regular file that this process can examine.
 
-    The gate `links` compares such a file by inode.
+    The gate `links` compares such files by inode.
     """
     return SCHEMES[FILE].anywhere(DEFAULT_CONNECTIONS).cached_identity(address) is not None
 
@@ -119,8 +119,8 @@ def local_file_exists(address: str) -> bool:
 def local_file_is_hidden(address: str) -> bool:
     """Return True if this process cannot examine the file at a local address.
 
-    Its directory, or one that a link leads through, is private or damaged, or it is a link to a file
-    that does not exist on this machine.
+    Either its directory, or a directory on the way to a link's target, is private or damaged, or
+    the address is a link to a file that does not exist on this machine.
     """
     from gc_assets.stores.local.objects import is_hidden
 
@@ -128,9 +128,9 @@ def local_file_is_hidden(address: str) -> bool:
 
 
 def resolve_links(address: str) -> str | None:
-    """Return the path of a local address, with all links resolved as far as they exist.
+    """Return the path of a local address, with all existing links resolved.
 
-    Returns None for an address of another scheme, and if the path is not UTF-8.
+    Returns None if the address has another scheme or the path is not UTF-8.
     """
     from gc_assets.stores.local.objects import real_path
 
@@ -141,7 +141,7 @@ def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNE
     """Return the lister of a storage: its own listing, or the configured inventory reports.
 
     Raises:
-        UsageError: `find_unsupported_settings` finds a setting.
+        UsageError: If `find_unsupported_settings` finds an unsupported setting.
     """
     inventory, kind = storage.inventory, SCHEMES.get(scheme_of(storage.location))
     if inventory is None:
@@ -159,7 +159,7 @@ def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNE
 
 
 def find_unsupported_settings(storage: StorageConfig) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a storage whose values no store supports, each with what to write instead."""
+    """Yield each configuration key of a storage with an unsupported value, and what to use instead."""
     kind = SCHEMES.get(scheme_of(storage.location))
     if kind is None:
         yield "location", f"{storage.location!r} : {_supported_schemes()}"
@@ -206,19 +206,19 @@ def _supported_schemes() -> str:
 
 
 def open_objects(connections: Connections = DEFAULT_CONNECTIONS, resolver: KeyResolver | None = None) -> EditableObjects:
-    """Return objects of every address that a store reaches.
+    """Return an accessor for objects at any address of a supported scheme.
 
-    They pickle and need no lookup in executors. If there is a resolver, addresses may begin with
-    aliases of storages.
+    The accessor is picklable, and executors need no further lookup. With a resolver, addresses may
+    begin with storage aliases.
     """
     return ObjectsByScheme({scheme: kind.anywhere(connections) for scheme, kind in SCHEMES.items()}, resolver)
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectsByScheme:
-    """Objects of several stores, selected by the scheme of the address.
+    """Access to objects of several stores, selected by the scheme of the address.
 
-    Raises `StoreError` for an address whose scheme no store supports.
+    Raises `StoreError` if no store supports the scheme of an address.
     """
 
     stores: Mapping[str, EditableObjects]
@@ -263,7 +263,7 @@ class ObjectsByScheme:
         objects.remove(target, etag)
 
     def _open(self, address: str) -> tuple[EditableObjects, str]:
-        """Return the objects of an address, and the address under which they know it."""
+        """Return the accessor for an address, and the address with storage aliases resolved."""
         target = address if self.resolver is None else self.resolver.translate(address)
         objects = self.stores.get(scheme_of(target))
         if objects is None:

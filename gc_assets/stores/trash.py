@@ -1,4 +1,4 @@
-"""List the objects in the trash of a storage, whatever the state knows about them."""
+"""List the objects in the trash of a storage, regardless of the state."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def list_trash(objects: Objects, location: str) -> Iterator[TrashedObject]:
     """Yield the objects in the trash of a storage.
 
     Raises:
-        OSError: If it cannot be listed.
-        StoreError: If an entry is no object.
+        OSError: If the trash cannot be listed.
+        StoreError: If an entry is not an object.
     """
     trash = trash_address(location)
     for address, size_bytes, _ in objects.list(trash):

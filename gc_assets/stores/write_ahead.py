@@ -1,10 +1,10 @@
 """The write-ahead log of a plan's execution: intents, then outcomes.
 
-`log.json` names the plan, and the quarantine mode in which it moves files. Each batch has two files
-with one JSON object per line: `share-<n>/<batch>.intent.jsonl`, written before its first action, and
-`<batch>.outcome.jsonl`, written after its last. The hash of a key determines its share, so the
-records of a key are found whatever batches the plan is divided into. The files can be read without
-this module.
+`log.json` contains the plan id and the plan's quarantine mode. Each batch has two files with one
+JSON object per line: `share-<n>/<batch>.intent.jsonl`, written before its first action, and
+`<batch>.outcome.jsonl`, written after its last. A share is a hash partition of the keys, so the
+records of a key are found even if the plan is divided into other batches. The files can be read
+without this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.files import Files
 from gc_assets.stores.protocol import Outcome, PlannedAction, QuarantineMode
 
-# The history of a share is held in memory when a plan is resumed: about 50 MB.
+# When a plan is resumed, the history of a share is held in memory (about 50 MB).
 KEYS_PER_SHARE = 50_000
 _RowT = TypeVar("_RowT")
 # Action, key and version.
@@ -38,19 +38,20 @@ _ROW_COUNT = re.compile(r"-[0-9a-f]{32}-([0-9]+)\.outcome\.jsonl$")
 
 
 def share_of(key: str, shares: int) -> int:
-    """Return the share of a key. It equals Spark's `pmod(xxhash64(key), shares)`."""
+    """Return the share (hash partition) of a key, equal to Spark's `pmod(xxhash64(key), shares)`."""
     unsigned = xxhash.xxh64_intdigest(key.encode(), seed=SPARK_SEED)
     return (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned) % shares
 
 
 @dataclass(frozen=True, slots=True)
 class ShareHistory:
-    """Records of earlier runs for a share, by `PlannedAction.action_key`.
+    """Records of earlier runs for one share, by `PlannedAction.action_key`.
 
     Attributes:
-        settled: Final outcomes. If two attempts settled an action, `done` wins.
-        interrupted: Actions of batches without outcomes, and failed actions even if a later batch
-            settled them: the store may have acted before the answer was lost.
+        settled: Final outcomes. If two attempts recorded one for an action, `done` takes
+            precedence.
+        interrupted: Actions in batches without outcomes. Also failed actions, even if a later batch
+            has a final outcome, because the store may have acted before the response was lost.
         batches: The names of all batches.
     """
 
@@ -61,11 +62,11 @@ class ShareHistory:
 
 @dataclass(frozen=True, slots=True)
 class WriteAheadLog:
-    """Log of one plan in `directory` of the state. Pickles. Files are only added.
+    """The log of one plan in `directory` of the state. Picklable. Files are only added.
 
     Attributes:
-        quarantine: The mode in which the plan quarantines files. None in logs of restores and of
-            releases before 0.4, which do not record it.
+        quarantine: The plan's quarantine mode. None in logs of restores, and in logs of releases
+            before 0.4, which do not record it.
     """
 
     files: Files
@@ -77,7 +78,8 @@ class WriteAheadLog:
     def require_visible(self) -> None:
         """Raise `StateError` if this process cannot read the log.
 
-        A machine with another disk at the state's path would move files without a record of them.
+        The check prevents a machine with another disk at the state's path from moving files without
+        recording them.
         """
         path = f"{self.directory}/log.json"
         try:
@@ -89,7 +91,7 @@ class WriteAheadLog:
             ) from None
 
     def read_history(self, share: int) -> ShareHistory:
-        """Return the history of a share. Raises `StateError` for a file that cannot be parsed."""
+        """Return the history of a share. Raises `StateError` if a file cannot be parsed."""
         names = {stat.name for stat in self.files.list(self._share_path(share))}
         settled: dict[ActionKey, Outcome] = {}
         interrupted: set[ActionKey] = set()
@@ -107,8 +109,8 @@ class WriteAheadLog:
     def refuse_concurrent_batches(self, share: int, known: Collection[str]) -> None:
         """Raise `StateError` if the share has a batch that is not `known`.
 
-        Another attempt of the same work began since this one read the log. A later attempt sees
-        both intents and compares the objects.
+        Such a batch means that another attempt at the same work has started since this one read the
+        log. A later attempt sees both intents and compares the objects.
         """
         others = _batch_names(stat.name for stat in self.files.list(self._share_path(share))) - set(known)
         if others:
@@ -118,18 +120,18 @@ class WriteAheadLog:
             )
 
     def count_outcomes(self) -> int:
-        """Return the number of recorded outcomes, from the names of their batches.
+        """Return the number of recorded outcomes, summed from the batch names.
 
-        Batches of releases before 0.4 have no number in their names and are not counted.
+        Batches of releases before 0.4 are not counted, because their names contain no number.
         """
         listed = self.files.list(self.directory, recursive=True)
         counts = [_ROW_COUNT.search(stat.name) for stat in listed if stat.name.endswith(_OUTCOME)]
         return sum(int(found[1]) for found in counts if found is not None)
 
     def read_quarantined(self, share: int) -> Iterator[tuple[PlannedAction, Outcome | None]]:
-        """Yield the rows that this log moved to quarantine.
+        """Yield the rows of this log that were moved to quarantine, each with its outcome.
 
-        Each row comes with the outcome of the move, or with None if it may have been moved.
+        The outcome is None if the row may or may not have been moved.
         """
         names = [stat.name for stat in self.files.list(self._share_path(share)) if stat.name.endswith(_INTENT)]
         history = self.read_history(share)
@@ -144,8 +146,8 @@ class WriteAheadLog:
     def write_intent(self, share: int, token: int, batch: Sequence[PlannedAction]) -> str:
         """Write the intent of a batch durably and return the batch's name.
 
-        The name ends in the number of rows. `token` is the fencing token under which the batch
-        acts.
+        The name ends in the number of rows. `token` is the fencing token of the lease under which
+        the batch is executed.
         """
         name = f"{token:06d}-{uuid.uuid4().hex}-{len(batch)}"
         self._write(share, name + _INTENT, map(_to_row, batch))
@@ -173,14 +175,14 @@ def _is_done(outcome: Outcome | None) -> bool:
 
 
 def open_log(files: Files, directory: str, plan_id: str, planned: int, quarantine: str | None = None) -> WriteAheadLog:
-    """Return the log of a plan, and create it if it does not exist.
+    """Open the log of a plan, or create it if it does not exist.
 
-    Called under the lease of the storage, before executors use the log.
+    Must be called while the storage's lease is held, before executors use the log.
 
     Args:
-        planned: Number of rows of the plan, for a new log.
-        quarantine: The plan's quarantine mode, for a new log. A state that lacks the plan, such as a
-            backup, still contains the log.
+        planned: The number of rows of the plan, for a new log.
+        quarantine: The plan's quarantine mode, for a new log. It is recorded because a state
+            without the plan, such as a restored backup, may still contain the log.
 
     Raises:
         StateError: If the directory contains the log of another plan.
@@ -198,7 +200,7 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int, quarantin
 
 
 def find_log(files: Files, directory: str, plan_id: str) -> WriteAheadLog | None:
-    """Return the log of a plan in a directory, or None if no execution has created one.
+    """Return the log of a plan in a directory, or None if the plan has not been executed.
 
     Raises:
         StateError: If the directory contains the log of another plan.
@@ -244,6 +246,6 @@ def _to_outcome(row: dict[str, Any]) -> Outcome:
 
 
 def read_newest_token(files: Files, directory: str) -> int:
-    """Return the newest token under which a log recorded an intent, 0 without intents."""
+    """Return the newest fencing token of a log's intents, or 0 if the log has no intents."""
     names = [item.name.rpartition("/")[2] for item in files.list(directory, recursive=True) if item.name.endswith(_INTENT)]
     return max((int(name.partition("-")[0]) for name in names), default=0)

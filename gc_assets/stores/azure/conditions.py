@@ -1,7 +1,7 @@
-"""Refuse to apply plans in an account whose answers do not allow it.
+"""Refuse to apply plans in accounts that fail a canary test.
 
-In a hierarchical namespace, directories are objects of their own, and one rename moves many objects.
-The collector was never proved on one, so it makes plans there and applies none.
+In a hierarchical namespace, directories are objects of their own, and one rename moves many
+objects. The collector has not been tested there, so it creates plans but does not apply them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ UNCONDITIONAL = (
 
 
 def find_obstacle(bucket: AzureBucket) -> str | None:
-    """Return why plans cannot be applied here, as a canary object proves it, or None.
+    """Test with a canary object whether plans can be applied in the account.
+
+    Returns the reason if they cannot, otherwise None.
 
     Raises:
-        OSError: If a request about the canary has no answer, or is refused. It proves nothing then.
+        OSError: If a request for the canary fails or is denied, so that the test has no result.
     """
     directory = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     canary = f"{directory}/canary"
     bucket.put_if_absent(canary, b"canary").require()
     try:
-        # A write creates the directories of its key, and only there.
+        # In a hierarchical namespace, and only there, a write creates the directories of its key.
         if bucket.head(directory) is not None:
             return HIERARCHICAL
         return None if keeps_unknown_token(bucket, canary) else UNCONDITIONAL

@@ -1,6 +1,6 @@
-"""Checks that `doctor` makes for a container of Azure, besides those of every bucket.
+"""`doctor` checks that are specific to Azure containers.
 
-Soft delete, retention, lifecycle rules, and the kind of namespace of the account.
+They cover soft delete, retention, lifecycle rules, and the account's kind of namespace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gc_assets.stores.azure.conditions import HIERARCHICAL, find_obstacle
 from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
-# Pages of a listing with soft-deleted blobs that are counted.
+# The maximum number of listing pages that are read to count soft-deleted blobs.
 _SOFT_DELETED_PAGES: Final = 10
 _TERMS: Final = StoreTerms(
     {
@@ -90,14 +90,14 @@ def _check_soft_delete(bucket: AzureBucket, storage: StorageConfig) -> Iterator[
 
 
 def _check_lifecycle(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Yield that lifecycle rules are not checked: only the management interface has them."""
+    """Yield that lifecycle rules are not checked, because only the management API returns them."""
     end = f"{bucket.prefix}{RESERVED_PREFIX}"
     found = f"lifecycle rules of the account are not readable here. Make sure that none deletes blobs under {end}"
     yield Finding(storage.name, "lifecycle", OK, found)
 
 
 def _check_retention(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of policies that keep blobs which a plan would delete."""
+    """Warn of retention policies that prevent a plan from deleting blobs."""
     try:
         with translate_errors(bucket.location):
             found = bucket.container("read").get_container_properties()

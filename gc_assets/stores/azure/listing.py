@@ -1,9 +1,10 @@
-"""List a container in parallel: prefixes as independent tasks.
+"""List a container in parallel, with prefixes as independent tasks.
 
-Azure continues a listing only at its own markers, so a range of keys cannot start anywhere. The tasks
-are directories, each with everything under it, and the objects directly in the directories that were
-divided. A directory that is created later contains only new objects, which no listing must return.
-No result depends on the order of keys, which Azure documents only in part.
+Azure continues a listing only at its own markers, so a task cannot start at an arbitrary key. A
+task lists either a complete directory tree, or only the objects directly in a directory whose
+subdirectories have tasks of their own. A directory created after planning contains only new
+objects, which a listing need not return. No result depends on the order of keys, because Azure
+documents it only in part.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, ListingTask
 TASKS_PER_WORKER: Final = 4
 # The maximum number of requests that look for directories.
 MAX_PLANNING_REQUESTS: Final = 64
-# A directory with more pages of direct entries is not divided.
+# A directory whose direct entries need more pages is not divided.
 _MAX_PAGES: Final = 4
 
 
@@ -32,8 +33,8 @@ class Part:
 
     Attributes:
         directory: The prefix, relative to the storage. Empty, or ends in `/`.
-        is_whole: Whether to list everything under it, and not only its direct objects.
-        marker: Continues an earlier listing of the part.
+        is_whole: True to list everything under it, False to list only its direct objects.
+        marker: The marker at which to continue an earlier listing of the part.
     """
 
     directory: str
@@ -45,8 +46,8 @@ class Part:
 class AzureListingTask:
     """Parts of a storage's listing.
 
-    Versions are always listed. Only an answer shows that an account keeps them, and blobs from before
-    versioning have none.
+    Versions are always requested, because only a response shows whether the account keeps them.
+    Blobs written before versioning was enabled have no version.
     """
 
     bucket: AzureBucket
@@ -54,8 +55,9 @@ class AzureListingTask:
     page_keys: int
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List as `ListingTask.run` specifies. One page is listed whatever the budget is.
+        """List as `ListingTask.run` specifies.
 
+        At least one page is listed, even if it exceeds the budget.
         A part that cannot be read is a problem of kind `unreadable`.
         """
         rows, pending, leftover, listed = RowBuffer(), list(self.parts), list[Part](), 0
@@ -90,7 +92,10 @@ class AzureListingTask:
         )
 
     def _select_addressable(self, page: Page, rows: RowBuffer) -> Page:
-        """Return the page without keys that no request can name, which are kept and reported."""
+        """Return the page without the keys that cannot be used in a request.
+
+        Such keys are reported as problems, and their objects are kept.
+        """
         start = len(self.bucket.prefix.encode())
         odd = [key for key in page.keys if b"/." in key or b"\\." in key or key[start:].startswith(b".")]
         unnamed = {key for key in odd if not is_addressable(key.decode())}
@@ -104,7 +109,8 @@ class AzureListingTask:
 def plan_listing(bucket: AzureBucket, parallelism: int, split_keys: Sequence[str] | None, page_keys: int) -> Sequence[ListingTask]:
     """Return tasks that together list the storage once, as `Store.plan_listing` specifies.
 
-    A storage that was small is one task. `split_keys` shows only that: prefixes divide the work.
+    `split_keys` only shows whether the storage was small at the last listing. A small storage is
+    one task. Otherwise prefixes divide the work.
     """
     is_small = split_keys is not None and len(split_keys) <= 1
     wanted = 1 if is_small else TASKS_PER_WORKER * parallelism
@@ -117,7 +123,7 @@ def plan_listing(bucket: AzureBucket, parallelism: int, split_keys: Sequence[str
 
 
 def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[Part]:
-    """Divide the storage into parts, the largest directories first by level.
+    """Divide the storage into parts, level by level from the root, until there are enough.
 
     The root is always divided, so that the collector's own prefix is not listed.
     """
@@ -130,7 +136,7 @@ def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[Part]:
             )
             found = None if is_enough else _list_directories(bucket, directory, page_keys)
             requests += 0 if is_enough else 1
-            if not found:  # not divided, or without directories
+            if not found:  # not divided, or no subdirectories
                 parts.append(Part(directory, is_whole=found is None))
                 continue
             parts.append(Part(directory, is_whole=False))
@@ -140,7 +146,7 @@ def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[Part]:
 
 
 def _list_directories(bucket: AzureBucket, directory: str, page_keys: int) -> list[str] | None:
-    """Return the directories directly under one, or None if it has too many direct entries."""
+    """Return the direct subdirectories, or None if the directory has too many direct entries."""
     found: list[str] = []
     for number, listed in enumerate(bucket.list_from(directory, delimiter="/", page_keys=page_keys), 1):
         found += [key.decode()[len(bucket.prefix) :] for key in listed.page.common]

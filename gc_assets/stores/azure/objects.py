@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class AzureObjects(BucketObjects):
     """`EditableObjects` on Azure. Replaces and deletes are conditional on the etag.
 
-    The client is imported on use: objects of every kind are opened together, and the library of one
-    kind may not be installed.
+    The client is imported on use, because all kinds of store are opened together, and this kind's
+    library may not be installed.
     """
 
     def open(self, address: str) -> tuple[AzureBucket, str]:

@@ -26,8 +26,8 @@ from gc_assets.stores.protocol import LEASE_DURATION, Lease, ListingTask, Quaran
 class AzureStore(BucketStore):
     """`Store` of the blobs at `location` (`abfss://container@account.dfs.core.windows.net/prefix/`).
 
-    Uncommitted blocks are no multipart uploads: they belong to no listed blob, and Azure removes them
-    after a week.
+    Uncommitted blocks do not count as multipart uploads, because they belong to no listed blob and
+    Azure removes them after a week.
     """
 
     @property

@@ -7,7 +7,7 @@ from typing import Final
 from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.core.errors import StoreError
 
-# A wrong endpoint is found in seconds, and a short pause of a server is survived.
+# Few enough to detect a wrong endpoint in seconds, and enough to tolerate a short server outage.
 _ATTEMPTS: Final = 4
 
 
@@ -15,7 +15,8 @@ def check_access(bucket: ConditionalBucket) -> None:
     """List one key of the storage.
 
     Raises:
-        StoreError: If the bucket does not exist, or the server does not answer or refuses the listing.
+        StoreError: If the bucket does not exist, or the server does not answer or denies the
+            listing.
     """
     try:
         bucket.reach(_ATTEMPTS)

@@ -1,7 +1,7 @@
-"""Batches of planned rows: prepare each row, delete in few requests, settle each row.
+"""Process batches of plan rows: prepare each row, delete in few requests, verify each row.
 
-An answer may be lost, or a condition may fail in one of several requests. Only the rows that this
-concerns are prepared again, and their preparation compares everything once more.
+If a response is lost or a condition fails, only the affected rows are prepared again. Their
+preparation repeats all comparisons.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _Settle = Callable[[PlannedAction, Change], Result]
 
 @dataclass(frozen=True, slots=True)
 class RowDeletion:
-    """Objects to delete for a row, together with those of other rows.
+    """Objects to delete for a plan row. The deletes of several rows are sent in one request.
 
-    A purge has the planned object first, and then older versions, which are deleted if possible.
+    For a purge, the planned object is followed by older versions, which are deleted if possible.
     """
 
     planned: PlannedAction
@@ -46,16 +46,18 @@ def delete_prepared(
     settle: _Settle,
     refuse: Callable[[Sequence[Step]], Sequence[Step]] = lambda steps: steps,
 ) -> list[Result]:
-    """Prepare each row, delete the resulting objects in few requests, and settle each row.
+    """Prepare each row, delete the resulting objects in few requests, and verify each row.
+
+    Returns one result per row, in order.
 
     Args:
         bucket: The storage.
         batch: The rows.
         resumed: Rows that an earlier attempt may have acted on.
-        prepare: Returns the result of a row, or what to delete for it. True if an earlier attempt
-            may have acted on it.
-        settle: Checks the effect of a row's first delete.
-        refuse: Replaces steps immediately before they are executed.
+        prepare: Returns the result of a row, or the objects to delete for it. The second argument
+            is True if an earlier attempt may have acted on the row.
+        settle: Verifies the effect of a row's first delete and returns the row's result.
+        refuse: May replace steps by denied results, immediately before the deletes are sent.
     """
     steps, changes = dict[int, Step](), dict[int, list[Change]]()
     attempted, pending = set(resumed), list(range(len(batch)))
@@ -86,7 +88,7 @@ def delete_prepared(
 
 
 def _required_changes(step: RowDeletion, changes: Sequence[Change]) -> Sequence[Change]:
-    """Return the changes without which the row is not done."""
+    """Return the changes that must succeed for the row to be done."""
     return changes[:1] if step.planned.action == "purge" else changes
 
 
@@ -101,7 +103,7 @@ def _settle_row(step: RowDeletion, changes: Sequence[Change], settle: _Settle) -
 
 
 def _describe_older_versions(step: RowDeletion, changes: Sequence[Change]) -> str:
-    """Return which older versions were deleted with a purged one, and which were not."""
+    """Describe which older versions were deleted with a purged version, and which were kept."""
     rows = list(zip((item.version_id for item in step.objects[1:]), changes[1:], strict=True))
     gone = [f"version {version_id}" for version_id, deleted in rows if deleted.is_done]
     kept = [f"version {version_id} ({deleted.reason})" for version_id, deleted in rows if not deleted.is_done]
@@ -111,9 +113,10 @@ def _describe_older_versions(step: RowDeletion, changes: Sequence[Change]) -> st
 
 
 def run_guarded(planned: PlannedAction, act: Callable[[], _Step]) -> _Step | Result:
-    """Return the result of an action, and convert its errors.
+    """Run an action and convert its errors to results.
 
-    The result is `denied` if a retry cannot help, otherwise `failed`.
+    An error becomes `denied` if a retry cannot help, otherwise `failed`. Rows without an etag or
+    with a key under the reserved prefix are denied without running the action.
     """
     if planned.etag is None:
         return Result(DENIED, f"{planned.key!r}: the row has no etag, which a bucket requires")

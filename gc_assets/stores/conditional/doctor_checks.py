@@ -1,7 +1,7 @@
-"""Checks that `doctor` makes for every bucket.
+"""`doctor` checks for every kind of bucket.
 
-Can it be reached, listed and read, does the quarantine mode suit it, does the server evaluate
-conditions, and is the lease held.
+They check whether the bucket can be reached, listed and read, whether the quarantine mode suits it,
+whether the server evaluates conditions, and whether the lease is held.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gc_assets.stores.conditional.probe import probe
 from gc_assets.stores.doctor_checks import check_lease
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
-# The first request: it should not take minutes to find that a server does not exist.
+# Attempts of the first request: a missing server should not take minutes to detect.
 _ATTEMPTS: Final = 2
-# Top-level prefixes that are listed one by one, because a policy may refuse a single one.
+# Top-level prefixes are listed one by one, up to this number, because a policy may deny only one.
 _PREFIXES: Final = 50
-# A full page of every store.
+# The number of keys on a full listing page, for every store.
 _MANY_KEYS: Final = 1000
 
 Check = Callable[[StorageConfig], Iterator[Finding]]
@@ -40,7 +40,8 @@ class StoreTerms:
     Attributes:
         costs: The effect and the costs of each quarantine mode.
         changing_role: The role that changes objects, with its settings.
-        find_wrong_server: Returns a finding for an answer that no such store gives, otherwise None.
+        find_wrong_server: Returns a finding for a response that no store of this kind gives,
+            otherwise None.
     """
 
     costs: Mapping[str, str]
@@ -85,7 +86,7 @@ def examine_bucket(
 
 
 def _check_reachable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
-    """List one key, and compare the time of the answer with this machine's."""
+    """List one key, and compare the time in the response with this machine's clock."""
     try:
         server_time = bucket.reach(_ATTEMPTS)
     except OSError as error:
@@ -105,15 +106,15 @@ def _check_reachable(bucket: ConditionalBucket, storage: StorageConfig, terms: S
 
 
 def refusal(storage: StorageConfig, problem: str, error: OSError, check: str = "listable") -> Finding:
-    """Return the finding that a request was refused."""
+    """Return the finding for a denied request."""
     found = f"{problem}: {error.strerror or error}"
     return Finding(storage.name, check, FAIL, found, "Fix the reported cause, then run doctor again.", cause_of(error))
 
 
 def _check_listable(bucket: ConditionalBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """List the storage and its first prefixes, and read an object of each.
+    """List the storage and its first prefixes, and read one object under each.
 
-    A policy may refuse any one of them.
+    Each prefix is tested, because a policy may deny access to a single one.
     """
     try:
         page = next(bucket.list_pages())
@@ -155,7 +156,7 @@ def _decode_keys(keys: list[bytes]) -> Iterator[str]:
 
 
 def _check_quarantine(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
-    """Yield whether the mode suits the bucket, what it costs, and which other mode would suit."""
+    """Yield whether the quarantine mode suits the bucket, its costs, and a suitable alternative."""
     status, days, costs = bucket.versioning("read").status, f"{storage.quarantine_days} days", terms.costs
     severity = FAIL if storage.mode == "apply" else WARN
     if storage.quarantine == "versioned" and status != "Enabled":
@@ -180,7 +181,7 @@ def _check_quarantine(bucket: ConditionalBucket, storage: StorageConfig, terms: 
 def _check_deletable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
     """Delete a key that does not exist.
 
-    Without versions this changes nothing and needs the permission.
+    In a bucket without versions this changes nothing, but fails without the delete permission.
     """
     if bucket.versioning("change").has_versions:
         return

@@ -12,7 +12,7 @@ from gc_assets.buckets.protocol import ConditionalBucket
 
 @dataclass(frozen=True, slots=True)
 class InventoryBucket:
-    """`SourceBucket` of a storage."""
+    """`SourceBucket` implementation for the bucket of a storage."""
 
     storage: ConditionalBucket
 

@@ -24,13 +24,13 @@ def build_bucket_kind(
     open_store: Callable[[str, Connections], BucketStore],
     open_objects: Callable[[Connections], BucketObjects],
 ) -> StoreKind:
-    """Return the kind of store of a client.
+    """Build the `StoreKind` for a bucket client.
 
     Args:
         settings: The client's settings.
-        example: A location, for messages.
-        open_store: Imports and returns the store of a location.
-        open_objects: Imports and returns objects of every address of the scheme.
+        example: An example location for messages.
+        open_store: Imports the store class and returns the store of a location.
+        open_objects: Imports and returns an accessor for objects at any address of the scheme.
     """
 
     def report_files(connections: Connections) -> ReportFiles:

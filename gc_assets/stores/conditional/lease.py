@@ -1,10 +1,10 @@
 """The lease of a storage in a bucket: at most one plan changes it at a time.
 
 Every lease is an object of its own, `.gc-assets/lease/<token>.json`, created on the condition that
-it does not exist. The lease with the highest token is the current one. So no conditional replace is
-needed: of two processes that want the same token one creates it, and only its holder writes it
-again. A released lease stays, marked as released, until later ones have been acquired: tokens are
-never reused.
+it does not exist. The lease with the highest token is the current one. Conditional replace is not
+needed, because only one of two competing processes can create a token, and only its holder writes
+it again. A released lease is marked and kept until later ones have been acquired, so that tokens
+are never reused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 
 _LEASE_PREFIX: Final = f"{RESERVED_PREFIX}lease/"
 _DIGITS: Final = 12
-# Attempts of a process that competes with others.
+# Attempts to acquire the lease while other processes compete for it.
 _MAX_ATTEMPTS: Final = 8
 _log = logging.getLogger(__name__)
 
@@ -112,8 +112,8 @@ def _try_acquire(bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clo
     content = json.dumps(asdict(holder) | {"nonce": nonce, "released": False}, indent=1).encode()
     if not _create(bucket, _lease_key(token), content):
         return None
-    # A process that read the tokens long ago may have created one that was used and removed since
-    # then.
+    # A process that read the tokens long ago may have created one that was used and removed in the
+    # meantime.
     latest = read_latest(bucket, "change")
     if latest is None or (latest[0], latest[1]["nonce"]) != (token, nonce):
         withdraw(bucket, _lease_key(token), content)
@@ -122,7 +122,7 @@ def _try_acquire(bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clo
 
 
 def read_holder(bucket: ConditionalBucket) -> Holder | None:
-    """Return the holder of the lease, live or expired, or None without a lease.
+    """Return the holder of the lease, live or expired. Returns None if there is no lease.
 
     Raises:
         StoreError: If the lease cannot be read.
@@ -138,7 +138,7 @@ def read_holder(bucket: ConditionalBucket) -> Holder | None:
 def _read_time(bucket: ConditionalBucket, clock: Clock) -> datetime:
     """Return the server's time.
 
-    The clocks of two machines differ, and the faster one would take over a live lease.
+    Clocks of machines differ, so a machine whose clock is ahead would take over a live lease.
     """
     return clock.now() if clock.is_rehearsal else bucket.now()
 
@@ -161,7 +161,7 @@ def _list_tokens(bucket: ConditionalBucket, role: Role) -> list[int]:
 
 
 def read_latest(bucket: ConditionalBucket, role: Role) -> tuple[int, dict[str, Any]] | None:
-    """Return token and record of the current lease."""
+    """Return the token and record of the current lease, or None if there is no lease."""
     tokens = list[int]()
     for _ in range(_MAX_ATTEMPTS):
         tokens = _list_tokens(bucket, role)
@@ -208,10 +208,10 @@ def _create(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
     """
     created = bucket.put_if_absent(key, content)
     if created.verdict == "changed":
-        # The lease is ours if the answer to our own request was lost.
+        # If the response to our own request was lost, the existing lease is ours.
         return read_content(bucket, key) == content
     if created.verdict == "absent":
-        # Ceph 20 may deny a version that it creates at the same time as another one.
+        # Ceph 20 may deny a write although it creates a version concurrently with another one.
         withdraw(bucket, key, content)
         return False
     version_id = created.require().version_id
@@ -239,9 +239,9 @@ def _write_record(bucket: ConditionalBucket, token: int, record: dict[str, Any])
 
 
 def _remove_old_leases(bucket: ConditionalBucket, current: int) -> None:
-    """Remove the leases before the previous one, with all their versions.
+    """Remove all leases older than the previous one, with all their versions.
 
-    A lease that cannot be removed does no harm and is logged.
+    A failed removal is only logged, because old leases do no harm.
     """
     for token in _list_tokens(bucket, "change"):
         if token < current - 1:

@@ -1,10 +1,9 @@
-"""List a bucket in parallel: ranges of keys as independent tasks.
+"""List a bucket in parallel, with key ranges as independent tasks.
 
-A range contains the keys after one key up to another, in byte order. Ranges are divided at keys of
-an earlier listing, or at directories, which a few requests with a delimiter find. Every object is
-in exactly one range, whatever is written meanwhile and wherever the ranges are divided. In a bucket
-with versions, the newest version of each key is listed, with its id. This module does not use
-Spark.
+A range contains the keys after one key up to another, in byte order. Ranges are split at keys of an
+earlier listing, or at directories found by a few requests with a delimiter. Every object is in
+exactly one range, regardless of concurrent writes and of the split keys. In a bucket with versions,
+the newest version of each key is listed with its id. This module does not use Spark.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ BATCH_ROWS: Final = 65_536
 # longer to start than to run.
 SPLIT_KEY_EVERY: Final = 10_000
 _RESERVED: Final = RESERVED_PREFIX.encode()
-# A key after most keys under the reserved prefix. The remaining ones are skipped one by one.
+# A key that sorts after most keys under the reserved prefix. The remaining keys are skipped one by
+# one.
 _AFTER_RESERVED: Final = _RESERVED + b"~"
 
 
@@ -39,14 +39,14 @@ _AFTER_RESERVED: Final = _RESERVED + b"~"
 class Range:
     """Keys after `after` up to and including `end`, relative to the storage.
 
-    `end` is None for a range without an end.
+    `end` is None for an unbounded range.
     """
 
     after: bytes = b""
     end: bytes | None = None
 
     def split(self, keys: Sequence[bytes]) -> list[Range]:
-        """Return the parts of the range, divided after each of the keys that is in it."""
+        """Split the range after each of the `keys` that it contains, and return the parts."""
         inside = sorted({key for key in keys if key > self.after and (self.end is None or key < self.end)})
         return [Range(after, end) for after, end in pairwise([self.after, *inside, self.end]) if after is not None]
 
@@ -55,7 +55,7 @@ class Range:
 class BucketListingTask:
     """Ranges of a storage's keys.
 
-    `parallelism` bounds the parts into which the rest of a range is divided.
+    `parallelism` is the maximum number of parts into which the rest of a range is split.
     """
 
     bucket: ConditionalBucket
@@ -64,8 +64,9 @@ class BucketListingTask:
     versions: bool
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List as `ListingTask.run` specifies. One page is listed whatever the budget is.
+        """List as `ListingTask.run` specifies.
 
+        At least one page is listed, even if it exceeds the budget.
         A range that cannot be read is a problem of kind `unreadable`.
         """
         rows = RowBuffer()
@@ -103,10 +104,10 @@ class BucketListingTask:
         )
 
     def _split_rest(self, rest: Range) -> list[Range]:
-        """Divide the rest of a range at the next directories on each level of its first key.
+        """Split the rest of a range at the next directories on each level of its first key.
 
-        It is not divided if directories cannot be listed. The task that lists the range reports
-        whether its keys can be.
+        If the directories cannot be listed, the range is not split. The task that lists the range
+        then reports the problem if its keys cannot be listed either.
         """
         split_keys: list[bytes] = []
         parents = rest.after.split(b"/")[:-1]
@@ -127,7 +128,7 @@ class BucketListingTask:
 def plan_listing(bucket: ConditionalBucket, parallelism: int, split_keys: Sequence[str] | None = None) -> Sequence[ListingTask]:
     """Return tasks that together list the storage once, as `Store.plan_listing` specifies.
 
-    A storage that was small is one task.
+    A storage that was small at the last listing is one task.
     """
     try:
         versions = bucket.versioning("read").has_versions
@@ -141,11 +142,11 @@ def plan_listing(bucket: ConditionalBucket, parallelism: int, split_keys: Sequen
 
 
 def _find_directories(bucket: ConditionalBucket, parallelism: int) -> list[bytes]:
-    """Return directories of the storage, in order.
+    """Return directories of the storage at which to split its listing, in order.
 
     These are the top-level directories, and those of further levels until there are enough for
-    `parallelism` workers. Only the first page of a directory is read. Empty if no key has a
-    directory.
+    `parallelism` workers. Only the first page of each directory is read. Returns an empty list if
+    there are no directories.
     """
     level, found, requests = [b""], list[bytes](), 0
     while level and len(found) < TASKS_PER_WORKER * parallelism and requests < MAX_PLANNING_REQUESTS:
@@ -174,15 +175,15 @@ def _list_directories(bucket: ConditionalBucket, directory: bytes, after: bytes)
 def _list_pages(bucket: ConditionalBucket, key_range: Range, versions: bool) -> Iterator[Page]:
     """Yield the pages of a range.
 
-    The common prefix of the range's keys is requested as prefix, so that fewer keys after its end
-    are listed.
+    The request contains the common prefix of the range's keys, so that fewer keys after the end of
+    the range are returned.
     """
     common = common_prefix(key_range.after, key_range.end) if key_range.end is not None else ""
     return bucket.list_pages(common, key_range.after, versions=versions)
 
 
 def common_prefix(one: bytes, other: bytes) -> str:
-    """Return the common prefix of two keys, in whole characters."""
+    """Return the longest common prefix of two keys that ends at a UTF-8 character boundary."""
     length = next((at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right), min(len(one), len(other)))
     try:
         return one[:length].decode()
@@ -226,7 +227,7 @@ class RowBuffer:
         return self.rows >= BATCH_ROWS
 
     def add(self, page: Page, prefix: str, key_range: Range) -> None:
-        """Add the objects of a page that are in a range."""
+        """Add the objects of a page that are in the range."""
         start = len(prefix.encode())
         relative = [key[start:] for key in page.keys]
         own = [
@@ -247,7 +248,10 @@ class RowBuffer:
             self.listed += len(own)
 
     def _is_addressable(self, key: bytes) -> bool:
-        """Return True if an address can name the key. Other keys are kept and reported."""
+        """Return True if the key can be written as an address.
+
+        Other keys are reported as problems, and their objects are kept.
+        """
         if not key:
             self.problems.append(Problem("", "special", "the key equals the storage's prefix: kept"))
             return False
@@ -259,7 +263,7 @@ class RowBuffer:
         return True
 
     def take(self, leftover: tuple[ListingTask, ...] = ()) -> ListingBatch:
-        """Return everything since the last call as one step of the listing."""
+        """Return everything added since the last call as one batch of the listing."""
         batches = pa.Table.from_batches(self.batches, schema=INVENTORY_SCHEMA).combine_chunks().to_batches()
         listed = ListingBatch(
             batches[0] if batches else pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA),
@@ -272,7 +276,7 @@ class RowBuffer:
 
 
 def _build_batch(page: Page, relative: Sequence[bytes], own: Sequence[int]) -> pa.RecordBatch:
-    """Return rows of `storage_inventory`."""
+    """Build `storage_inventory` rows from the selected entries (`own`) of a page."""
     modified = pa.array([page.modified[number] for number in own]).cast(pa.timestamp("us", tz="UTC"))
     sizes = pa.array([page.sizes[number] for number in own], pa.int64())
     columns = {

@@ -1,8 +1,8 @@
-"""Quarantine in a bucket that keeps the deleted version of an object, without a delete marker.
+"""Quarantine in a bucket that keeps deleted objects as noncurrent versions, without delete markers.
 
 A delete makes the current version noncurrent (Google Cloud Storage, Azure Blob Storage). The server
-compares the token in the same request, so the delete hides no other object. A version that is no
-longer current never becomes current by itself, so a purge exposes no older one.
+compares the token in the same request, so the delete cannot hide another object. A noncurrent
+version never becomes current by itself, so a purge does not expose an older version.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def _find_none(found: ObjectInfo) -> None:
 class NoncurrentQuarantine:
     """Quarantine by noncurrent versions. Their bytes stay in the bucket until they are purged.
 
-    `find_obstacle` returns why an object could not be deleted, or not be restored.
+    `find_obstacle` returns why an object could not be deleted or restored, or None if it could.
 
-    The bucket's versioning is checked after the last comparison of an object, immediately before the
-    delete. A restore copies the version to its key, which must have no object, and deletes the
-    version.
+    The bucket's versioning is checked after an object's last comparison, immediately before the
+    delete. A restore copies the version back to its key, at which no object may exist, and then
+    deletes the version.
     """
 
     bucket: ConditionalBucket
@@ -53,7 +53,7 @@ class NoncurrentQuarantine:
         if planned.version_id is None and not self._is_from_before_versions(planned):
             return refuse_without_version(planned)
         if planned.version_id is None or planned.version_id == self.bucket.null_version:
-            # The version that a delete keeps has another id, which no record would have.
+            # A delete keeps such an object under a new version id, which would not be recorded.
             found = "the object was written before the bucket kept versions, so it has no version id"
             return Result(DENIED, f"{planned.key!r}: {found}; write it again, or use `quarantine: trash` without versioning")
         version = self.bucket.head(planned.key, version_id=planned.version_id)
@@ -71,7 +71,7 @@ class NoncurrentQuarantine:
         return RowDeletion(planned, (Deletion(planned.key, planned.version_id),))
 
     def _is_from_before_versions(self, planned: PlannedAction) -> bool:
-        """Return True if the store writes no version id for such objects, and the object has none."""
+        """Return True if the object has no version id because it was written before versioning."""
         current = self.bucket.head(planned.key) if self.bucket.null_version is not None else None
         return current is not None and current.version_id is None
 
@@ -100,7 +100,7 @@ class NoncurrentQuarantine:
                 return refusal
         if version is not None:
             (removed,) = self.bucket.delete([Deletion(planned.key, planned.version_id)])
-            # A retention may keep the version. The object is restored anyway.
+            # A retention policy may keep the version, but the object is restored anyway.
             if removed.verdict in {"failed", "unknown"}:
                 removed.require()
         return Result(DONE)

@@ -1,4 +1,4 @@
-"""Objects of buckets by address: complete reads, listings, and single conditional changes."""
+"""Access bucket objects by address: complete reads, listings, and single conditional changes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gc_assets.stores.protocol import RESERVED_PREFIX
 
 @dataclass(frozen=True, slots=True)
 class BucketObjects(ABC):
-    """`EditableObjects` in buckets. `connections` configures access to each address."""
+    """`EditableObjects` for buckets. `connections` configures how each address is accessed."""
 
     connections: Connections = DEFAULT_CONNECTIONS
 
     @classmethod
     def of(cls, settings: StoreSettings) -> Self:
-        """Return objects that are all accessed with the same settings."""
+        """Return an accessor that uses the same settings for every address."""
         return cls(Connections.of(settings))
 
     @abstractmethod
     def open(self, address: str) -> tuple[ConditionalBucket, str]:
-        """Return the whole bucket of an address, without a prefix, and the key.
+        """Return the bucket of an address, opened without a prefix, and the key.
 
         Raises `StoreError` for an address of another store.
         """
@@ -90,7 +90,8 @@ class BucketObjects(ABC):
         """Replace the object as the protocol specifies.
 
         The server compares the token when it writes. Size and time are compared immediately before.
-        If the answer is lost after the server has written, the object's bytes show it.
+        If the response to a successful write is lost, the write is recognized by the object's
+        bytes.
         """
         bucket, key = self.open(address)
         _require_identity(bucket.head(key), address, etag)
@@ -116,18 +117,18 @@ class BucketObjects(ABC):
         self.verify_created(bucket, key, content, change.require())
 
     def verify_created(self, bucket: ConditionalBucket, key: str, content: bytes, change: Change) -> None:
-        """Raise `FileExistsError` if the server let another writer create the object too."""
+        """Raise `FileExistsError` if the server also let another writer create the object."""
         del bucket, key, content, change
 
     def verify_replaced(self, bucket: ConditionalBucket, key: str, etag: str, change: Change) -> None:
-        """Raise `ObjectChanged` if the server replaced another object than the expected one."""
+        """Raise `ObjectChanged` if the server replaced an object other than the expected one."""
         del bucket, key, etag, change
 
     def remove(self, address: str, etag: str) -> None:
         """Remove the object as the protocol specifies.
 
-        A server that ignores tokens in deletes leaves a gap of one request between comparison and
-        delete. Therefore the delete is not retried.
+        If the server ignores tokens in deletes, another writer can replace the object between the
+        comparison and the delete. Therefore the delete is not retried.
         """
         bucket, key = self.open(address)
         _require_identity(bucket.head(key), address, etag)

@@ -1,7 +1,7 @@
-"""Versions of one key that this process and other writers created at the same time.
+"""Detect versions of one key that this process and other writers created concurrently.
 
-Some servers evaluate conditions in a bucket with versions only if no other request is running
-(Ceph 20), or ignore them (Ceph 16). But they keep all versions.
+In buckets with versions, Ceph 20 evaluates conditions only if no other request is running, and Ceph
+16 ignores them. But both keep all versions, so that concurrent writes can be detected afterwards.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Final
 
 from gc_assets.buckets.protocol import ConditionalBucket, Deletion
 
-# More versions than the writers of an object create at the same time.
+# More versions than concurrent writers of one object create.
 MAX_VERSIONS: Final = 1000
 
 
 def is_only_version(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
     """Return True if no other process created the same object in a bucket with versions.
 
-    If another one did, our version is withdrawn. Of two processes, at least the later writer sees the
-    version of the other, so at most one sees only its own. A process may find several versions of
-    its own if an answer was lost and it retried. Versions under a delete marker were removed
-    manually.
+    If another process did, our versions are removed. Of two writers, at least the later one sees
+    the other's version, so at most one of them gets True. A process may find several versions of
+    its own if it retried after a lost response. Versions under a delete marker are ignored, because
+    they were removed manually.
     """
     versions = takewhile(lambda version: not version.is_marker, bucket.newest_versions(key, MAX_VERSIONS))
     if all(read_content(bucket, key, version.version_id) == content for version in versions):
@@ -31,7 +31,7 @@ def is_only_version(bucket: ConditionalBucket, key: str, content: bytes) -> bool
 
 
 def withdraw(bucket: ConditionalBucket, key: str, content: bytes) -> None:
-    """Remove our versions in a bucket with versions. In other buckets only we have written the key."""
+    """Remove the versions of a key whose bytes equal `content`, because this process wrote them."""
     versions = [version.version_id for version in bucket.newest_versions(key, MAX_VERSIONS) if not version.is_marker]
     own = [Deletion(key, version_id) for version_id in versions if read_content(bucket, key, version_id) == content]
     for deleted in bucket.delete(own):

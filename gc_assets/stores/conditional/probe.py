@@ -1,4 +1,4 @@
-"""Test a server with canary objects, because servers with one API differ."""
+"""Test a server with canary objects, because servers with the same API behave differently."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def _can_replace_if_match(bucket: ConditionalBucket, canary: str) -> bool:
 
 
 def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
-    """Return True if the server keeps a canary whose delete has the token of another object.
+    """Return True if the server keeps a canary when a delete specifies another object's token.
 
     Raises:
-        OSError: If the delete was refused, or no attempt was answered. It proves nothing then.
+        OSError: If the delete was denied or every attempt failed, so that the test has no result.
     """
     wrong = bucket.delete_if_match(canary, bucket.unknown_token)
     for attempt in range(_ATTEMPTS):
@@ -71,9 +71,9 @@ def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
 
 
 def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal["none", "one", "batch"]:
-    """Return for how many keys per request the server compares the token.
+    """Test whether the server compares the token of each key: in no delete, single ones, or batches.
 
-    It must keep an object with a different token, and delete one with the right token.
+    It must keep an object if the token differs, and delete it if the token matches.
     """
     _require_answer(bucket.delete_if_match(canary, bucket.unknown_token))
     current = bucket.head(canary)
@@ -88,13 +88,13 @@ def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal[
 
 
 def _require_answer(change: Change) -> None:
-    """Raise the error of a refused or lost request, which proves nothing about the condition."""
+    """Raise the error of a denied or lost request, because it shows nothing about the condition."""
     if change.verdict in {"denied", "failed", "unknown"}:
         change.require()
 
 
 def _require_lost_none(changes: Sequence[Change]) -> None:
-    """Raise the error of a lost request. A server may refuse a single key because of its token."""
+    """Raise the error of a lost request. Denied keys are allowed: the server may reject the token."""
     for change in changes:
         if change.verdict == "unknown":
             change.require()

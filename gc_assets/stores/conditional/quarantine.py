@@ -1,8 +1,9 @@
-"""Quarantine in a bucket without versions: by copying, and on record only.
+"""Quarantine in a bucket without versions, by copying (*trash*) or only on record (*deferred*).
 
 *trash* copies an object to `.gc-assets/trash/<plan id>/<key>`, verifies the copy and deletes the
-original. *deferred* moves nothing: the record is the quarantine. Both compare identities immediately
-before every change and check the effect afterwards. The plan decides which objects are quarantined.
+original. *deferred* moves nothing: the record is the quarantine. Both compare identities
+immediately before every change and check the effect afterwards. The plan decides which objects are
+quarantined.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def trash_key(plan_id: str, key: str) -> str:
 
 
 def max_trashed_key_bytes(bucket: ConditionalBucket) -> int:
-    """Return the length of the longest key that fits into the trash."""
+    """Return the maximum length in bytes of a key that can be moved to the trash."""
     return bucket.max_key_bytes - len(f"{bucket.prefix}{trash_key('0' * 64, '')}".encode())
 
 
@@ -42,8 +43,9 @@ def require_plan_id(plan_id: str) -> None:
 class TrashQuarantine:
     """Quarantine by copying, in buckets without versions. `plan_id` is the plan that acts.
 
-    Between the last comparison and the delete is one request. A server that compares tokens in
-    deletes closes this gap. On other servers, an object that is replaced within it is lost.
+    A server that compares tokens in deletes never deletes another object. On other servers, an
+    object is lost if it is replaced between the last comparison and the delete, which is one
+    request.
     """
 
     bucket: ConditionalBucket
@@ -72,8 +74,8 @@ class TrashQuarantine:
             return Result(DENIED if planned.action == "quarantine" else ABSENT, text)
         if planned.action == "quarantine":
             current = self.bucket.head(planned.key)
-            # The trash is checked last: an attempt that was given up may still move the object to
-            # it.
+            # The trash is checked last, because an abandoned attempt may still move the object
+            # to it.
             return self._quarantine(planned, in_trash_key, self.bucket.head(in_trash_key), current, keeps_versions)
         in_trash = self.bucket.head(in_trash_key)
         if planned.action == "purge":
@@ -108,7 +110,10 @@ class TrashQuarantine:
         return remove_planned(self.bucket, planned)
 
     def _restore(self, planned: PlannedAction, trash_key: str, in_trash: ObjectInfo | None) -> Result | None:
-        """Restore an object, without removing it from the trash. Returns the result if that fails."""
+        """Restore an object without removing it from the trash.
+
+        Returns the row's result if there is nothing left to remove, or if the restore fails.
+        """
         current = self.bucket.head(planned.key)
         is_back = current is not None and (current.identity == planned.etag or is_restored_copy(current, planned))
         if in_trash is None:
@@ -157,7 +162,7 @@ class DeferredQuarantine:
         return self.cover(planned, version_id) or self._purge_version(planned, Deletion(planned.key, version_id, token))
 
     def cover(self, planned: PlannedAction, version_id: str) -> Result | None:
-        """Prevent that a purge exposes an older version. Returns the result if that fails."""
+        """Prevent a purge from exposing an older version. Returns the row's result if that fails."""
         del planned, version_id
         return None
 
@@ -169,7 +174,7 @@ class DeferredQuarantine:
 
 
 def remove_planned(bucket: ConditionalBucket, planned: PlannedAction) -> Result:
-    """Delete the planned object if it is still current, with a comparison before each attempt."""
+    """Delete the planned object if it is still current, comparing it before each attempt."""
     is_compared = True
     for attempt in range(ATTEMPTS):
         current = bucket.head(planned.key)
@@ -190,22 +195,23 @@ def remove_planned(bucket: ConditionalBucket, planned: PlannedAction) -> Result:
 
 
 def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectInfo, source_key: str, kept: str) -> Result | None:
-    """Copy a quarantined object to its key, which must have none, or an unfinished copy of it.
+    """Copy a quarantined object back to its key.
 
-    Returns the result if that fails.
+    The key must have no object, or an unfinished copy of the quarantined one. Returns None, or the
+    row's result if the copy fails.
 
     Args:
         bucket: The storage.
         planned: The row.
         source: The quarantined object.
         source_key: Its key.
-        kept: The text about the object that remains, for messages.
+        kept: A text for messages about the object that is kept.
     """
     copied = bucket.copy_if_absent(source, source_key, planned.key, (RESTORED, planned.etag or ""))
     if copied.verdict != "changed":
         copied.require()
     restored = bucket.head(planned.key)
-    if restored is not None and is_restored_copy(restored, planned):  # even if our own answer was lost
+    if restored is not None and is_restored_copy(restored, planned):  # or the response to our own copy was lost
         return None
     if copied.verdict == "changed":
         return Result(CHANGED, f"{planned.key!r} has just been written; {kept}")
@@ -236,7 +242,7 @@ def is_restored_copy(current: ObjectInfo, planned: PlannedAction) -> bool:
 
 
 def is_unfinished_restore(current: ObjectInfo, planned: PlannedAction) -> bool:
-    """Return True for the copy of an earlier restore that the server has not completed."""
+    """Return True if the object is an earlier restore's copy that the server has not completed."""
     return planned.etag is not None and current.unfinished.get(RESTORED) == planned.etag
 
 

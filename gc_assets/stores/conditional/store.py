@@ -46,7 +46,7 @@ from gc_assets.stores.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class BucketStore(ABC):
-    """`Store` of the objects at `location`, with everything that no store does differently."""
+    """Base class for the `Store` of the objects at `location`, with what all bucket stores share."""
 
     location: str
     connections: Connections
@@ -92,7 +92,7 @@ class BucketStore(ABC):
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Plan as the protocol specifies. A bucket has no directories, so none is skipped."""
+        """Plan as the protocol specifies. No directories are skipped, because a bucket has none."""
         del unchanged, settled_before
         return listing.plan_listing(self.bucket, parallelism, split_keys)
 
@@ -133,7 +133,7 @@ class BucketStore(ABC):
         return TrashQuarantine(self.bucket, plan_id) if mode == "trash" else self.deferred_quarantine()
 
     def trashed_etag(self, plan_id: str, key: str) -> str | None:
-        """Return the identity in the metadata of the copy."""
+        """Return the original identity, which is recorded in the copy's metadata."""
         copy = self.bucket.head(trash_key(plan_id, key))
         return None if copy is None else copy.metadata.get(QUARANTINED)
 

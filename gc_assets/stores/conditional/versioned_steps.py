@@ -1,4 +1,4 @@
-"""Refusals of quarantines that keep the deleted version of an object."""
+"""Denied results for quarantine modes that rely on versions of deleted objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refuse_without_version(planned: PlannedAction) -> Result:
 
 
 def refuse_if_unversioned(bucket: ConditionalBucket, steps: Sequence[Step]) -> Sequence[Step]:
-    """Refuse deletes if the bucket no longer keeps versions, because they would be permanent."""
+    """Deny deletes if the bucket no longer keeps versions, because they would be permanent."""
     if not any(isinstance(step, RowDeletion) and step.planned.action == "quarantine" for step in steps):
         return steps
     try:

@@ -1,7 +1,7 @@
-"""Refuse to apply plans on a server that ignores the generation of a delete.
+"""Refuse to apply plans on a server that ignores the generation in delete requests.
 
-Google Cloud Storage compares it. `fake-gcs-server` and other emulators do not, and would delete an
-object that a writer has just replaced.
+Google Cloud Storage compares the generation. `fake-gcs-server` and other emulators do not, so they
+would delete an object that a writer has just replaced.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gc_assets.stores.protocol import RESERVED_PREFIX
 
 
 def compares_generations(bucket: ConditionalBucket) -> bool:
-    """Return True if the server keeps a canary object whose delete names another generation.
+    """Return True if the server keeps a canary when a delete specifies another generation.
 
     Raises:
-        OSError: If a request about the canary has no answer, or is refused. It proves nothing then.
+        OSError: If a request for the canary fails or is denied, so that the test has no result.
     """
     canary = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     bucket.put_if_absent(canary, b"canary").require()

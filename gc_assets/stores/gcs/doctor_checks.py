@@ -1,6 +1,6 @@
-"""Checks that `doctor` makes for a bucket of Google Cloud Storage, besides those of every bucket.
+"""`doctor` checks that are specific to Google Cloud Storage buckets.
 
-They examine soft delete, lifecycle rules and retention of the bucket, and test whether deletes
+They examine the bucket's soft delete, lifecycle rules and retention, and test whether deletes
 compare generations.
 """
 
@@ -21,11 +21,11 @@ from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucke
 from gc_assets.stores.gcs.conditions import compares_generations
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
-# Conditions of lifecycle rules that count days. The age counts from the creation: of the copy in the
-# trash, but of the object itself if its version stays.
+# Conditions of lifecycle rules that count days. `age` counts from the creation of the copy in the
+# trash, or from the creation of the object if its version stays in place.
 _AGES: Final = ("age", "daysSinceNoncurrentTime", "daysSinceCustomTime")
 _NONCURRENT: Final = ("daysSinceNoncurrentTime",)
-# Pages of soft-deleted objects that are counted.
+# The maximum number of listing pages that are read to count soft-deleted objects.
 _SOFT_DELETED_PAGES: Final = 10
 _TERMS: Final = StoreTerms(
     {
@@ -48,7 +48,7 @@ def examine(bucket: GcsBucket, storage: StorageConfig, now: datetime) -> Iterato
 
 
 def _read_settings(bucket: GcsBucket) -> Any:
-    """Return the bucket with its settings, or why they cannot be read."""
+    """Return the bucket with its settings, or the reason why they cannot be read."""
     try:
         return bucket.resource("read")
     except OSError as error:
@@ -75,7 +75,7 @@ def _check_generations(bucket: GcsBucket, storage: StorageConfig) -> Iterator[Fi
 
 
 def _check_soft_delete(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
-    """Yield how long deleted objects still incur costs and can be restored, and how many there are."""
+    """Yield how long soft-deleted objects incur costs and can be restored, and their number."""
     seconds = int(resource.soft_delete_policy.retention_duration_seconds or 0)
     if not seconds:
         yield Finding(storage.name, "soft_delete", OK, f"bucket {resource.name} has no soft delete, so a purge is final")
@@ -95,9 +95,9 @@ def _check_soft_delete(bucket: GcsBucket, resource: Any, storage: StorageConfig)
 
 
 def _check_lifecycle(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of lifecycle rules of the bucket that may delete quarantined objects.
+    """Warn of the bucket's lifecycle rules that may delete quarantined objects.
 
-    A rule that does so before a purge is due is a failure in a storage of mode `apply`.
+    In mode `apply`, a rule that deletes them before their purge is due is a failure.
     """
     rules = list(_find_deleting_rules(bucket, resource, _NONCURRENT if storage.quarantine == "versioned" else _AGES))
     for days, description in rules:
@@ -126,9 +126,9 @@ def examine_state(bucket: GcsBucket) -> Iterator[Finding]:
 
 
 def _find_deleting_rules(bucket: GcsBucket, resource: Any, conditions: Sequence[str] = _AGES) -> Iterator[tuple[int, str]]:
-    """Yield the rules that delete objects of the storage: earliest time in days, description.
+    """Yield each rule that deletes objects of the storage, as its earliest time and a description.
 
-    The time is since the quarantine of an object, by the conditions that count from there.
+    The time is in days since the quarantine of an object, according to the given `conditions`.
     """
     for rule in resource.lifecycle_rules:
         condition: Mapping[str, Any] = rule.get("condition", {})
@@ -143,7 +143,7 @@ def _find_deleting_rules(bucket: GcsBucket, resource: Any, conditions: Sequence[
 
 
 def _check_retention(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of settings that keep objects which a plan would delete."""
+    """Warn of retention settings that prevent a plan from deleting objects."""
     del bucket
     kept = list[str]()
     if resource.retention_period:

@@ -19,7 +19,8 @@ class GcsObjects(BucketObjects):
     """`EditableObjects` on Google Cloud Storage. Changes are conditional on the generation."""
 
     def open(self, address: str) -> tuple[GcsBucket, str]:
-        # The library is an optional dependency, and every process has objects of all kinds of store.
+        # Imported on use, because the library is optional and every process opens all kinds of
+        # store.
         try:
             from gc_assets.gcs.bucket import GcsBucket
         except UsageError as error:

@@ -24,7 +24,8 @@ from gc_assets.stores.protocol import LEASE_DURATION, Lease, Quarantine
 class GcsStore(BucketStore):
     """`Store` of the objects at `location` (`gs://bucket/prefix/`).
 
-    Unfinished resumable uploads cannot be listed, and expire after a week.
+    Unfinished resumable uploads are not counted or aborted, because they cannot be listed. They
+    expire after a week.
     """
 
     @property
@@ -43,7 +44,7 @@ class GcsStore(BucketStore):
         return NoncurrentQuarantine(self.bucket)
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
-        """Acquire the lease as the protocol specifies, on a server that compares generations."""
+        """Acquire the lease as the protocol specifies, if the server compares generations."""
         require_conditional_delete(self.bucket)
         return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
 

@@ -49,17 +49,17 @@ _MANIFEST: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d)/(\d\d)-(\d\d)-(\d\d)/([^/]
 
 
 def find_reports(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
-    """Return the times and manifests of the reports under a location."""
+    """Return the scan time and manifest of each report under a location."""
     found = ((_MANIFEST.fullmatch(name), name) for name in report_files.files(location))
     return [(datetime(*map(int, match.groups()[:6]), tzinfo=UTC), name) for match, name in found if match is not None]
 
 
 def read_manifest(report_files: ReportFiles, location: str, manifest: str, container: str) -> Manifest:
-    """Read a report about a container. Raises `FileNotFoundError` if it is not finished."""
+    """Read the manifest of a container's report. Raises `FileNotFoundError` if it is not finished."""
     name = location + manifest
     checksum = report_files.read(f"{name.removesuffix('.json')}.checksum")
     found = parse_manifest(report_files.read(name), checksum, name, location)
-    # A manifest names the container only, without the account.
+    # A manifest contains the container's name without the account.
     return replace(found, bucket=container) if found.bucket == container.partition("@")[0] else found
 
 
@@ -67,8 +67,8 @@ def parse_manifest(content: bytes, checksum: bytes, name: str, location: str) ->
     """Parse a manifest. `location` is the container of the reports and ends in `/`.
 
     Raises:
-        FormatError: If the document is not as documented, the run is unfinished or failed, or the rule
-            covers several containers.
+        FormatError: If the document is malformed, the inventory run is unfinished or failed, or the
+            rule covers several containers.
     """
     require_checksum(content, checksum, name)
     document = parse_document(content, name)
@@ -98,7 +98,7 @@ def parse_manifest(content: bytes, checksum: bytes, name: str, location: str) ->
 
 
 def normalize_rows(raw: pa.RecordBatch, container: str) -> pa.RecordBatch:
-    """Return the rows of a file as `ROWS`. Snapshots and soft-deleted blobs are not the latest.
+    """Convert the rows of a file to `ROWS`. Snapshots and soft-deleted blobs are not the latest.
 
     Raises:
         FormatError: If a row belongs to another container.

@@ -1,4 +1,4 @@
-"""Read files of reports batch by batch, and convert their columns from whatever types they have.
+"""Read the files of reports in batches, and convert their columns from any source type.
 
 CSV columns are bytes, Parquet and ORC columns have their own types. In a CSV column, empty text
 means null.
@@ -26,13 +26,13 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 def read_batches(path: str, file_format: Format, columns: Sequence[str] | None, needed: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file with those of its columns that are `needed`.
+    """Yield the rows of a file in batches, with only the `needed` columns that it contains.
 
     Args:
         path: The local file.
         file_format: Its format.
         columns: All columns of a CSV without header, in order.
-        needed: Names of columns.
+        needed: Names of the columns to read.
 
     Raises:
         pa.ArrowException: If the file does not have this format.
@@ -89,7 +89,7 @@ def _read_csv_header(path: str, compression: str | None) -> list[str]:
 
 
 def get_column(rows: pa.RecordBatch, *names: str) -> pa.Array:
-    """Return the first of these columns that exists. Raises `FormatError` if none exists."""
+    """Return the first column in `names` that exists. Raises `FormatError` if none exists."""
     for name in names:
         if name in rows.schema.names:
             return rows.column(name)
@@ -111,7 +111,7 @@ def strip_prefix(keys: pa.Array, prefix: bytes) -> pa.Array:
 
 
 def to_text(values: pa.Array | None, rows: int) -> pa.Array:
-    """Return a column of text, with null in all rows if it does not exist."""
+    """Convert a column to text. If the column does not exist, all rows are null."""
     return pa.nulls(rows, pa.string()) if values is None else values.cast(pa.string())
 
 
@@ -120,7 +120,7 @@ def to_sizes(values: pa.Array) -> pa.Array:
 
 
 def to_timestamps(values: pa.Array) -> pa.Array:
-    """Return UTC times. Timestamps without a zone are UTC; text must contain its zone."""
+    """Convert a column to UTC times. Timestamps without a zone are UTC. Text must contain a zone."""
     found = _bytes_to_text(values)
     if pa.types.is_timestamp(found.type) and found.type.tz is None:
         found = found.cast(pa.timestamp(found.type.unit, tz="UTC"))

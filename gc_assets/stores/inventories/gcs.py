@@ -1,8 +1,8 @@
 """Google Cloud Storage inventory reports: `…_manifest.json`, and rows in CSV or Parquet.
 
 All reports of a configuration are in one folder: `<id>_<time>_<shard>.csv` and
-`<id>_<time>_manifest.json`, which is written last. It has no checksums and counts the records of all
-files. A CSV must have a header.
+`<id>_<time>_manifest.json`, which is written last. It has no checksums and counts the records of
+all files. A CSV must have a header.
 
 Source: Google Cloud documentation, Storage Insights inventory reports (`reportDetail`).
 """
@@ -28,19 +28,21 @@ _MANIFEST: Final = re.compile(r"[^/]*_(\d{4}-\d\d-\d\dT\d\d:\d\d)_manifest\.json
 
 
 def find_reports(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
-    """Return the times and manifests of the reports directly in a location."""
+    """Return the scan time and manifest of each report directly in a location."""
     found = ((_MANIFEST.fullmatch(name), name) for name in report_files.files(location))
     return [(datetime.fromisoformat(f"{match[1]}:00+00:00"), name) for match, name in found if match is not None]
 
 
 def read_manifest(report_files: ReportFiles, location: str, manifest: str, bucket: str) -> Manifest:
-    """Read a report about a bucket. Raises `FileNotFoundError` if its manifest does not exist."""
+    """Read the manifest of a bucket's report. Raises `FileNotFoundError` if it does not exist."""
     name = location + manifest
     return parse_manifest(report_files.read(name), name, location, bucket, report_files.files(location))
 
 
 def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_bytes: dict[str, int]) -> Manifest:
-    """Parse the manifest of a report about `bucket`. Only the rows name the bucket.
+    """Parse the manifest of a report about `bucket`.
+
+    The manifest does not contain the bucket's name, so it is compared when rows are read.
 
     Args:
         content: The manifest.
@@ -50,7 +52,7 @@ def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_by
         sizes_bytes: Sizes of the files in the folder by name.
 
     Raises:
-        FormatError: If the document is not as documented, or a file is missing.
+        FormatError: If the document is malformed, or a file is missing.
     """
     document = parse_document(content, name)
     shards = [str(shard).rpartition("/")[2] for shard in get_field(document, "report_shards_file_names", list, name)]
@@ -77,7 +79,7 @@ def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_by
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
-    """Return the rows of a file as `ROWS`. Deleted and replaced objects are not the latest.
+    """Convert the rows of a file to `ROWS`. Deleted and replaced objects are not the latest.
 
     Raises:
         FormatError: If a row belongs to another bucket.
@@ -89,7 +91,7 @@ def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
             to_binary(get_column(raw, "name")),
             to_sizes(get_column(raw, "size")),
             to_timestamps(get_column(raw, "updated")),
-            # In a listing, generation and metageneration identify an object, and never the etag.
+            # Listings identify an object by its generation and metageneration, never by the etag.
             pc.binary_join_element_wise(generations, to_text(get_column(raw, "metageneration"), raw.num_rows), "."),
             generations,
             pc.is_null(get_column(raw, "timeDeleted")),

@@ -1,4 +1,4 @@
-"""The kinds of report that a store of this release can use. Readers are imported when needed."""
+"""The supported kinds of inventory report. Their readers are imported when needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ReportKind:
     """A kind of report.
 
     Attributes:
-        about: The URL scheme of the storages that such reports list.
+        about: The URL scheme of the storages listed by such reports.
         open_reader: Imports and returns the reader.
     """
 
@@ -49,7 +49,7 @@ def _gcs_reader() -> ReportReader:
     return GCS_REPORTS
 
 
-# By name in lakes.yaml.
+# Keyed by the name used in lakes.yaml.
 KINDS: Final[dict[str, ReportKind]] = {
     "s3": ReportKind(S3, _s3_reader),
     "plain": ReportKind(S3, _plain_reader),

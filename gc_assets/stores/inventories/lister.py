@@ -1,7 +1,7 @@
-"""Find the newest report about a storage and refuse an unusable one.
+"""Find the newest inventory report of a storage and reject it if it is unusable.
 
-A report is unusable if it is too old or from the future, lists another bucket or other keys, is
-damaged, or lacks the columns that identify an object. Then nothing is planned for the storage.
+A report is unusable if it is too old, dated in the future, covers another bucket or other keys, is
+damaged, or has no columns that identify an object. Then nothing is planned for the storage.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gc_assets.stores.protocol import Directory, ListingPlan, Report, ReportFile
 
 # Reports up to this total size are one task, which reads them in less than a second.
 ONE_TASK_BYTES: Final = 2**20
-# A report from further in the future was dated by a wrong clock.
+# A report dated further in the future was written with a wrong clock.
 MAX_SKEW: Final = timedelta(minutes=5)
 _CONCURRENT: Final = 16
 _FOLDERS: Final = "folders such as 2026-11-22T01-00Z/. `inventory.location` must end in the name of the inventory configuration"
@@ -39,7 +39,7 @@ _EXPECTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReportLister:
-    """Lister of a storage from the inventory reports that `config` names."""
+    """`Lister` that reads a storage's objects from the inventory reports specified by `config`."""
 
     config: InventoryConfig
     source_bucket: SourceBucket
@@ -90,7 +90,7 @@ class ReportLister:
         return self.config.location.rstrip("/") + "/"
 
     def _read_newest(self) -> tuple[Manifest, list[str]]:
-        """Return the newest finished report, and the folders of newer unfinished ones.
+        """Return the newest finished report, and the folders of newer unfinished reports.
 
         Raises:
             StoreError: If there is no finished report.
@@ -115,7 +115,7 @@ class ReportLister:
         raise StoreError(f"there is no report in {self._location}: expected {_EXPECTED[self.config.kind]}")
 
     def _require_usable(self, manifest: Manifest, now: datetime) -> bool:
-        """Return True if the storage has versions.
+        """Check that the report may be used. Returns True if the storage has versions.
 
         Raises `StoreError` if the report must not be used.
         """

@@ -32,7 +32,7 @@ def parse_manifest(content: bytes, name: str, folder: str, scan: datetime) -> Ma
     """Parse the manifest of the report in `folder`, which ends in `/`.
 
     Raises:
-        FormatError: If the document is not as documented.
+        FormatError: If the document is malformed.
     """
     document = parse_document(content, name)
     files = [_file(item, name, folder) for item in get_field(document, "files", list, name)]
@@ -59,6 +59,6 @@ def _file(item: object, name: str, folder: str) -> DataFile:
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
-    """Return the rows of a file as `ROWS`. Raises `FormatError` for a row of another bucket."""
+    """Convert the rows of a file to `ROWS`. Raises `FormatError` for a row of another bucket."""
     require_bucket(raw, "bucket", bucket)
     return normalize_columns(raw, to_binary(get_column(raw, "key")), "size_bytes", "last_modified", "etag")

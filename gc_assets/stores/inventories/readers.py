@@ -17,11 +17,11 @@ class ReportReader:
     """Reads the reports of one kind.
 
     Attributes:
-        find_reports: Returns the time and the name of each report in a location, which ends in
-            `/`. A name is a folder, or a manifest.
-        read_manifest: Reads the report with a name in a location. Further arguments are the time of
-            `find_reports` and the bucket that the report should list. Raises `FileNotFoundError` if
-            the report is not finished.
+        find_reports: Returns the time and name of each report in a location, which ends in `/`. The
+            name is that of a folder or a manifest.
+        read_manifest: Reads the manifest of a report. Arguments: the files, the location, the name
+            and the time from `find_reports`, and the expected bucket. Raises `FileNotFoundError`
+            if the report is not finished.
         normalize_rows: Converts the rows of a file.
         columns: The columns that `normalize_rows` needs.
     """
@@ -33,7 +33,7 @@ class ReportReader:
 
 
 def _find_folders(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
-    """Return the folders whose names are times."""
+    """Return the folders with a time as name, each with its time."""
     folders = report_files.folders(location)
     return [(scan, folder) for folder in folders if (scan := parse_scan_time(folder)) is not None]
 

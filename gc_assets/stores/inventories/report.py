@@ -1,6 +1,6 @@
 """The common form of all inventory reports: their files and their rows.
 
-Pure values. A module per vendor converts manifests and rows to this form.
+This module has no I/O. One module per vendor converts manifests and rows to this form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from gc_assets.core.untrusted_input import parse_json
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 # A row of a report. `key` is the complete key in the bucket, byte for byte. The column `is_latest`
-# is null if the report does not contain it. Delete markers and old versions are no objects.
+# is null if the report does not contain it. Delete markers and old versions do not count as
+# objects.
 ROWS: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -55,12 +56,12 @@ class Manifest:
     Attributes:
         name: The address of the manifest.
         as_of: The time when the scan started.
-        bucket: The bucket that it lists.
-        prefixes: It covers the keys that begin with one of these.
+        bucket: The listed bucket.
+        prefixes: The report covers the keys that begin with one of these prefixes.
         file_format: The format of all files.
         files: The files.
-        columns: The columns in order, or None if each file names its own.
-        versions: True if it lists versions.
+        columns: The columns in order, or None if each file has its own header or schema.
+        versions: True if the report contains versions.
         rows: The number of rows of all files, or None if unknown.
     """
 
@@ -79,16 +80,17 @@ class Manifest:
         return sum(file.size_bytes for file in self.files)
 
     def without_files(self) -> Manifest:
-        """Return the report without its list of files, for the tasks."""
+        """Return the report without its list of files, so that tasks pickle less."""
         return replace(self, files=())
 
 
-# Converts rows of a file about one bucket to `ROWS`. Raises `FormatError` for unknown values.
+# Converts the rows of a file, which must all belong to one bucket, to `ROWS`. Raises `FormatError`
+# for unknown values.
 RowNormalizer = Callable[[pa.RecordBatch, str], pa.RecordBatch]
 
 
 def parse_document(content: bytes, name: str) -> Mapping[str, Any]:
-    """Parse a manifest. Raises `FormatError` unless it is a JSON object."""
+    """Parse the JSON of a manifest. Raises `FormatError` unless it is an object."""
     try:
         document = parse_json(content)
     except ValueError as error:
@@ -138,7 +140,7 @@ _SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z")
 
 
 def parse_scan_time(folder: str) -> datetime | None:
-    """Return the time in a folder's name (`2026-11-22T01-00Z/`), or None for other folders."""
+    """Parse the time in a folder's name (`2026-11-22T01-00Z/`). Returns None for other folders."""
     match = _SCAN.fullmatch(folder.rstrip("/"))
     try:
         return datetime.fromisoformat(f"{match[1]}T{match[2]}:{match[3]}:{match[4] or '00'}+00:00") if match else None

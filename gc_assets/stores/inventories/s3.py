@@ -44,7 +44,7 @@ _NAMES: Final[dict[Format, re.Pattern[str]]] = {
 
 
 def parse_manifest(content: bytes, name: str, location: str, scan: datetime) -> Manifest:
-    """Parse the manifest of a report. The caller has compared its checksum.
+    """Parse the manifest of a report, whose checksum the caller has compared.
 
     Args:
         content: The manifest.
@@ -53,7 +53,7 @@ def parse_manifest(content: bytes, name: str, location: str, scan: datetime) -> 
         scan: The time in the name of its folder.
 
     Raises:
-        FormatError: If the document is not as AWS documents it.
+        FormatError: If the document does not have the format documented by AWS.
     """
     document = parse_document(content, name)
     version = get_field(document, "version", str, name)
@@ -88,8 +88,7 @@ def _parse_creation_time(text: str, name: str) -> datetime:
 def _file(item: object, name: str, location: str) -> DataFile:
     """Return a file of the report.
 
-    Its address is derived from the manifest's, so that a report that was copied to another location
-    stays complete.
+    Its address is derived from the manifest's, so that a report can be copied to another location.
     """
     if not isinstance(item, dict):
         raise FormatError(f"{name}: a file is {item!r}, expected an object; the report is not used")
@@ -99,7 +98,7 @@ def _file(item: object, name: str, location: str) -> DataFile:
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
-    """Return the rows of a file as `ROWS`. Raises `FormatError` for a row of another bucket."""
+    """Convert the rows of a file to `ROWS`. Raises `FormatError` for a row of another bucket."""
     require_bucket(raw, "bucket", bucket)
     encoded = get_optional_column(raw, "url_encoded_key")
     keys = to_binary(get_column(raw, "key")) if encoded is None else decode_keys(encoded)
@@ -107,7 +106,7 @@ def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
 
 
 def normalize_columns(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: str, etag: str) -> pa.RecordBatch:
-    """Return rows as `ROWS`, with these keys and the columns of these names."""
+    """Convert rows to `ROWS`, with the decoded `keys` and the columns of the given names."""
     return pa.RecordBatch.from_arrays(
         [
             keys,
@@ -140,7 +139,7 @@ def strip_quotes(etags: pa.Array) -> pa.Array:
 
 
 def decode_keys(keys: pa.Array) -> pa.Array:
-    """Decode keys as a CSV of AWS encodes them."""
+    """Decode URL-encoded keys of an AWS CSV file."""
     is_encoded = pc.fill_null(pc.match_substring_regex(keys, pattern="[%+]"), False)
     if not is_encoded.true_count:
         return keys

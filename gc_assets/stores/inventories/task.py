@@ -1,7 +1,7 @@
-"""Read the files of a report as a listing would return its objects.
+"""Read the files of a report as listing batches.
 
-A file is copied to a temporary file and compared with the manifest before its rows count. Rows are
-read in batches, those of ORC one stripe at a time.
+A file is copied to a temporary file and compared with the manifest before its rows are used. Rows
+are read in batches, and ORC files one stripe at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gc_assets.stores.inventories.report import DataFile, Manifest
 from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, Problem, ReportFiles, SourceBucket
 
-# Rows of a compressed report are seldom smaller, so the size of a file bounds its number of rows.
+# Compressed rows are seldom smaller than this, so a file's size limits its number of rows.
 _ROW_BYTES: Final = 8
 _ATTEMPTS: Final = 3
 _EMPTY: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in INVENTORY_SCHEMA], schema=INVENTORY_SCHEMA)
@@ -35,7 +35,7 @@ class ReportTask:
 
     Attributes:
         kind: The kind of the report, a key of `KINDS`.
-        source_bucket: The bucket that it lists.
+        source_bucket: The listed bucket.
         report_files: Reads the files.
         manifest: The report without its list of files.
         versions: True if the storage has versions.
@@ -52,7 +52,7 @@ class ReportTask:
     is_leftover: bool = False
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List as `ListingTask.run` specifies. A file is read completely, or postponed as a whole.
+        """List as `ListingTask.run` specifies. Each file is either read completely or postponed.
 
         A file that cannot be read or differs from the manifest is a problem of kind `unreadable`.
         """
@@ -113,7 +113,7 @@ class ReportTask:
 
 
 def _split_addressable(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Problem, ...]]:
-    """Return the rows whose keys an address can name, and a problem for each other key."""
+    """Return the rows whose keys can be written as an address, and a problem for each other key."""
     try:
         is_text = pa.repeat(True, rows.num_rows)
         rows.column("key").cast(pa.string())
@@ -137,7 +137,7 @@ def _is_text(key: bytes) -> bool:
 
 
 def _copy_file(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> None:
-    """Copy a file of a report, and retry a copy that was cut.
+    """Copy a file of a report. A copy that is interrupted is retried.
 
     Raises:
         OSError: If the file cannot be read.

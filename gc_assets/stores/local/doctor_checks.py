@@ -1,7 +1,7 @@
-"""Checks that `doctor` makes for a local storage.
+"""`doctor` checks for a local storage.
 
-Does it exist, can it be changed, is the quarantine private, is the lease held, which symbolic links
-does it contain.
+They check whether the storage exists and can be changed, whether the quarantine is private, whether
+the lease is held, and which symbolic links the storage contains.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import RESERVED_PREFIX, SymbolicLink
 
-# Directories that are scanned for mount points and links. Deeper ones are covered at run time: the
-# quarantine never crosses a mount, and the listing reports each link.
+# The maximum number of directories to scan for mount points and links. The others are covered at
+# run time, because the quarantine never crosses a mount and the listing reports each link.
 MAX_DIRECTORIES: Final = 1_000
 _CONTROL: Final = RESERVED_PREFIX.rstrip("/")
 
@@ -78,7 +78,7 @@ def _check_quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
 def _check_private(control: Path, storage: StorageConfig) -> Iterator[Finding]:
     """Check that only the owner may enter the quarantine.
 
-    It contains files of private directories.
+    The quarantine may contain files from private directories.
     """
     try:
         found = control.lstat()
@@ -95,13 +95,13 @@ def _check_private(control: Path, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _other_file_systems(root: Path) -> Iterator[str]:
-    """Return directories that are on another file system."""
+    """Yield the scanned directories that are on another file system than the root."""
     device = root.stat().st_dev
     return (entry.path for entry in _scan_entries(root) if _is_on_other_device(entry, device))
 
 
 def find_links(name: str, location: str) -> Iterator[SymbolicLink]:
-    """Yield the symbolic links among the first `MAX_DIRECTORIES` directories."""
+    """Yield the symbolic links in the first `MAX_DIRECTORIES` directories."""
     root = Path(local_path(location))
     for entry in _scan_entries(root) if root.is_dir() else ():
         if entry.is_symlink():
@@ -109,9 +109,9 @@ def find_links(name: str, location: str) -> Iterator[SymbolicLink]:
 
 
 def _scan_entries(root: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of the first `MAX_DIRECTORIES` directories, without the collector's own.
+    """Yield the entries of the first `MAX_DIRECTORIES` directories.
 
-    Directories of another file system are not entered.
+    The reserved prefix and directories on other file systems are not entered.
     """
     device, own = root.stat().st_dev, str(root / _CONTROL)
     pending, scanned = [root], 0

@@ -1,9 +1,9 @@
 """Conditional changes of single objects on a local disk: replace, create, remove.
 
-New bytes are written to a file in the same directory and renamed, so that readers and crashes see
-complete objects only. A crash may leave a file named `<name>#<digits>`. Icechunk's storage library
-treats such a name as an unfinished upload and does not list it. To an inventory it is an
-unreferenced file. This module has bytes and identities, and no lakes.
+New bytes are written to a file in the same directory, which is then renamed, so that readers never
+see an incomplete object, even after a crash. A crash may leave a file named `<name>#<digits>`.
+Icechunk's storage library treats such a name as an unfinished upload and does not list it. In an
+inventory it is an unreferenced file. This module does not know lakes.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class EditableLocalObjects(LocalObjects):
     def replace(self, address: str, content: bytes, etag: str) -> None:
         """Replace the object as the protocol specifies, keeping mode and owner.
 
-        Concurrent calls wait for each other through a lock on the file. A writer that takes no lock
-        may rename its own file to this path between comparison and rename. Its file is put back.
-        Only file systems that cannot exchange names, e.g. NFS, lose it in these microseconds.
+        Concurrent calls are serialized by a lock on the file. A writer without this lock may rename
+        its own file to the path between the comparison and the rename. Its file is then put back,
+        but is lost on file systems that cannot exchange names, such as NFS.
         """
         with _open_entry(address) as entry, _lock_file(entry) as locked_status:
             staged = _staging_entry(entry)
@@ -75,7 +75,7 @@ class EditableLocalObjects(LocalObjects):
     def remove(self, address: str, etag: str) -> None:
         """Remove the object as the protocol specifies.
 
-        The file is renamed before the last comparison, so that no other file can be destroyed.
+        The file is renamed before the last comparison, so that no other file can be deleted.
         """
         with _open_entry(address) as entry:
             require_etag(entry, etag)
@@ -91,10 +91,10 @@ class EditableLocalObjects(LocalObjects):
 
 
 def _make_directories(path: Path, limit: int) -> None:
-    """Create at most `limit` missing directories, with the owner and mode of the one above them.
+    """Create at most `limit` missing directories, with the owner and mode of the one above.
 
-    Other programs can then write to them as before. Raises `OSError` if that is not permitted, or if
-    more directories are missing.
+    Owner and mode are copied so that other programs can write to the directories. Raises `OSError`
+    if that is not permitted, or if more directories are missing.
     """
     if os.path.lexists(path):
         return
@@ -118,7 +118,10 @@ def _make_directories(path: Path, limit: int) -> None:
 
 @contextmanager
 def _open_entry(address: str, *, create: bool = False) -> Generator[Entry]:
-    """Open the object's directory and yield its entry. `create` makes the directory."""
+    """Open the object's directory and yield the object's entry.
+
+    If `create` is True, a missing directory is created.
+    """
     parent, _, name = local_path(address).rpartition("/")
     grandparent, _, directory = parent.rpartition("/")
     with Tree(grandparent or "/").entry(f"{directory}/{name}", create=create) as entry:
@@ -128,7 +131,7 @@ def _open_entry(address: str, *, create: bool = False) -> Generator[Entry]:
 
 
 def _staging_entry(entry: Entry) -> Entry:
-    """Return an entry with a new name in the object's directory."""
+    """Return an entry with an unused temporary name in the object's directory."""
     suffix = f"#{secrets.randbits(62)}"
     return Entry(entry.key + suffix, entry.directory, entry.name + suffix.encode())
 
@@ -152,7 +155,7 @@ def _lock_file(entry: Entry) -> Generator[os.stat_result]:
 
 
 def write_staged(staged: Entry, content: bytes, like: os.stat_result | None) -> None:
-    """Write the bytes to disk under the staging name, with mode and owner of the file to replace."""
+    """Write the bytes durably under the temporary name, with mode and owner of the replaced file."""
     created = os.open(staged.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, _NEW_FILE_MODE, dir_fd=staged.directory)
     with os.fdopen(created, "wb") as sink:
         if like is not None:
@@ -166,7 +169,7 @@ def write_staged(staged: Entry, content: bytes, like: os.stat_result | None) -> 
 
 
 def _exchange(staged: Entry, entry: Entry, etag: str) -> None:
-    """Rename `staged` to `entry`, and undo that if the replaced file has another identity."""
+    """Rename `staged` to `entry`, and undo the rename if the replaced file has another identity."""
     mine = staged.identity()
     if not staged.exchange_with(entry):
         staged.rename_to(entry)
@@ -194,7 +197,7 @@ def _changed_error(entry: Entry, etag: str, found: str | None) -> ObjectChanged:
 
 
 def put_back(aside: Entry, entry: Entry) -> None:
-    """Restore the name of a file that was moved aside, unless the name exists again."""
+    """Restore the name of a file that was moved aside, unless that name has been created again."""
     with suppress(FileExistsError):  # written again since then: that writer meant to replace this object
         aside.link_to(entry)
 

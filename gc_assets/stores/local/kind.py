@@ -1,7 +1,6 @@
 """The description of local disks as a kind of store.
 
-The modules that list and move files are imported by the functions here, because most commands need
-neither.
+The modules that list and move files are imported on use, because most commands need neither.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `.gc-assets/lease.json` contains the holder. `.gc-assets/fencing_token` counts leases and survives
 their release. Both change only under `flock` on `.gc-assets/lease.lock`, which the kernel releases
-when a process dies. Only their owner may open the three files, because every process that can open
-the lock file could lock it permanently. The time comes from a `Clock`.
+when a process dies. Only their owner may open the three files, because any process that can open
+the lock file could hold the lock permanently. The time comes from a `Clock`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gc_assets.core.untrusted_input import parse_json
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 
-# The lock is held while a few small files are read and written. If this takes longer, the disk
-# hangs.
+# The lock is held only while a few small files are read and written, so a longer wait means that
+# the disk hangs.
 LOCK_SECONDS: Final = 30.0
 _OWNER_ONLY: Final = 0o600
 
@@ -103,14 +103,14 @@ def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: tim
         token = max(_next_token(control, current), after + 1)
         holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
         _write_file(control / "fencing_token", f"{token}\n", replace=True)
-        # On a network file system that ignores flock, the link below still succeeds for one process
-        # only.
+        # If a network file system ignores flock, the link below still succeeds for only one
+        # process.
         _write_file(control / "lease.json", json.dumps(asdict(holder), indent=1), replace=current is not None)
     return LocalLease(str(control), token, duration, clock)
 
 
 def read_holder(location: str) -> Holder | None:
-    """Return the holder of the lease, live or expired, or None without a lease.
+    """Return the holder of the lease, live or expired. Returns None if there is no lease.
 
     Raises:
         StoreError: If the lease cannot be read.
@@ -132,7 +132,7 @@ def _next_token(control: Path, current: Holder | None) -> int:
 
 
 def read_lease(control: Path) -> Holder | None:
-    """Return the lease in the directory `control`, or None.
+    """Return the holder recorded in the directory `control`, or None if there is no lease.
 
     Raises `StoreError` if it cannot be read or parsed.
     """

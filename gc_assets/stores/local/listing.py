@@ -1,8 +1,9 @@
-"""List a local storage in parallel: plan with a bounded scan, run independent tasks.
+"""List a local storage in parallel: plan with a bounded scan, then run independent tasks.
 
-A task owns complete directories, or one share of a huge directory. Reading a name takes 0.5 µs and
-a stat of its file 3 µs, so every share reads all names and stats those whose hash belongs to it.
-Symbolic links are never followed. This module does not use Spark.
+A task lists complete directories, or one share (hash partition) of a huge directory. Reading a name
+takes 0.5 µs and a stat of its file 3 µs. Therefore the task of each share reads all names, but
+stats only those whose hash is in its share. Symbolic links are never followed. This module does not
+use Spark.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.local.objects import EPOCH, is_utf8, local_path, modified_ns, printable
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Directory, ListingBatch, ListingTask, Problem, ProblemKind
 
-# A directory with more entries is divided into shares: a sixth of a second of work.
+# A directory with more entries is divided into shares. This many entries take a sixth of a second.
 HUGE_DIRECTORY = 50_000
-# The planner reads at most this number of names (half a second), and holds at most this number of
-# directories per task.
+# The planner reads at most this number of names (half a second), and collects at most this number
+# of directories per task.
 PLANNED_ENTRIES = 1_000_000
 DIRECTORIES_PER_TASK = 32
 # A smaller task takes longer to start than to run.
@@ -47,10 +48,10 @@ class Unit:
     """A directory to list.
 
     Attributes:
-        key: Ends in `/`, empty for the root.
-        recurse: True if the subdirectories belong to the unit.
-        share: The share of the names that this unit lists.
-        shares: The number of shares. Names are assigned by their hash.
+        key: Its key, which ends in `/`. Empty for the root.
+        recurse: True if the unit includes the subdirectories.
+        share: The number of the share that this unit lists.
+        shares: The number of shares (hash partitions of the names).
     """
 
     key: str
@@ -81,14 +82,14 @@ class LocalListingTask:
         root: The root of the storage.
         units: The directories to list.
         parallelism: The maximum number of shares of a huge directory.
-        unchanged: Keys of directories whose own objects are skipped, because an earlier listing has
-            them.
+        unchanged: Keys of directories whose direct objects are skipped, because an earlier listing
+            contains them.
         settled_ns: A later listing may skip only directories that were last modified before this
-            time. A directory changed just now may change again within the same tick of the file
-            system's clock.
-        root_inode: The inode of the root on the machine that planned. A machine with another
-            directory at this path, such as an empty mount point, would list nothing without an
-            error.
+            time, because a directory may change again within the same tick of the file system's
+            clock.
+        root_inode: The inode of the root on the machine that planned. It is compared because a
+            machine with another directory at this path, such as an empty mount point, would list
+            nothing without an error.
     """
 
     root: str
@@ -101,9 +102,9 @@ class LocalListingTask:
     def run(self, budget: int) -> Iterator[ListingBatch]:
         """List as `ListingTask.run` specifies.
 
-        One directory is listed or divided whatever the budget is, so every round makes progress.
-        Entries that vanish meanwhile are skipped. Unreadable ones are problems of kind
-        `unreadable`.
+        At least one directory is listed or divided, even if it exceeds the budget, so that every
+        round makes progress. Entries removed in the meantime are skipped. Unreadable entries are
+        problems of kind `unreadable`.
         """
         rows = _RowBuffer(self.unchanged)
         if (found := _inode(self.root)) != self.root_inode:
@@ -149,7 +150,7 @@ class LocalListingTask:
                 rows.directories.append(Directory(unit.key, directory_ns, objects, status.st_ino))
 
     def distribute(self, units: Sequence[Unit], tasks: int) -> tuple[LocalListingTask, ...]:
-        """Return one task per share, and at most `tasks` tasks that divide the directories."""
+        """Return one task per share, and distribute the other directories to at most `tasks` tasks."""
         shares = [(unit,) for unit in units if unit.shares > 1]
         directories = [unit for unit in units if unit.shares == 1]
         parts = [tuple(directories[start :: max(tasks, 1)]) for start in range(min(len(directories), max(tasks, 1)))]
@@ -166,7 +167,7 @@ def find_unchanged_directories(location: str, directories: Iterable[Directory]) 
 
 
 def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-    """Return the rows of an earlier listing that are directly in the `unchanged` directories."""
+    """Return an earlier listing's rows for objects directly in one of the `unchanged` directories."""
     return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), unchanged))
 
 
@@ -226,7 +227,7 @@ def plan_listing(
 
 @dataclass(slots=True)
 class _Progress:
-    """Remaining units of a task, those for another round, and the number of names read."""
+    """The remaining units of a task, the units for another round, and the number of names read."""
 
     pending: list[Unit]
     leftover: list[Unit] = field(default_factory=list[Unit])
@@ -235,7 +236,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class _RowBuffer:
-    """Columns of the objects since the last `take`, and the directories that were read completely."""
+    """Buffers object columns since the last `take`, and the directories that were read completely."""
 
     unchanged: frozenset[str] = frozenset()
     keys: list[bytes] = field(default_factory=list[bytes])
@@ -253,9 +254,9 @@ class _RowBuffer:
         self.problems.append(Problem(printable(key), kind, detail if isinstance(detail, str) else _error_text(detail)))
 
     def add(self, unit: Unit, directory: int, names: list[bytes]) -> tuple[list[Unit], int]:
-        """Add the objects and problems among the names in an open directory.
+        """Add an object or problem for each of the names in an open directory.
 
-        Returns the subdirectories to list, and the number of objects.
+        Returns the subdirectories to list, and the number of objects added.
         """
         prefix = unit.key.encode()
         children: list[Unit] = []

@@ -1,12 +1,13 @@
-"""Effects of mounts on paths: directories with two paths, other inodes, and paths that may hang.
+"""Detect effects of mounts: directories with two paths, different inodes, and paths that may hang.
 
 A bind mount, or a file system that is mounted twice, gives a directory two paths. A read from a
-network file system may wait for its server. It may also show a local directory under other inode
-numbers, as sshfs does. Pure, except the functions that read the mounts of this machine.
+network file system may block until its server answers. Such a file system may also show a local
+directory with different inode numbers, as sshfs does. Only the functions that read this machine's
+mounts do I/O.
 
-The source is the kernel's table of mounts (`proc_pid_mountinfo(5)`): which part of which device is
-mounted at which directory. A path does not contain this, and neither does a device number, because
-a bind mount has the number of its source.
+The source is the kernel's mount table (`proc_pid_mountinfo(5)`), which maps each mount point to a
+device and a directory on it. Paths do not contain this information. Device numbers do not either,
+because a bind mount has the number of its source.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from gc_assets.core.paths import Location
 from gc_assets.stores.protocol import PathAlias
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
-# Local file systems that store their files. The same file is in no other file system.
+# Local file systems that store their own files, so that no other file system contains the same
+# file.
 _DISKS: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "ramfs", "tmpfs", "xfs", "zfs"})
-# Local file systems. A read from any other may wait for a server.
+# Local file systems. A read from any other file system may block until a server answers.
 _OF_THIS_MACHINE: Final = _DISKS | {"overlay"}
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """Part of the file system `device` under its `root`, mounted at the directory `point`.
+    """A mount: the directory `root` of the file system `device`, mounted at the directory `point`.
 
     Paths have no trailing `/`, so the root directory is empty.
     """
@@ -52,9 +54,9 @@ class _MountedPart:
 
 
 def find_mounted_aliases(storages: Sequence[tuple[str, str]]) -> list[PathAlias]:
-    """Return the directories that have two paths in storages (name, location) on this machine.
+    """Return the directories with two paths in storages (name, location) on this machine.
 
-    A system without the kernel's table is assumed to have no such mounts.
+    A system without the kernel's mount table is assumed to have no such mounts.
     """
     try:
         table = MOUNTS.read_text("utf-8", "surrogateescape")
@@ -65,31 +67,31 @@ def find_mounted_aliases(storages: Sequence[tuple[str, str]]) -> list[PathAlias]
 
 
 def may_hang(path: str) -> bool:
-    """Return True if a read of an absolute path may wait for another machine.
+    """Return True if a read of an absolute path may block until another machine answers.
 
-    True also for an unknown file system. The path itself is not accessed. The mounts are read once
-    per process. For a path behind a symbolic link, the location of the link counts.
+    Also returns True for an unknown file system. The path itself is not accessed, so symbolic links
+    are not resolved. The mounts are read once per process.
     """
     return next((slow for point, slow in read_slow_mounts() if _is_within(path, point)), True)
 
 
 def is_in_one_mount(path: str, other: str) -> bool:
-    """Return True if two absolute paths are in the same mount. The paths are not accessed."""
+    """Return True if two absolute paths are in the same mount, without accessing the paths."""
     points = [point for point, _ in read_mount_types()]
     one, two = (next((point for point in points if _is_within(path, point)), None) for path in (path, other))
     return one == two
 
 
 def find_mount_point(path: str) -> str:
-    """Return the directory at which the file system of a path is mounted, without an access."""
+    """Return the mount point of an absolute path, without accessing the path."""
     return next((point for point, _ in read_slow_mounts() if _is_within(path, point)), "")
 
 
 def has_same_inodes(directory: str, other: str) -> bool:
-    """Return True if a file has the same inode number in two directories of this machine.
+    """Return True if a file would have the same inode number in two directories of this machine.
 
-    False if one of them is in a network, FUSE or overlay mount that the other is not in: such a mount
-    may show the directory of another file system under its own numbers.
+    Returns False if one directory is in a network, FUSE or overlay mount that does not contain the
+    other, because such a mount may show files of another file system with its own inode numbers.
     """
     paths = [os.path.realpath(path) for path in (directory, other)]
     try:
@@ -103,7 +105,7 @@ def has_same_inodes(directory: str, other: str) -> bool:
 
 
 def read_mount_types() -> list[tuple[str, str]]:
-    """Return what `find_mount_types` finds on this machine now."""
+    """Read this machine's mount table and return the result of `find_mount_types`."""
     try:
         return find_mount_types(MOUNTS.read_text("utf-8", "surrogateescape"))
     except OSError:
@@ -112,7 +114,7 @@ def read_mount_types() -> list[tuple[str, str]]:
 
 @functools.cache
 def read_slow_mounts() -> tuple[tuple[str, bool], ...]:
-    """Return what `find_slow_mounts` finds on this machine. Read once per process."""
+    """Return `find_slow_mounts` for this machine's mount table, which is read once per process."""
     try:
         return tuple(find_slow_mounts(MOUNTS.read_text("utf-8", "surrogateescape")))
     except OSError:
@@ -120,12 +122,12 @@ def read_slow_mounts() -> tuple[tuple[str, bool], ...]:
 
 
 def find_slow_mounts(table: str) -> list[tuple[str, bool]]:
-    """Return the mounted directories, the deepest first, each with True if it may hang."""
+    """Return the mount points, the deepest first, each with True if reads may hang."""
     return [(point, kind not in _OF_THIS_MACHINE) for point, kind in find_mount_types(table)]
 
 
 def find_mount_types(table: str) -> list[tuple[str, str]]:
-    """Return the mounted directories, the deepest first, each with the type of its file system."""
+    """Return the mount points, the deepest first, each with its file system type."""
     types: dict[str, str] = {}
     for line in table.splitlines():
         fields, _, super_fields = line.partition(" - ")
@@ -134,10 +136,10 @@ def find_mount_types(table: str) -> list[tuple[str, str]]:
 
 
 def _is_same(names: PathAlias) -> bool:
-    """Return True if both paths lead to one inode, or if this cannot be determined.
+    """Return True if both paths resolve to the same inode, or if this cannot be determined.
 
-    A later mount may hide one of the paths. The devices are known to be the same, although an
-    export that is mounted twice may have two device numbers.
+    The check is needed because a later mount may hide one of the paths. Devices are not compared:
+    they are known to be the same, although an export mounted twice may have two device numbers.
     """
     try:
         return Path(names.path).stat().st_ino == Path(names.other_path).stat().st_ino
@@ -146,7 +148,7 @@ def _is_same(names: PathAlias) -> bool:
 
 
 def parse_mounts(table: str) -> list[Mount]:
-    """Parse a table of mounts. Of several mounts at one directory, the last one is visible."""
+    """Parse a mount table. If several mounts have the same mount point, only the last is visible."""
     mounts: dict[str, Mount] = {}
     for line in table.splitlines():
         fields, _, super_fields = line.partition(" - ")
@@ -157,9 +159,10 @@ def parse_mounts(table: str) -> list[Mount]:
 
 
 def _device(device: str, root: str, source: str) -> tuple[str, str]:
-    """Return the name of a file system and the mounted part of it.
+    """Return the name of a file system and its mounted directory.
 
-    An export of a server (`host:/path`, `//host/share`) may have another number at each mount.
+    A server's export (`host:/path`, `//host/share`) is identified by its source, because it may
+    have a different device number at each mount.
     """
     if source.startswith("//"):
         host, _, share = source[2:].partition("/")
@@ -173,7 +176,7 @@ def _unescape(text: str) -> str:
 
 
 def find_path_aliases(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list[PathAlias]:
-    """Return the directories that have two paths in storages.
+    """Return the directories with two paths in storages.
 
     Args:
         mounts: The mounts of a machine.
@@ -192,7 +195,7 @@ def find_path_aliases(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list
 
 
 def _find_parts(mounts: Sequence[Mount], storage: str, root: str) -> Iterator[_MountedPart]:
-    """Yield the parts of file systems that are mounted at a storage's root or under it."""
+    """Yield the mounted parts of file systems at or under a storage's root."""
     enclosing = max((mount for mount in mounts if _is_within(root, mount.point)), key=lambda mount: len(mount.point), default=None)
     if enclosing is not None:
         yield _MountedPart(storage, enclosing.device, enclosing.root + root[len(enclosing.point) :], root)

@@ -1,7 +1,7 @@
-"""Objects on a local disk: addresses to paths, identities of files, complete reads.
+"""Access objects on a local disk: convert addresses to paths, identify files, read them completely.
 
-Accepts `file:` URLs and bare paths. Percent signs are data and are never decoded. Paths are bytes
-in this package: keys are UTF-8 whatever the locale of the process is.
+Addresses are `file:` URLs or bare paths. Percent signs are data and are never decoded. Paths are
+bytes in this package, because keys are UTF-8 regardless of the process locale.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from gc_assets.stores.protocol import RESERVED_PREFIX, StoredObject
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDENTITY = re.compile(r"\d+-(-?\d+)-\d+", re.ASCII)
-# Time in which a mount must answer for a directory.
+# The time limit for access to a directory of a mount.
 _SEARCH_SECONDS = 1.0
 # In the year 2262.
 LATEST_NS = 2**63 - 1
-# No program can have an object under such an address.
+# No program can store an object at such an address.
 _NO_OBJECT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
 
 def local_path(address: str) -> str:
-    """Return the absolute path of `file:/p`, `file:///p`, `file://localhost/p` or `/p`, unchanged.
+    """Return the absolute path in `file:/p`, `file:///p`, `file://localhost/p` or `/p`, unchanged.
 
     Raises:
         StoreError: If the address has another form.
@@ -84,7 +84,7 @@ def identity(address: str) -> str | None:
 
 
 def is_hidden(address: str) -> bool:
-    """Return True as `stores.store.local_file_is_hidden` does."""
+    """Return True if this process cannot examine a file (see `stores.store.local_file_is_hidden`)."""
     if "\0" in address:
         return False
     try:
@@ -94,7 +94,8 @@ def is_hidden(address: str) -> bool:
     except StoreError:
         return True
     except OSError as error:
-        # The link may lead to a file of another machine, or of a mount that is missing on this one.
+        # The link may lead to a file on another machine, or on a mount that this machine does not
+        # have.
         return error.errno in {errno.ENOENT, errno.ENOTDIR}
     return False
 
@@ -111,7 +112,7 @@ def can_search(directory: str) -> bool | None:
 
 
 def can_search_in_time(directory: str) -> bool | None:
-    """Return the same as `can_search`, or None if its mount gives no answer in time."""
+    """Like `can_search`, but also return None if the mount does not answer within the time limit."""
     try:
         return run_with_deadline(_SEARCH_SECONDS, find_mount_point(directory), lambda: can_search(directory), exclusive=True)
     except TimeoutError:
@@ -119,7 +120,7 @@ def can_search_in_time(directory: str) -> bool | None:
 
 
 def real_path(address: str) -> str | None:
-    """Return the path of an address as `stores.store.resolve_links` does."""
+    """Return the path of an address with resolved links (see `stores.store.resolve_links`)."""
     if scheme_of(address) != FILE or "\0" in address:
         return None
     try:
@@ -142,8 +143,8 @@ def find_object(address: str) -> StoredObject | None:
 def modified_ns(status: os.stat_result) -> int:
     """Return the modification time of a file in nanoseconds since 1970.
 
-    A time that does not fit into 64 bits becomes the latest representable one. Such a file counts
-    as young, and its identity contains the real time.
+    A time that does not fit into 64 bits is replaced by the latest representable one, so that the
+    file counts as new. Its identity contains the real time.
     """
     is_representable = -(2**63) <= status.st_mtime_ns <= LATEST_NS
     return status.st_mtime_ns if is_representable else LATEST_NS
@@ -153,7 +154,8 @@ def content_of(source: BinaryIO, address: str) -> bytes:
     """Return the bytes of an open file.
 
     Raises:
-        OSError: If it is no regular file, which may never end, or it is larger than any metadata.
+        OSError: If it is not a regular file, because its bytes may never end, or if it is larger
+            than any metadata.
     """
     status = os.fstat(source.fileno())
     require_regular(status, address)
@@ -180,7 +182,7 @@ def is_utf8(name: bytes) -> bool:
 class LocalObjects:
     """`Objects` on local disks.
 
-    `read_seconds` is the time limit of a read from a mount that may hang.
+    `read_seconds` is the time limit for reads from mounts that may hang.
     """
 
     read_seconds: float = field(default=READ_SECONDS, kw_only=True)
@@ -214,13 +216,12 @@ class LocalObjects:
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         """List the objects under a prefix, without the collector's own prefix directly under it.
 
-        The listing of a lake's metadata must be complete: a skipped entry could protect other
-        files.
+        An entry that cannot be listed raises an error instead of being skipped, because a skipped
+        metadata file could reference live files.
 
         Raises:
             OSError: If a directory cannot be read.
-            StoreError: If an entry is a symbolic link, a special file, or has a name that is not
-                UTF-8.
+            StoreError: If an entry is a symbolic link or a special file, or its name is not UTF-8.
         """
         if not prefix.endswith("/"):
             raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")
@@ -253,8 +254,7 @@ class LocalObjects:
 
 
 def _stat(address: str) -> os.stat_result:
-    # A run calls this for every known container, and pathlib takes five times as long as the call
-    # itself.
+    # A run calls this for every known container, and `Path.stat` would take five times as long.
     return os.stat(_path_bytes(address))  # noqa: PTH116
 
 

@@ -1,4 +1,4 @@
-"""Test the file system of a storage with canary files. Some have no hard links, for example."""
+"""Test a storage's file system with canary files. For example, some do not support hard links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errn
 
 
 def probe(location: str) -> Traits:
-    """Return the traits of the file system. The reserved prefix remains, even if it is new."""
+    """Return the traits of the file system. The reserved prefix is created if missing, and kept."""
     root, key = local_path(location).rstrip("/"), f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     canary = f"{root}/{key}"
     try:

@@ -1,4 +1,4 @@
-"""The two quarantine modes of a local disk, and what purge and restore do in each.
+"""Quarantine, purge and restore on a local disk, in the modes *trash* and *deferred*.
 
 *trash* renames an object to `.gc-assets/trash/<plan id>/<key>` in the same storage. *deferred*
 moves nothing: the record is the quarantine. Both compare identities immediately before every
@@ -95,7 +95,7 @@ class TrashQuarantine:
 
     def _quarantine(self, planned: PlannedAction, source: Entry) -> Result:
         current = source.identity()
-        # The trash is checked last: an attempt that was given up may still move the object to it.
+        # The trash is checked last, because an abandoned attempt may still move the object to it.
         with self.tree.entry(self._trash_key(planned)) as trashed:
             if trashed.identity() is not None:
                 return self._verify_move(planned, source, trashed)
@@ -158,8 +158,8 @@ class TrashQuarantine:
 class DeferredQuarantine:
     """Quarantine on record only: objects stay readable under their keys until they are purged.
 
-    A disk cannot compare and unlink in one step: a file that is replaced in the microseconds
-    between is lost. `TrashQuarantine` has no such gap.
+    A disk cannot compare and unlink in one step, so a file that is replaced in the microseconds
+    between the two is lost. `TrashQuarantine` has no such gap.
     """
 
     tree: Tree
@@ -195,9 +195,9 @@ def _select_done(batch: Sequence[PlannedAction], results: Sequence[Result]) -> l
 
 
 def _run_guarded(planned: PlannedAction, act: Callable[[PlannedAction, bool], Result], resumed: bool) -> Result:
-    """Return the result of an action, and convert its errors.
+    """Run an action and convert its errors to results.
 
-    The result is `denied` if a retry cannot help, otherwise `failed`.
+    An error becomes `denied` if a retry cannot help, otherwise `failed`.
     """
     if planned.etag is None or planned.version_id is not None:
         return Result(

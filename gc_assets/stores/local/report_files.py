@@ -17,7 +17,7 @@ from gc_assets.stores.local.objects import LocalObjects, local_path
 class LocalReportFiles:
     """`ReportFiles` on a disk.
 
-    Executors read it too, so on a cluster all machines must share the disk.
+    Executors read the reports too, so all machines of a cluster must share the disk.
     """
 
     connections: Connections  # not used: access to a disk needs no settings

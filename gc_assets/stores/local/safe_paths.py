@@ -1,8 +1,8 @@
-"""Files under one root, opened so that no symbolic link can lead out of it.
+"""Open files under one root so that no symbolic link can lead out of it.
 
-Every step opens the next directory relative to the previous one and refuses links (`openat` with
+Every step opens the next directory relative to the previous one and rejects links (`openat` with
 `O_NOFOLLOW`). If a directory is replaced by a link between check and action, nothing is changed.
-This module has keys and inodes, and no plans.
+This module works with keys and inodes and does not know plans.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PRIVATE = 0o700
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _RENAME_EXCHANGE = 2
-# Errors of kernels and file systems that cannot exchange names, e.g. NFS.
+# Errors raised by kernels and file systems that cannot exchange names, such as NFS.
 _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class OutOfBounds(StoreError):
-    """A key that is no valid path under the root, or whose path contains a symbolic link."""
+    """Raised for a key that is not a valid path under the root or passes through a symbolic link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Entry:
     def link_to(self, target: Entry) -> None:
         """Give the file a second name.
 
-        Raises `FileExistsError` if the name exists: nothing is overwritten.
+        Raises `FileExistsError` if the name exists, so nothing is overwritten.
         """
         os.link(self.name, target.name, src_dir_fd=self.directory, dst_dir_fd=target.directory, follow_symlinks=False)
 
@@ -91,7 +91,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Directory at the absolute path `root`."""
+    """The directory tree at the absolute path `root`."""
 
     root: str
 
@@ -102,8 +102,8 @@ class Tree:
         Args:
             key: Relative to the root.
             create: Create missing directories.
-            like: A key whose directories give mode and owner to the created ones, counted from the
-                end of both paths. Others are created for the owner only.
+            like: A key from whose directories created directories copy mode and owner, matched from
+                the end of both paths. Without a match, only the owner gets access.
 
         Raises:
             OutOfBounds: If the key is invalid, or its path contains a symbolic link.
@@ -114,9 +114,9 @@ class Tree:
             yield Entry(key, directory, parts[-1].encode())
 
     def sync(self, directories: Iterable[str]) -> None:
-        """Make changes of entries in these directories durable.
+        """Sync directories to disk, so that created, renamed and removed entries are durable.
 
-        Directories are keys without the trailing `/`, empty for the root.
+        Directories are keys without the trailing `/`. An empty key is the root.
         """
         for key in directories:
             with self._directory(key.split("/") if key else [], create=False) as directory:
@@ -157,7 +157,7 @@ def _split_key(key: str) -> list[str]:
 
 
 def _open_child(directory: int, name: bytes, key: str) -> int | None:
-    """Open a directory in another one. Returns None if there is no directory of this name."""
+    """Open a subdirectory. Returns None if there is no directory with this name."""
     try:
         return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     except FileNotFoundError:
@@ -171,9 +171,9 @@ def _open_child(directory: int, name: bytes, key: str) -> int | None:
 
 
 def _make_child(directory: int, name: bytes, model: os.stat_result | None) -> int:
-    """Create a directory in another one and open it.
+    """Create a subdirectory and open it.
 
-    Raises `OSError` if the name is something else.
+    Raises `OSError` if the name exists but is not a directory.
     """
     is_new = False
     with suppress(FileExistsError):  # another task may create it first
@@ -186,9 +186,9 @@ def _make_child(directory: int, name: bytes, model: os.stat_result | None) -> in
 
 
 def _copy_owner_and_mode(directory: int, model: os.stat_result) -> None:
-    """Give a new directory the owner and mode of another one, without granting more rights.
+    """Give a new directory the owner and mode of another one, without granting more permissions.
 
-    If the group cannot be set, the group gets no rights.
+    If the group cannot be set, the group gets no permissions.
     """
     for owner, group in ((model.st_uid, model.st_gid), (-1, model.st_gid)):
         with suppress(PermissionError):
@@ -201,13 +201,13 @@ def _copy_owner_and_mode(directory: int, model: os.stat_result) -> None:
 
 
 def _restrict_to_owner(directory: int) -> None:
-    """Close the collector's own prefix for other users: it contains files of private directories."""
+    """Deny other users access to the reserved prefix, which contains files of private directories."""
     if os.fstat(directory).st_mode & 0o077:
         with suppress(PermissionError):  # it belongs to another user
             os.fchmod(directory, _PRIVATE)
 
 
 def ancestors(key: str) -> list[str]:
-    """Return the directories of a key, from the root (empty): `a/b/c` is in ``, `a` and `a/b`."""
+    """Return the ancestor directories of a key, root first: `a/b/c` has ``, `a` and `a/b`."""
     parts = key.split("/")[:-1]
     return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]

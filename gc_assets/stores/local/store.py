@@ -66,7 +66,7 @@ class LocalStore:
     ) -> Sequence[ListingTask]:
         """Plan as the protocol specifies.
 
-        Directories divide the work, so split keys are not needed.
+        Split keys are ignored, because the work is divided by directory.
         """
         del split_keys
         return listing.plan_listing(self.location, parallelism, unchanged, settled_before)
@@ -88,7 +88,7 @@ class LocalStore:
         return find_object(f"{self.location.rstrip('/')}/{key}")
 
     def count_unfinished_uploads(self, before: datetime) -> None:
-        """Return None: a disk has no multipart uploads."""
+        """Return None, because a disk has no multipart uploads."""
         del before
 
     def find_old_uploads(self, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
@@ -102,11 +102,11 @@ class LocalStore:
         return open_quarantine(mode, self.location, plan_id)
 
     def trashed_etag(self, plan_id: str, key: str) -> str | None:
-        """Return the identity of the file, which a rename keeps."""
+        """Return the identity of the file in the trash, because a rename keeps the identity."""
         return identity(trash_address(self.location, plan_id, key))
 
     def max_key_bytes(self, mode: QuarantineMode) -> None:
-        """Return None: the parts of a path are opened one by one, so its length has no limit."""
+        """Return None, because directories are opened one by one, so a path's length has no limit."""
         del mode
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
@@ -118,7 +118,7 @@ class LocalStore:
     def now(self) -> datetime:
         """Return the time of this host.
 
-        A network file system dates objects by its server's clock, which only a write can read.
+        A network file system uses its server's clock for objects, but only a write could read that.
         """
         return datetime.now(UTC)
 

@@ -1,1 +1,1 @@
-"""Buckets of S3, and of servers that speak its API, as stores."""
+"""Buckets of S3 and S3-compatible servers as stores."""

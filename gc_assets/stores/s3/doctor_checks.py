@@ -1,7 +1,7 @@
-"""Checks that `doctor` makes for a bucket of S3.
+"""`doctor` checks that are specific to S3 buckets.
 
-In addition to those of every bucket: what else deletes or retains its objects, and can unfinished
-uploads be aborted.
+They check which bucket settings delete or retain objects, and whether unfinished uploads can be
+aborted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def examine(bucket: S3Bucket, storage: StorageConfig, now: datetime) -> Iterator
 
 
 def _find_wrong_server(storage: StorageConfig, error: OSError) -> Finding | None:
-    """Return a finding for an HTTP status without an S3 error code."""
+    """Return a finding if an error has an HTTP status but no S3 error code, otherwise None."""
     code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
     if not code.isdigit():
         return None
@@ -54,7 +54,7 @@ _TERMS: Final = StoreTerms(_COSTS, "the changing role (`s3.apply_profile`, `s3.a
 
 
 def _read_setting(bucket: S3Bucket, subject: str, check: str, operation: str, unset: str) -> Iterator[Finding | dict[str, Any]]:
-    """Yield one setting of a bucket, or a finding that it is missing or cannot be read."""
+    """Yield a bucket setting, or a finding if it is missing or cannot be read."""
     try:
         with translate_errors(f"s3://{bucket.name}"):
             yield getattr(bucket.client("read"), operation)(Bucket=bucket.name)
@@ -68,9 +68,9 @@ def _read_setting(bucket: S3Bucket, subject: str, check: str, operation: str, un
 
 
 def _check_lifecycle(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of lifecycle rules of the bucket that may delete quarantined objects.
+    """Warn of the bucket's lifecycle rules that may delete quarantined objects.
 
-    A rule that does so before a purge is due is a failure in a storage of mode `apply`.
+    In mode `apply`, a rule that deletes them before their purge is due is a failure.
     """
     for answer in _read_setting(
         bucket, storage.name, "lifecycle", "get_bucket_lifecycle_configuration", "the bucket has no lifecycle rules"
@@ -120,7 +120,7 @@ def _rule_prefix(rule: dict[str, Any]) -> str:
 
 
 def _describe_end(rule: dict[str, Any], name: str) -> str:
-    """Return when a rule expires objects. Empty if it only removes expired delete markers."""
+    """Describe when a rule expires objects. Returns "" if it only removes expired delete markers."""
     days = _read_days(rule, name)
     setting = rule.get(name, {})
     return f"{days} days" if days is not None else f"{setting['Date']:%F}" if "Date" in setting else ""
@@ -132,7 +132,7 @@ def _read_days(rule: dict[str, Any], name: str) -> int | None:
 
 
 def _check_lock(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of Object Lock: locked objects cannot be purged."""
+    """Warn of Object Lock, because locked objects cannot be purged."""
     for answer in _read_setting(bucket, storage.name, "lock", "get_object_lock_configuration", "the bucket has no Object Lock"):
         if isinstance(answer, Finding):
             yield answer
@@ -152,7 +152,7 @@ def _check_lock(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
 def _check_uploads(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Warn if unfinished uploads cannot be listed, or the changing role cannot abort them.
 
-    Aborts an upload that does not exist.
+    The permission is tested by aborting an upload that does not exist.
     """
     action = (
         "Grant the permissions for uploads in docs/s3-reference.md, or set `abort_uploads: false` and abort them with a lifecycle rule."

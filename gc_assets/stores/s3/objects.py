@@ -19,9 +19,9 @@ from gc_assets.stores.conditional.own_versions import MAX_VERSIONS, is_only_vers
 class S3Objects(BucketObjects):
     """`EditableObjects` on S3.
 
-    In a bucket with versions, the versions show whether the server evaluated a condition. Ceph 20
-    lets several concurrent writers succeed there. The version that replaced another object than the
-    expected one is removed again, so the other writer's is current.
+    In a bucket with versions, the versions show whether the server evaluated a condition, because
+    Ceph 20 lets several concurrent writers succeed there. If our version replaced an object other
+    than the expected one, it is removed again, so that the other writer's version is current.
     """
 
     def open(self, address: str) -> tuple[S3Bucket, str]:

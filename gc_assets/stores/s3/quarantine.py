@@ -1,4 +1,4 @@
-"""The quarantine of a bucket with versions: delete markers.
+"""Quarantine by delete markers in a bucket with versions.
 
 A delete hides the object, and the bucket keeps its version under a delete marker. Identities are
 compared immediately before every change, and the effect is checked afterwards.
@@ -20,10 +20,11 @@ from gc_assets.stores.conditional.quarantine import DeferredQuarantine, absent_r
 from gc_assets.stores.conditional.versioned_steps import refuse_if_unversioned, refuse_without_version
 from gc_assets.stores.protocol import PlannedAction, Result
 
-# Versions of one key that are read: delete markers on top, and the versions under them.
+# The maximum number of versions to read for a key: delete markers on top and the versions under
+# them.
 _VERSIONS: Final = 100
-# A run deletes an object within this time after its comparison, even if it is interrupted. A delete
-# marker that is only this much newer than the object under it may be the run's own.
+# The maximum time between an object's comparison and its delete, even in an interrupted run. A
+# delete marker that is at most this much newer than the object under it may belong to that run.
 _LOOK_TO_DELETE: Final = timedelta(minutes=10)
 _NULL: Final = "null"
 
@@ -32,9 +33,9 @@ _NULL: Final = "null"
 class VersionedQuarantine:
     """Quarantine by delete markers. Bytes stay in the bucket until their version is purged.
 
-    A writer may put a new object at a key between comparison and delete. The delete marker would
-    hide it. So every marker is checked afterwards, and removed if it hides anything but the planned
-    version. The bucket's versioning is checked after the last comparison of an object, immediately
+    If a writer creates a new object between comparison and delete, the delete marker would hide it.
+    Therefore every marker is checked afterwards, and removed if it hides anything but the planned
+    version. The bucket's versioning is checked after an object's last comparison, immediately
     before the delete.
     """
 
@@ -66,7 +67,7 @@ class VersionedQuarantine:
         return RowDeletion(planned, (Deletion(planned.key),))
 
     def _remove_own_marker(self, planned: PlannedAction, marker: str) -> Result:
-        """Remove a delete marker of this run that hides another object than the planned one."""
+        """Remove this run's delete marker because it hides an object other than the planned one."""
         (removed,) = self.bucket.delete([Deletion(planned.key, marker)])
         found = f"quarantine {planned.key!r}: another object was written at the same time"
         if not removed.is_done:
@@ -103,7 +104,7 @@ class VersionedQuarantine:
         versions = self.bucket.newest_versions(planned.key, _VERSIONS)
         markers, newest = _split_markers(versions)
         if planned.action == "purge":
-            if markers and len(markers) == len(versions) < _VERSIONS:  # they hide no version any more
+            if markers and len(markers) == len(versions) < _VERSIONS:  # the markers no longer hide a version
                 for removed in self.bucket.delete([Deletion(planned.key, marker) for marker in markers]):
                     if removed.verdict == "unknown":
                         removed.require()
@@ -130,7 +131,7 @@ class VersionedQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class MarkedDeferredQuarantine(DeferredQuarantine):
-    """`DeferredQuarantine` in a bucket whose older versions a purge could expose."""
+    """`DeferredQuarantine` for a bucket with versions, in which a purge could expose an older one."""
 
     bucket: S3Bucket
 
@@ -146,7 +147,10 @@ class MarkedDeferredQuarantine(DeferredQuarantine):
 
 
 def _older_versions(versions: Sequence[Version], version_id: str | None) -> list[Version]:
-    """Return the versions under a version that are not newer. Empty if it was not read."""
+    """Return the versions under `version_id` that are not newer.
+
+    Returns an empty list if `version_id` is not among the versions that were read.
+    """
     at = next((number for number, version in enumerate(versions) if version.version_id == version_id), len(versions))
     return [version for version in versions[at + 1 :] if version.modified <= versions[at].modified]
 
@@ -154,8 +158,8 @@ def _older_versions(versions: Sequence[Version], version_id: str | None) -> list
 def _hides_newer_object(versions: Sequence[Version], planned: PlannedAction) -> bool:
     """Return True if an interrupted run may have hidden a newer object.
 
-    The newest version is a delete marker. The object under it was written between the run's
-    comparison of the planned object and its delete.
+    This is the case if the newest version is a delete marker, and the object under it may have been
+    written between the run's comparison of the planned object and its delete.
     """
     if [version.is_marker for version in versions[:2]] != [True, False]:
         return False
@@ -164,7 +168,7 @@ def _hides_newer_object(versions: Sequence[Version], planned: PlannedAction) -> 
 
 
 def _split_markers(versions: Sequence[Version]) -> tuple[list[str], str | None]:
-    """Return the ids of the delete markers on top, and of the version under them."""
+    """Return the ids of the delete markers on top, and the id of the version under them, if any."""
     markers: list[str] = []
     for version in versions:
         if not version.is_marker:

@@ -1,8 +1,8 @@
-"""Unfinished multipart uploads. Their parts incur costs, and no listing of objects shows them.
+"""Count, find and abort unfinished multipart uploads.
 
-Counts them, finds the old ones, and aborts those of a plan. An unfinished upload is no object: it
-cannot be read, and no live file is lost with it. Only its writer can miss it, so its age is that of
-its writer's last action.
+Their parts incur costs but do not appear in object listings. An unfinished upload cannot be read,
+so aborting it loses no live file. Only its writer may still need it, so its age counts from the
+writer's last action.
 
 Sources: Amazon S3 API Reference, ListMultipartUploads, ListParts and AbortMultipartUpload.
 """
@@ -26,12 +26,16 @@ from gc_assets.s3.client import translate_errors
 from gc_assets.stores.conditional.batches import ATTEMPTS, run_guarded
 from gc_assets.stores.protocol import RESERVED_PREFIX, OldUploads, PlannedAction, Result, Upload, UploadCounts
 
-# Parts are listed upload by upload, so only for this number of uploads, the oldest of each page.
+# Parts are listed for at most this number of uploads, the oldest of each page, because each upload
+# needs its own request.
 MAX_SIZED_UPLOADS: Final = 1_000
 
 
 def count_unfinished_uploads(bucket: S3Bucket, before: datetime) -> UploadCounts:
-    """Return the counts of `Store.count_unfinished_uploads`, and the error of a refused request."""
+    """Count the uploads as `Store.count_unfinished_uploads` specifies.
+
+    The error of a failed request becomes the reason in `UploadCounts.unknown`.
+    """
     uploads = old = size_bytes = sized = 0
     try:
         for page in _list_uploads(bucket, ""):
@@ -49,7 +53,7 @@ def count_unfinished_uploads(bucket: S3Bucket, before: datetime) -> UploadCounts
 
 
 def find_old_uploads(bucket: S3Bucket, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
-    """Return what `Store.find_old_uploads` specifies."""
+    """Find old uploads as `Store.find_old_uploads` specifies."""
     old_count = 0
 
     def old() -> Iterator[dict[str, Any]]:
@@ -67,7 +71,7 @@ def find_old_uploads(bucket: S3Bucket, before: datetime, is_included: Callable[[
 
 @dataclass(frozen=True, slots=True)
 class _ExaminedUpload:
-    """An upload, and the time of its writer's last action."""
+    """An upload, with the time of its writer's last action."""
 
     upload: Upload
     written_at: datetime
@@ -81,8 +85,8 @@ class _ExaminedUpload:
 class S3UploadAborter:
     """`UploadAborter` in a bucket.
 
-    A writer may continue between the last check of the parts and the request. Then its completion
-    fails with NoSuchUpload, so the writer notices.
+    If a writer continues between the last check of the parts and the abort, its completion fails
+    with NoSuchUpload, so that the writer notices.
     """
 
     bucket: S3Bucket
@@ -95,9 +99,9 @@ class S3UploadAborter:
     def _abort_one(self, planned: PlannedAction, requested: bool) -> Result:
         """Abort an upload and check whether it still exists.
 
-        `requested` is True if an earlier run may have requested the abort. Parts that arrive at the
-        same moment may survive an abort, so it is repeated while the upload exists. A request whose
-        answer was lost may never have arrived, so everything is compared again after it.
+        `requested` is True if an earlier run may have requested the abort. The abort is repeated
+        while the upload exists, because parts that arrive at the same time may survive it. After a
+        lost response everything is compared again, because the request may never have arrived.
         """
         acknowledged = False
         for attempt in range(ATTEMPTS):
