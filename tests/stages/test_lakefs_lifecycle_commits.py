@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +23,7 @@ from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import table_with
 from gc_assets.lakes.protocol import DELETE_PATHS, ExpiryAction
 from gc_assets.report.metrics import RunMetrics
+from gc_assets.stages.delete.close import close_plan
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.delete.planned_edits import PlannedPaths
 from gc_assets.stages.mark.kind_tables import make_kind_table
@@ -29,9 +31,10 @@ from gc_assets.stages.read.explain import explain
 from gc_assets.stages.read.plan_text import summarize_plans
 from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.read.table_rows import count_table_rows, read_table_rows
-from gc_assets.stages.records.plans import find_plan
+from gc_assets.stages.records.plans import execution_directory, find_plan
 from gc_assets.state.schemas import EXPIRY_PLAN
 from tests.depth import in_turn
+from tests.lakes.icechunk.builder import document_tree
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.support import config_of
@@ -321,6 +324,52 @@ def test_undo_names_the_commit_with_the_paths_after_a_purge(story: Story) -> Non
     assert undo_expiry(story.house.run_context(), find_plan(story.house.config, first.plan_id)) == {"changed": 2}
     assert story.paths() == before
     error = "2 objects at the deleted paths of branch .* were purged, .*; commit .* has the deleted paths"
+    assert all(re.search(error, text) for text in undo_errors(story))
+
+
+def test_undo_is_refused_while_a_later_plan_may_have_removed_the_objects(story: Story) -> None:
+    """The log of an interrupted apply does not exist yet, and its files are in quarantine."""
+    del story.builder.repository.tags["v1"]
+    first = story.plan()
+    story.house.approve_and_apply(first)
+    story.house.now = NOW + timedelta(days=35)
+    second = story.plan()
+    story.house.approve_and_apply(second)
+    interrupt(story.house, second)
+    plan, before = find_plan(story.house.config, first.plan_id), story.paths()
+    assert undo_expiry(story.house.run_context(), plan) == {"changed": 2}
+    name = second.plan_id[:12]
+    error = f"2 objects .* may have been removed by plan {name}, which is unfinished, such as .*; first run `gc-assets apply {name} --end`$"
+    assert all(re.search(error, text) for text in undo_errors(story))
+    close_plan(story.house.spark, story.house.run_context(), find_plan(story.house.config, second.plan_id))
+    assert undo_expiry(story.house.run_context(), plan) == {"changed": 2}
+    assert all("are in quarantine" in text for text in undo_errors(story))
+    assert story.paths() == before
+    story.house.restore(second.plan_id)
+    assert undo_expiry(story.house.run_context(), plan) == {"undone": 2}
+
+
+def interrupt(house: Lakehouse, header: PlanHeader) -> None:
+    """Remove what an apply writes after its last change."""
+    state = Path(house.config.state)
+    (state / execution_directory(header) / "finished.json").unlink()
+    (state / header.storage / "apply" / "_records.json").unlink()
+    shutil.rmtree(state / header.storage / "deletion_log")
+
+
+def test_undo_of_other_lakes_goes_on_without_the_table_of_the_paths(story: Story) -> None:
+    document_tree(story.house.warehouse / "weather", days_ago(18))
+    story.house.lakes.append(story.house.weather(retention={"default": "10d"}))
+    header = story.plan()
+    assert header.expiry_actions.keys() == {"ml", "weather"}
+    story.house.approve_and_apply(header)
+    story.house.restore(header.plan_id)
+    before = story.paths()
+    shutil.rmtree(Path(story.house.config.state) / "ml" / TABLE.name)
+    undone = undo_expiry(story.house.run_context(), find_plan(story.house.config, header.plan_id))
+    assert undone == {"changed": 2, "undone": header.expiry_actions["weather"]}
+    assert story.paths() == before
+    error = "cannot find out whether the objects at the deleted paths .* exist: .* is missing or was changed.* from a backup .*; commit"
     assert all(re.search(error, text) for text in undo_errors(story))
 
 

@@ -205,7 +205,7 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
     found = f"{digest(rows):016x}"
     if found != plan.header.expiry_digest:
         raise StateError(
-            f"plan {plan.header.plan_id}: the digest of its history edits is {found}, not {plan.header.expiry_digest} as approved. "
+            f"plan {plan.header.plan_id[:12]}: the digest of its history edits is {found}, not {plan.header.expiry_digest} as approved. "
             f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
         )
     by_lake: dict[str, list[ExpiryAction]] = {}
@@ -466,7 +466,7 @@ def _select_reversible(lake: Lake, items: Iterable[EditOutcome]) -> Iterator[Edi
 def _describe_irreversible(plan: StoredPlan) -> str:
     lost = [kind.edits.loss for kind in KINDS.values() if kind.edits is not None and kind.edits.loss is not None]
     rules = "; ".join([f"Only edits of {reversible_titles()} histories and edits of branches can be undone", *lost])
-    return f"plan {plan.header.plan_id} made no history edit that can be undone. {rules}."
+    return f"plan {plan.header.plan_id[:12]} made no history edit that can be undone. {rules}."
 
 
 @log_progress(EXPIRY_LOG, attrgetter("header.storage"))
@@ -510,10 +510,11 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
 
 
 def _find_without_objects(context: RunContext, plan: StoredPlan, lake: str, items: Sequence[EditOutcome]) -> Iterator[EditOutcome]:
-    """Yield `changed` for each deletion of paths whose objects gc-assets has removed since."""
+    """Yield `changed` for each deletion of paths whose objects gc-assets may have removed since."""
     planned = PlannedPaths(context, lake, plan.header.run_date)
     for item in items:
-        reason = describe_removed_objects(context, planned, item.action) if item.action.action == DELETE_PATHS else None
+        is_of_paths = item.action.action == DELETE_PATHS
+        reason = describe_removed_objects(context, planned, item.action, plan.header.plan_id) if is_of_paths else None
         if reason is not None:
             yield EditOutcome(item.action, CHANGED, reason, context.clock.now())
 

@@ -44,7 +44,7 @@ class PlannedPaths:
         Raises:
             StateError: If their table is missing or was changed.
         """
-        return sorted(self._read_rows(action).column("path").to_pylist())
+        return sorted(self._read_rows(action, "Make a new plan with `gc-assets run`").column("path").to_pylist())
 
     def read_objects(self, action: ExpiryAction) -> pa.Table:
         """Return the objects at the paths of an action (columns storage, key), null for external ones.
@@ -52,33 +52,33 @@ class PlannedPaths:
         Raises:
             StateError: If their table is missing or was changed.
         """
-        return self._read_rows(action).select(["storage", "key"])
+        return self._read_rows(action, "Restore the table from a backup of the state").select(["storage", "key"])
 
-    def _read_rows(self, action: ExpiryAction) -> pa.Table:
+    def _read_rows(self, action: ExpiryAction, advice: str) -> pa.Table:
         details = json.loads(action.details or "{}")
         wanted = str(details.get("digest"))
         if wanted not in self._read:
-            self._read[wanted] = self._find(wanted)
+            self._read[wanted] = self._find(wanted, advice)
         rows = self._read[wanted]
         found = rows.filter(pc.equal(rows.column("branch"), action.ref_name))
         if found.num_rows != details["paths"]:
-            raise self._missing(wanted)
+            raise self._missing(wanted, advice)
         return found
 
-    def _find(self, wanted: str) -> pa.Table:
+    def _find(self, wanted: str, advice: str) -> pa.Table:
         """Return the rows of the table with a digest."""
         for published in self._tables():
             if published.receipt.digest == wanted:
                 rows = read_parts(self.context.state.files, published.paths(), table_with(TableRole.PATH_EDITS).schema)
                 if f"{digest(rows):016x}" == wanted:
                     return rows.select(["branch", "path", "storage", "key"])
-        raise self._missing(wanted)
+        raise self._missing(wanted, advice)
 
     def _tables(self) -> Iterator[PublishedTable]:
         name, state = table_with(TableRole.PATH_EDITS).name, self.context.state
         yield from (state.open(run) for run in state.history(self.lake, name) if run.run_date == self.run_date)
 
-    def _missing(self, wanted: str) -> StateError:
+    def _missing(self, wanted: str, advice: str) -> StateError:
         name = table_with(TableRole.PATH_EDITS).name
         found = f"lake {self.lake}: {name} of {self.run_date} with the digest {wanted} is missing or was changed"
-        return StateError(f"{found}. It has the paths to delete. Make a new plan with `gc-assets run`.")
+        return StateError(f"{found}. It has the deleted paths. {advice}.")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.commands import command
+from gc_assets.core.errors import StateError
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.printable import show_list, to_message
 from gc_assets.core.units import count_of
@@ -16,23 +17,39 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stages.delete.planned_edits import PlannedPaths
 from gc_assets.stages.records.ledger import LOG_ENTRIES, LogReader, newest_entries
+from gc_assets.stages.records.plans import list_plans, unfinished_plans
+from gc_assets.state.index import PastRun
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import DELETION_PLAN
 
 _DEFERRED: Final = "deferred"
 
 
-def describe_removed_objects(context: RunContext, planned: PlannedPaths, action: ExpiryAction) -> str | None:
-    """Return why the deletion of paths must not be undone, or None.
+def describe_removed_objects(context: RunContext, planned: PlannedPaths, action: ExpiryAction, plan_id: str) -> str | None:
+    """Return why the deletion of paths by a plan must not be undone, or None.
 
     A later plan may have purged or quarantined objects at these paths, so that the paths would name
-    missing files. The deletion logs of all storages are read.
-
-    Raises:
-        StateError: If the table with the paths is missing or was changed.
+    missing files. The deletion logs of all storages are read, and the unfinished plans, whose log
+    does not exist yet. If a table is missing or damaged, that is the reason.
     """
-    objects, found = planned.read_objects(action), list[pa.Table]()
-    for storage in pc.unique(objects.column("storage")).drop_null().to_pylist():
-        keys = objects.column("key").filter(pc.equal(objects.column("storage"), storage)).combine_chunks()
-        last = newest_entries(_read_entries(LogReader.of(context.state, storage), keys), ("key",))
+    try:
+        keys = _keys_by_storage(planned.read_objects(action))
+        reason = _describe_logged(context, keys, action)
+        return reason if reason is not None else _describe_unfinished(context, keys, action, plan_id)
+    except StateError as error:
+        unknown = f"gc-assets cannot find out whether the objects at the deleted paths of branch {action.ref_name} exist"
+        return to_message(f"{unknown}: {str(error).removesuffix('.')}; commit {action.snapshot_id} has the deleted paths")
+
+
+def _keys_by_storage(objects: pa.Table) -> dict[str, pa.Array]:
+    storages = pc.unique(objects.column("storage")).drop_null().to_pylist()
+    return {name: objects.column("key").filter(pc.equal(objects.column("storage"), name)).combine_chunks() for name in storages}
+
+
+def _describe_logged(context: RunContext, keys: Mapping[str, pa.Array], action: ExpiryAction) -> str | None:
+    found = list[pa.Table]()
+    for storage, of_storage in keys.items():
+        last = newest_entries(_read_entries(LogReader.of(context.state, storage), of_storage), ("key",))
         is_hidden = pc.not_equal(pc.fill_null(last.column("quarantine"), ""), _DEFERRED)
         is_gone = pc.or_(pc.equal(last.column("phase"), PURGE), pc.and_(pc.equal(last.column("phase"), QUARANTINE), is_hidden))
         found.append(last.filter(is_gone).select(["key", "phase", "by"]))
@@ -44,6 +61,33 @@ def describe_removed_objects(context: RunContext, planned: PlannedPaths, action:
         return _describe(action, purged.column("key").to_pylist(), "were purged") + f"; commit {action.snapshot_id} has the deleted paths"
     plans = show_list([f"`{command('restore', plan=plan[:12])}`" for plan in sorted(set(gone.column("by").to_pylist()))])
     return _describe(action, gone.column("key").to_pylist(), "are in quarantine") + f"; first run {plans}"
+
+
+def _describe_unfinished(context: RunContext, keys: Mapping[str, pa.Array], action: ExpiryAction, plan_id: str) -> str | None:
+    """Return the reason if an interrupted apply of another plan may have removed objects.
+
+    Only the end of that plan records what it removed. Until then, all objects of its rows count.
+    """
+    for storage, of_storage in keys.items():
+        for unfinished in sorted({*unfinished_plans(context.state, storage)} - {plan_id}):
+            run = next((item.run for item in list_plans(context.config, storage, empty=True) if item.header.plan_id == unfinished), None)
+            taken = of_storage.to_pylist() if run is None else list(_find_planned(context, run, of_storage))
+            if taken:
+                state = f"may have been removed by plan {unfinished[:12]}, which is unfinished"
+                adopt = command("adopt", context.config.label_of(storage), by="WHO")
+                end = adopt if run is None else command("apply", unfinished[:12], end=True)
+                return _describe(action, taken, state) + f"; first run `{end}`"
+    return None
+
+
+def _find_planned(context: RunContext, run: PastRun, keys: pa.Array) -> Iterator[str]:
+    """Yield the keys that a plan removes from their place."""
+    for path in context.state.open(run).paths():
+        rows = read_parts(context.state.files, [path], DELETION_PLAN.schema, ["key", "action", "quarantine"])
+        rows = rows.filter(pc.is_in(rows.column("key"), keys))
+        is_hidden = pc.not_equal(pc.fill_null(rows.column("quarantine"), ""), _DEFERRED)
+        is_quarantined = pc.and_(pc.equal(rows.column("action"), QUARANTINE), is_hidden)
+        yield from rows.filter(pc.or_(is_quarantined, pc.equal(rows.column("action"), PURGE))).column("key").to_pylist()
 
 
 def _describe(action: ExpiryAction, keys: Sequence[str], state: str) -> str:
