@@ -1,12 +1,12 @@
-"""Find metadata of known tables that a catalog wrote which is not configured.
+"""Find metadata of known tables that was written through an unconfigured catalog.
 
-Each metadata file names the one that it follows. So the files of a table in its configured catalogs
-form a chain from the current one back to the first. A suspect that follows a file outside the chain
-was committed by another catalog, for example if the table is registered in a second one. A suspect
-that follows a file of the chain may be the leftover of a failed commit, and is not foreign.
+Each metadata file refers to its predecessor, so a table's files in its configured catalogs form a
+chain from the current file back to the first. If a suspect follows a file outside the chain,
+another catalog committed it, for example one in which the table is registered too. If it follows a
+file of the chain, it may be left over from a failed commit, and is not foreign.
 
-Metadata never changes, and is read only for tables with such suspects. The work is done in the
-driver.
+Metadata files are immutable, and are read only for tables with such suspects. The search runs in
+the driver.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
-# A suspect that is younger than the freeze may follow a commit that the freeze does not contain, so
-# only its older history is compared. The clocks of host, store and writers may differ by this.
+# A suspect younger than the freeze may follow a commit that is not in the freeze, so only its older
+# history is compared. The clocks of host, store and writers may differ by this much.
 MAX_SKEW: Final = timedelta(hours=1)
 # Concurrent reads of metadata files.
 _CONCURRENT_READS: Final = 16
-# A server names each file that a commit ever put. Of those that were deleted, at most this many are
-# looked up.
+# A server lists every file that a commit ever put. At most this many missing ones are looked up.
 MAX_MISSING: Final = 16
 
-# A file: storage and key, or "" and the address of a file outside all storages.
+# A file: storage and key, or "" and the address if the file is outside all storages.
 File = tuple[str, str]
 ReadLineage = Callable[[str], Lineage | None]
 
 
 @dataclass(slots=True)
 class Chain:
-    """The metadata files of a table that its configured catalogs wrote.
+    """A table's metadata files that were written through its configured catalogs.
 
     Attributes:
-        files: The known files, including deleted ones that the others name.
-        locations: Directories of the table: its locations, and those of its metadata.
-        snapshots: Ids of the snapshots that the read files list.
-        oldest_snapshot_ms: Time of the oldest snapshot in the history of the current one.
-        begins_ms: Time since which all files are known. It is infinite if no file could be read.
-        error: Why a file that may exist could not be read, or None. Suspects outside of the chain
-            are then in doubt, whatever their age. Older files outside all storages do not count.
+        files: The known files, including deleted ones referenced by the other files.
+        locations: Directories of the table: its locations, and those that contain its metadata.
+        snapshots: Ids of the snapshots listed in the current files.
+        oldest_snapshot_ms: Time of the oldest listed ancestor of a current snapshot.
+        begins_ms: Time after which all files are known, infinite if no file could be read.
+        error: Why a file that may exist could not be read, or None. Suspects of any age that follow
+            a file outside the chain are then foreign. Unreadable older files outside all storages
+            are ignored.
     """
 
     files: set[File] = field(default_factory=set[File])
@@ -75,23 +75,23 @@ class Chain:
     error: str | None = None
 
     def has_all_since(self, at_ms: int | None) -> bool:
-        """Return True if all files of the table that were current at this time are known."""
+        """Return True if all table files that were current since this time are known."""
         return at_ms is not None and at_ms > self.begins_ms
 
     def cut(self, at_ms: float) -> None:
-        """Record that files up to a time are unknown."""
+        """Record that files up to this time are unknown."""
         self.begins_ms = max(at_ms, self.begins_ms)
 
 
 def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolver) -> Chain:
     """Follow the metadata logs of a table back to its first file.
 
-    Each log names up to 100 files, so few files are read.
+    Each log lists up to 100 files, so few files are read.
 
     Args:
-        current: Addresses of files that catalogs name, first those of branches, then the newest.
-        read: Returns what a file records, or None if it does not exist or is damaged. Raises OSError
-            or GcError if it cannot be read now.
+        current: Addresses of the files in the catalogs, first those of branches, then the newest.
+        read: Returns the lineage in a file, or None if the file does not exist or is damaged.
+            Raises OSError or GcError if it cannot be read now.
     """
     chain, seen = Chain(), set[File]()
     chain.files = {identify(resolver, address) for address in current}
@@ -106,7 +106,8 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
                 found = read(address)
             except (OSError, GcError) as error:
                 found = None
-                # An older file outside all storages may never be readable, e.g. in another bucket.
+                # An older file outside all storages, for example in another bucket, may never be
+                # readable.
                 if address == start or identify(resolver, address)[0]:
                     chain.error = chain.error or str(error)
             if found is None:
@@ -145,12 +146,12 @@ def _add_snapshots(chain: Chain, found: Lineage) -> None:
 
 
 def identify(resolver: KeyResolver, address: str) -> File:
-    """Return the file at an address."""
+    """Resolve an address to a file."""
     return resolver.locate_one(address) or ("", address)
 
 
 def find_settled_time(context: RunContext) -> datetime:
-    """Return the time before which the freezes contain all commits of their catalogs."""
+    """Return the time up to which the freezes contain all commits of their catalogs."""
     refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
     return min(table.summary(LakeRefsSummary).frozen_at for table in refs) - MAX_SKEW
 
@@ -158,12 +159,12 @@ def find_settled_time(context: RunContext) -> datetime:
 def find_foreign_lineages(
     context: RunContext, storage_name: str, rows: Iterable[Mapping[str, Any]], former: Mapping[str, Sequence[str]], skip: Collection[str]
 ) -> dict[str, str]:
-    """Return the keys of suspects that another catalog wrote, with the reason.
+    """Return the suspects that another catalog wrote, as a mapping from key to reason.
 
     Args:
         rows: Suspects of known tables (columns `FOREIGN`, without a reason).
         former: Addresses of the newest known metadata of dropped tables, by uuid.
-        skip: Uuids of tables that are not checked, because they cannot be read.
+        skip: Uuids of unreadable tables, which are not checked.
     """
     resolver = context.resolver()
     suspects: dict[str, list[Suspect]] = defaultdict(list)
@@ -203,13 +204,15 @@ def find_foreign_lineages(
 
 
 def _is_external(row: Mapping[str, Any], addresses: ExternalAddresses) -> bool:
-    """Return True if a file names nothing in any storage. No reader of it needs a file there."""
+    """Return True if a file refers to nothing in any storage, so that its readers need no file
+    there.
+    """
     return row["external"] is not None and addresses.find_reasons(pa.array(row["external"], pa.string())).null_count == len(row["external"])
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Metadata of a known table that no configured catalog names now."""
+    """Metadata of a known table that no configured catalog refers to now."""
 
     key: str
     file: File
@@ -241,7 +244,7 @@ class Suspect:
         return (self.file,) if self.previous is None else (self.file, self.previous)
 
     def is_outside(self, chain: Chain, locations: Collection[File]) -> bool:
-        """Return True if another catalog wrote the file.
+        """Return True if the file was written through another catalog.
 
         Args:
             chain: The files of the configured catalogs.
@@ -256,8 +259,8 @@ class Suspect:
                 return False
             if chain.error is not None or chain.has_all_since(self.previous_ms):
                 return True
-        # The log is missing or older than the chain. One unknown snapshot may be a failed commit, as
-        # may several ones that are later than the file before it.
+        # The log is missing or older than the chain. One unknown snapshot may be a failed commit,
+        # and so may several unknown snapshots that are later than the previous file.
         if self.parent is None or self.parent_ms is None:
             return False
         if self.previous_ms is not None and self.parent_ms > self.previous_ms:
@@ -270,14 +273,14 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _CurrentFiles:
-    """Some metadata files that the freeze names, and the locations of tables by uuid."""
+    """Metadata files in the freeze, and the locations of tables by uuid."""
 
     files: frozenset[File]
     locations: Mapping[str, frozenset[File]]
 
     @classmethod
     def read(cls, context: RunContext, keys: Collection[str]) -> _CurrentFiles:
-        """Read the locations, and those files that have one of these keys."""
+        """Read the locations, and the files that have one of these keys."""
         wanted = pa.array(sorted(keys), pa.string())
         kinds = pa.array(sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns()))), pa.string())
         files, locations = set[File](), dict[str, set[File]]()
@@ -294,8 +297,10 @@ class _CurrentFiles:
         return cls(frozenset(files), {uuid: frozenset(found) for uuid, found in locations.items()})
 
     def explains(self, suspect: Suspect, uuid: str, others: Collection[File] = ()) -> bool:
-        """Return True if nothing else has to be read: the suspect follows a current file, or one of
-        others, in a location of its table, or has nothing to compare.
+        """Return True if the suspect is not foreign, so that no other file has to be read.
+
+        It follows a current file or one of `others` in a location of its table, or it has nothing
+        to compare.
         """
         if suspect.in_own_location and suspect.location not in self.locations.get(uuid, ()):
             return False
@@ -305,7 +310,7 @@ class _CurrentFiles:
 
 
 def _read_branches(context: RunContext) -> set[str]:
-    """Return the addresses of the metadata files that branches of servers show."""
+    """Return the addresses of the metadata files at the heads of the servers' branches."""
     found = set[str]()
     for lake in context.config.lakes:
         if context.kind(lake.name).has_live_contents:
@@ -316,10 +321,10 @@ def _read_branches(context: RunContext) -> set[str]:
 
 
 class _Reader:
-    """Read what a metadata file records. Returns None if it does not exist or is damaged.
+    """Read the lineage in a metadata file. Returns None if the file does not exist or is damaged.
 
     Raises:
-        OSError, GcError: If it cannot be read now.
+        OSError, GcError: If the file cannot be read now.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -339,10 +344,10 @@ class _Reader:
 
 
 def _find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> set[File]:
-    """Return the files that an earlier run found in the present catalog of a lake.
+    """Return those files that an earlier run found in a lake's present catalog.
 
-    A table may have been registered again with older metadata. A former catalog of the lake may
-    still be in use, so its files do not count.
+    They are not foreign, because a table may have been registered again with older metadata. Files
+    of a lake's former catalog do not count, because that catalog may still be in use.
     """
     found = set[File]()
     for lake in context.config.lakes:
@@ -368,7 +373,9 @@ def _identify_all(addresses: Iterable[str], wanted: Collection[File], resolver: 
 
 
 def _describe(context: RunContext, item: Suspect, uuid: str, current: str, error: str | None) -> str:
-    """Return the reason. It is the same for all files of a table, so that the gate names it once."""
+    """Return the reason, which is the same for all files of a table, so that the gate shows it
+    once.
+    """
     (storage_name, key), resolver = item.file, context.resolver()
     way_out = describe_way_out(resolver, storage_name, key, uuid)
     if error is not None:

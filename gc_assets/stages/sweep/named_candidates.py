@@ -1,11 +1,11 @@
 """Restrict the candidates of an earlier listing.
 
-A candidate must have been named by a container that was ever decoded, or by a commit of the graph.
-All other files may have been written by a job that crashed, and wait for the next listing. A
-candidate must also be the listed object still, which is one request for each.
+A candidate must have been referenced by a container that was ever decoded, or by a commit in the
+graph. All other files, such as those of crashed jobs, wait for the next listing. The object must
+also be unchanged since the listing, which takes one request per candidate.
 
-The restriction compares hashes. A collision only lets a candidate pass that a run with its own
-listing would plan too.
+The restriction compares hashes. This is safe, because a candidate that passes by a collision would
+also be planned by a run with its own listing.
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ from gc_assets.state.side_tables import CANDIDATES, CANDIDATES_SIDE, CONTAINERS,
 from gc_assets.stores.listing import find_objects
 from gc_assets.stores.protocol import Store
 
-# Classes of listed objects that are no candidates: files that nothing ever named, and objects that
-# were removed or replaced since the listing.
+# Classes of listed objects that are not candidates: files that nothing ever referenced, and objects
+# that were removed or replaced since the listing.
 UNNAMED: Final = "unnamed"
 CHANGED: Final = "changed_since"
 _HASH: Final = pa.schema([("key_hash", pa.int64())])
 
 
 def restrict_candidates(spark: SparkSession, context: RunContext, storage_name: str, probed: WrittenParts, run: TableRun) -> WrittenParts:
-    """Write the candidates again without those that were never named or that changed since.
+    """Rewrite the candidates without those that were never referenced or that changed since the
+    listing.
 
-    The totals of the probe then have the classes `UNNAMED` and `CHANGED`.
+    The removed candidates are counted in the classes `UNNAMED` and `CHANGED` of the totals.
     """
     parts = probed.side.get(CANDIDATES_SIDE, ())
     if not parts:
@@ -84,7 +85,7 @@ def restrict_candidates(spark: SparkSession, context: RunContext, storage_name: 
 
 
 def _find_named(spark: SparkSession, context: RunContext, storage_name: str, candidates: ParquetScan) -> NDArray[np.int64]:
-    """Return the hashes of the candidates that a container or commit ever named, in order."""
+    """Return the sorted hashes of the candidates that a container or commit ever referenced."""
     search = _FindHashes(candidates.files, candidates.paths)
     found = [
         _run(spark, source, replace(search, hashes_of=source.hashes_of), sum(candidates.sizes))
@@ -95,7 +96,7 @@ def _find_named(spark: SparkSession, context: RunContext, storage_name: str, can
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Published rows that name files, and how to hash the keys of a batch of them."""
+    """Published rows that refer to files, and the function that hashes the keys in a batch of them."""
 
     scan: ParquetScan
     rows: int
@@ -123,7 +124,7 @@ def _sources(context: RunContext, storage_name: str) -> Iterator[_Source]:
 
 
 def _run(spark: SparkSession, source: _Source, search: _FindHashes, task_bytes: int) -> NDArray[np.int64]:
-    """Search the rows of a source, in this process if they are few."""
+    """Search the rows of a source, in this process if there are few."""
     scan = source.scan
     is_few = tasks.column_fits_in_process(source.rows, scan.sizes) and task_bytes <= tasks.MAX_IN_PROCESS_COLUMN_BYTES
     if is_small(spark) or is_few:
@@ -132,7 +133,7 @@ def _run(spark: SparkSession, source: _Source, search: _FindHashes, task_bytes: 
 
 
 class _HashesOf(Protocol):
-    """Returns the hashes of the keys that a batch names in one storage. Pickles."""
+    """Returns the hashes of a batch's keys in one storage. Picklable."""
 
     def __call__(self, batch: pa.RecordBatch) -> NDArray[np.int64]: ...
 
@@ -155,9 +156,9 @@ class _StoredKeys:
 
 @dataclass(frozen=True)
 class _Addresses:
-    """Hashes the keys of decoded containers, of which only the addresses are stored.
+    """Hashes the keys of decoded containers, which are stored as addresses only.
 
-    A container whose address cannot be resolved now is no candidate.
+    A container whose address cannot be resolved now is not a candidate.
     """
 
     storage: str
@@ -179,7 +180,7 @@ class _ContentRoots:
 
 @dataclass(frozen=True)
 class _FindHashes:
-    """Yields the hashes of the rows that are hashes of candidates, each once. Runs in executors."""
+    """Yields the distinct hashes of rows that match a candidate. Runs in executors."""
 
     files: Files
     candidates: tuple[str, ...]
@@ -200,7 +201,7 @@ def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _KeepNamed:
-    """Writes the candidates with one of these hashes whose object is still the listed one.
+    """Writes the candidates with one of these hashes whose object is unchanged since the listing.
 
     Runs in executors.
     """

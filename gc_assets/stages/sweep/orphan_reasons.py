@@ -1,8 +1,9 @@
-"""Find the reason and the last witness of each candidate.
+"""Determine the reason and the last witness of each candidate.
 
 A candidate is compared with the entries of all lakes by the hash of its key. Equal hashes count as
 equal keys, because a collision changes only the reason. The keys themselves are compared if a
-candidate may equal a live key, and if a named one is a foreign file or one of a dropped table.
+candidate may equal a live key, or if a referenced candidate may be foreign or belong to a dropped
+table.
 """
 
 from __future__ import annotations
@@ -44,26 +45,28 @@ from gc_assets.state.side_tables import (
     NEAR_MISSES_SIDE,
 )
 
-# Candidates that are matched in one pass over the hashes of all lakes: 40 bytes each in every task.
+# Number of candidates matched in one pass over the hashes of all lakes. Each one takes 40 bytes in
+# every task.
 MAX_MATCHED: Final = 2_000_000
 
 ROUTED_ORPHANS: Final = ORPHAN_FILES.schema.append(pa.field(ROUTE, STRING))
 _KEY: Final = pa.schema([("key", STRING)])
-# Several lakes may name a released file. The lowest number applies: expired history that must be
-# edited first, expired history that is never edited, a lifecycle rule, a dangling commit.
+# Strengths of witnesses. If several lakes reference a released file, the lowest number applies:
+# expired history that must be edited first, expired history that is never edited, a lifecycle rule,
+# a dangling commit.
 HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
 _WITNESS_ORDER: Final = ("row", "strength", "commit_id", "container", "kind", "lake", "table_uuid")
 
 
 @dataclass(frozen=True)
 class ReasonSearch:
-    """Search for the reasons of all candidates of a sweep.
+    """Determines the reasons of all candidates of a sweep.
 
     Attributes:
         keys: Live keys of the storage.
-        foreign: Finds files of others, or None. A file that a commit named is one of them only if it
-            is in a dataset of another format.
-        dropped: Finds files of dropped tables, or None.
+        foreign: Task that finds foreign files, or None. A file referenced by a commit is foreign
+            only if it is in a dataset of another format.
+        dropped: Task that finds files of dropped tables, or None.
         deferred: Prefixes under which candidates are routed to `DEFERRED_SIDE`.
     """
 
@@ -75,18 +78,19 @@ class ReasonSearch:
     deferred: tuple[str, ...]
 
     def find(self, candidates: ParquetScan, rows: int) -> pa.Table | DataFrame:
-        """Return the candidates with their reasons, witnesses and routes (columns `ROUTED_ORPHANS`).
+        """Return the candidates with their reasons, witnesses and routes (columns
+        `ROUTED_ORPHANS`).
 
-        A candidate that equals a live key is routed to the false negatives. One that differs from a
-        live key only in its spelling is routed to the near misses, as is a live one whose hash is
-        that of a released file.
+        A candidate that equals a live key is routed to the false negatives. It is routed to the
+        near misses if it differs from a live key only in its spelling, or if it is live but has the
+        same hash as a released file.
 
         Args:
             candidates: Parts with the candidates (columns `CANDIDATES`).
             rows: Number of candidates.
 
         Returns:
-            A table if they are few, otherwise a frame.
+            A table if there are few candidates, otherwise a frame.
         """
         collisions = find_collisions(self.context.state.files, self.keys, candidates.paths)
         if fits_in_process(rows, len(candidates.paths)):
@@ -103,7 +107,9 @@ class ReasonSearch:
         return self._route_live(frame, collisions) if is_hit else frame
 
     def _match(self, candidates: ParquetScan, *, in_process: bool) -> CandidateMatches:
-        """Match candidates by hash. If it matters whether a commit named one, compare its key."""
+        """Match candidates by hash, and by key if the hash alone could hide a foreign or dropped
+        file.
+        """
         matches = CandidateMatches.find(self.keys, self.context.state.files, candidates.paths)
         if self.foreign is None and self.dropped is None:
             return matches
@@ -120,7 +126,7 @@ class ReasonSearch:
         return replace(matches, released=tuple(released))
 
     def _unequal_hashes(self, number: int, keys: pa.Array) -> NDArray[np.int64]:
-        """Return the hashes of keys that a lake does not name."""
+        """Return the hashes of those keys that the lake does not reference."""
         rows = self.keys.sets[number].rows_of(self.spark, keys)
         named = rows.filter(pc.equal(rows.column("storage"), self.keys.storage)).column("key")
         return xxhash64(keys.filter(pc.invert(pc.is_in(keys, named.combine_chunks()))))
@@ -133,11 +139,12 @@ class ReasonSearch:
         return _AddReasons(matches, self.foreign, self.dropped, edited, reasons, self.deferred, uncollected_metadata())
 
     def _route_live(self, orphans: DataFrame, collisions: pa.Array) -> DataFrame:
-        """Compare candidates with the live keys themselves, and route those that are equal."""
+        """Compare candidates with the live keys themselves, and route the matches."""
         live = [item.table for item in self.keys.sets]
         live_files = live_keys(orphans.sparkSession, self.context, self.keys.storage, live)
         hits = find_hits(orphans, live_files, ignore_case=ignores_case(self.context, self.keys.storage))
-        # The live keys lack a file with the hash of a released one, which is no error of the filter.
+        # The live keys exclude files with the hash of a released file, so this is no error of the
+        # filter.
         is_lost = F.col("exact") & ~F.col("key").isin(collisions.to_pylist())
         route = F.when(is_lost, FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise(F.col(ROUTE))
         return orphans.join(hits, "key", "left").withColumn(ROUTE, route).select(*ROUTED_ORPHANS.names)
@@ -153,8 +160,10 @@ def _split(candidates: ParquetScan, count: int) -> Iterator[ParquetScan]:
 
 @dataclass(frozen=True)
 class _FindNamed:
-    """Task that yields the keys of candidates that a commit seems to have named, if they are foreign
-    otherwise, or files of dropped tables.
+    """Task that yields the candidates whose keys must be compared (column key).
+
+    Their hash matches a reference of a commit. Without this match they would be foreign, or they
+    belong to a dropped table.
     """
 
     released: tuple[ReleasedCandidates, ...]
@@ -181,10 +190,11 @@ class _AddReasons:
     """Task that adds reason, witness and route to candidates (columns `ROUTED_ORPHANS`).
 
     Attributes:
-        matches: The candidates, matched with all lakes.
+        matches: The candidates, matched against all lakes.
         edited: Lakes whose history is edited before files are deleted.
-        never_committed: By lake, the reason of files that no commit named, if it has an own one.
-        metadata: Regular expression for keys of metadata, which has no such reason.
+        never_committed: Reason of files that no commit ever referenced, by lake. Lakes without such
+            a reason are left out.
+        metadata: Regular expression for metadata keys, to which `never_committed` does not apply.
     """
 
     matches: CandidateMatches
@@ -230,14 +240,14 @@ class _AddReasons:
         return pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ORPHANS.names], schema=ROUTED_ORPHANS)
 
     def _find_witnesses(self, hashes: NDArray[np.int64]) -> pa.RecordBatch:
-        """Return the witness with the lowest strength number for each hash, or a row of nulls."""
+        """Return the witness with the lowest strength number for each hash, or a null row."""
         found = pa.concat_tables([_NO_WITNESS, *(self._witnesses_of(own, hashes) for own in self.matches.released)])
         if len(self.matches.released) > 1:
             filled = {name: pc.fill_null(found.column(name), "") for name in _WITNESS_ORDER[2:]}
             keys = pa.table({name: filled.get(name, found.column(name)) for name in _WITNESS_ORDER})
             found = found.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in _WITNESS_ORDER]))
         at = np.full(len(hashes), -1)
-        # Of several witnesses of a row, the last assignment and so the first witness applies.
+        # If a row has several witnesses, the first one applies, because it is assigned last.
         at[found.column("row").to_numpy()[::-1]] = np.arange(found.num_rows)[::-1]
         return found.take(pa.array(at, mask=at < 0)).combine_chunks().to_batches()[0]
 
@@ -260,9 +270,10 @@ class _AddReasons:
         )
 
     def _lifecycle_commits(self, hashes: NDArray[np.int64], is_wanted: pa.Array) -> pa.Array:
-        """Return how many retained commits name each file, if lifecycle rules release it.
+        """Return the number of retained commits that reference each file released by lifecycle
+        rules.
 
-        These commits keep a path to a missing object.
+        After the deletion, these commits refer to a missing object.
         """
         known, commits = self.matches.lifecycle_commits
         at = pc.index_in(pa.array(hashes), pa.array(known))

@@ -1,8 +1,8 @@
-"""Find when the other storages of the lakes of a storage were listed.
+"""Find when the other storages used by a storage's lakes were listed.
 
-Another catalog may have the data of a table in one storage and its metadata in another. Metadata
-that was written after the last listing of a storage is unknown. So only files older than that
-listing are candidates, in all storages of the same lakes.
+Another catalog may have a table's data in one storage and its metadata in another. Metadata written
+after the last listing of a storage is unknown, so only files older than that listing are candidates
+in all storages of the same lakes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gc_assets.state.summaries import StorageInventorySummary
 
 
 def list_claiming_lakes(context: RunContext, tables: Sequence[PublishedTable]) -> dict[str, set[str]]:
-    """Return the lakes that claim files of each storage.
+    """Return the lakes that claim files in each storage, by storage.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
@@ -35,15 +35,15 @@ def list_claiming_lakes(context: RunContext, tables: Sequence[PublishedTable]) -
 
 
 def find_listing_time(context: RunContext, sweep: PublishedTable) -> datetime | None:
-    """Return when the objects of a sweep were listed, or None if that is unknown."""
+    """Return when a sweep's objects were listed, or None if the time is unknown."""
     inventory = context.state.current(sweep.receipt.owner, STORAGE_INVENTORY.name, sweep.receipt.run_date)
     return None if inventory is None else inventory.summary(StorageInventorySummary).as_of
 
 
 def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> datetime | None:
-    """Return the oldest last listing of the other storages that a lake of this one claims too.
+    """Return the oldest of the last listings of other storages claimed by this storage's lakes.
 
-    A storage that was never listed does not count. Returns None if no other storage counts.
+    Storages that were never listed are ignored. Returns None if no other storage was listed.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
@@ -55,7 +55,7 @@ def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence
 
 
 def _find_last_listings(context: RunContext, names: set[str]) -> Iterator[datetime]:
-    """Yield the times of the last listings that a sweep has compared, or of those of this run."""
+    """Yield the listing time of each storage's last sweep, or that of this run."""
     sweeps = {sweep.receipt.owner: sweep for sweep in newest_sweeps(context)}
     for name in names:
         sweep = context.find(ORPHAN_FILES, name) or sweeps.get(name)
