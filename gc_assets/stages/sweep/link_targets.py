@@ -57,8 +57,8 @@ def find_link_targets(spark: SparkSession, context: RunContext, storage_name: st
 def _read_unlisted(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], inventory: PublishedTable
 ) -> DataFrame | None:
-    """Return the live files missing from a listing (columns of `live_files`), or None if there are
-    none.
+    """Return the live files missing from a listing (columns of `live_files`), or None if all are
+    listed.
     """
     found = find_unlisted_rows(context, LiveKeys.of(spark, context, storage_name, live), inventory)
     if found is not None:

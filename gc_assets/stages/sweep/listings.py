@@ -103,7 +103,7 @@ def _find_usable(context: RunContext, storage_name: str, every: timedelta) -> Pu
 
 
 def listing_settings(context: RunContext, storage_name: str) -> str:
-    """Return a digest of all configuration settings that affect the rows of a listing."""
+    """Return a digest of the release and the settings that affect the rows of a listing."""
     storage = context.storage(storage_name)
     endpoint = context.config.endpoint_of(storage.location)
     reports = storage.inventory.model_dump(mode="json") if storage.inventory is not None else None

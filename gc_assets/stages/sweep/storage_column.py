@@ -1,4 +1,4 @@
-"""Read one column of the rows of a storage, in this process or in executors."""
+"""Read one column of a storage's rows, in this process or in executors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True)
 class StorageColumn:
-    """Single column of the rows in one storage. Each call reads it again.
+    """One column of a storage's rows. Each call reads it again.
 
     Attributes:
         parts: Parts with the columns storage and `name`.
@@ -40,7 +40,7 @@ class StorageColumn:
         return is_small(self.spark) or tasks.column_fits_in_process(self.rows, self.parts.sizes)
 
     def run_task(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
-        """Run a task over the column and return the rows that it yields.
+        """Run a task over the column, and return the rows that it yields.
 
         Args:
             task: The task to run over batches of the column.
@@ -54,18 +54,18 @@ class StorageColumn:
     def map_arrow(self, task: Task, ddl: str | StructType, max_tasks: int | None = None) -> DataFrame:
         """Map the column through a task, as a frame with the columns of `ddl`.
 
-        The task runs in executors, at most `max_tasks` times.
+        The task runs in at most `max_tasks` Spark tasks.
         """
         return self.parts.map_arrow(self.spark, _OneStorage(self.storage, self.name, task), ddl, max_tasks)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the column in this process."""
+        """Yield the column's batches in this process."""
         return _column(self.parts.read_batches(), self.storage, self.name)
 
 
 @dataclass(frozen=True)
 class _OneStorage:
-    """Run a task over the column, restricted to the rows of one storage."""
+    """Task that runs another task over the rows of one storage."""
 
     storage: str
     name: str

@@ -1,12 +1,13 @@
 """List a storage, in rounds of tasks.
 
-A task that exceeds its object budget hands the remaining entries back for the next round. Small
-listings run in this process: a storage that was listed quickly in the previous run, and a storage
-of a single task. All others run in executors. If the storage has inventory reports, the tasks read
-the newest one.
+If a task exceeds its object budget, it returns the remaining entries for the next round. Small
+listings run in this process: storages that were listed quickly in the previous run, and storages
+with a single task. All others run in executors. If the storage has inventory reports, the tasks
+read the newest report.
 
 Objects under `data/` of a lakeFS repository never change, so the rows of unchanged directories are
-copied from the previous run. As a check, the whole storage is listed every `full_listing`.
+copied from the previous run. As a check, the whole storage is listed at the interval
+`full_listing`.
 
 If the storage was listed recently enough (`listing.every`, `--no-listing`), nothing is listed and
 the rows of the last listing are used (`listings.py`).
@@ -58,20 +59,20 @@ from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, CUTS, CUTS_SIDE, DI
 from gc_assets.state.summaries import EarlierListing, Problem, StorageInventorySummary, UnfinishedUploads
 from gc_assets.stores.protocol import Directory, Lister, ListingTask, Report, UploadCounts
 
-# About one second of listing. A task hands entries beyond its budget back for the next round.
+# About one second of listing. A task returns the entries beyond its budget for the next round.
 BUDGET_ENTRIES: Final = 250_000
 # Up to this many entries, a listing in this process is faster than a Spark job.
 MAX_IN_PROCESS_ENTRIES: Final = 20_000
 # If the previous listing was this short, it is faster than starting executors.
 MAX_IN_PROCESS_SECONDS: Final = 2.0
-# A directory modified later than this before the listing is listed again in the next run.
+# A directory modified less than this before the listing is listed again in the next run.
 SETTLED_AFTER: Final = timedelta(minutes=1)
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
 
 
 @dataclass(frozen=True, slots=True)
 class _Reuse:
-    """Directories whose rows are copied from an earlier inventory instead of being listed."""
+    """The directories whose rows are copied from an earlier inventory instead of being listed."""
 
     baseline: PublishedTable | None
     keys: frozenset[str]
@@ -85,7 +86,9 @@ class _Reuse:
         return cls(baseline, unchanged, [directory for directory in known if directory.key in unchanged])
 
     def copy(self, spark: SparkSession, context: RunContext, lister: Lister, run: TableRun) -> list[Any]:
-        """Copy the rows of the directories to parts of `run` (rows of `PARTS_DDL`)."""
+        """Copy the directories' rows to new parts of `run`, and return these parts (rows of
+        `PARTS_DDL`).
+        """
         if self.baseline is None or not self.keys:
             return []
         objects = read_table(spark, context.state, STORAGE_INVENTORY, self.baseline)
@@ -94,7 +97,9 @@ class _Reuse:
 
 @dataclass(slots=True)
 class _Listing:
-    """Reports of the listing tasks (rows of `LISTED_DDL`), and the number of tasks."""
+    """The reports of the listing tasks (rows of `LISTED_DDL`), and the numbers of planned and
+    finished tasks.
+    """
 
     rows: list[Any]
     planned: int = 0
@@ -103,7 +108,7 @@ class _Listing:
 
 @log_progress(STORAGE_INVENTORY)
 def storage_inventory(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publish every object of a storage.
+    """Publish all objects of a storage.
 
     Links, special files and names that are not UTF-8 are published as problems instead of objects.
 
@@ -150,7 +155,7 @@ def _publish_earlier(context: RunContext, run: TableRun, earlier: PublishedTable
 
 
 def _run_rounds(spark: SparkSession, state: State, run: TableRun, tasks: Sequence[ListingTask], last: PublishedTable | None) -> _Listing:
-    """Run the listing tasks, and the tasks that they hand back, until none is left."""
+    """Run the listing tasks, and then the tasks that they return, until all are finished."""
     listing = _Listing([])
     while tasks:
         log_activity(f"{len(tasks):,} prefixes to list, {listing.finished:,} listed")
@@ -217,7 +222,7 @@ def _summarize(
 
 
 def _list_in_process(tasks: Sequence[ListingTask], work: _RunListing) -> list[Any]:
-    """Run the first round in this process, and return its report (columns of `LISTED_DDL`)."""
+    """Run a round of tasks in this process, and return its report (columns of `LISTED_DDL`)."""
     return run_in_process(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
 
 
@@ -238,18 +243,18 @@ def _list_in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: 
 
 
 def last_inventory(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return the listing that the previous run used, if it has the same location."""
+    """Return the listing used by the previous run, or None if the storage's location has changed."""
     last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date)
     try:
         last = open_listing(context.state, last) if last is not None else None
-    except StateError:  # its listing was removed from the state, so everything is listed
+    except StateError:  # the listing was removed from the state, so everything is listed
         return None
     is_same_location = last is not None and last.summary(StorageInventorySummary).location == context.storage(storage_name).location
     return last if is_same_location else None
 
 
 def find_baseline(context: RunContext, last: PublishedTable | None) -> PublishedTable | None:
-    """Return the last inventory if its unchanged directories need not be listed again.
+    """Return the last inventory if the rows of its unchanged directories can be reused.
 
     Returns None if the whole storage must be listed.
     """
@@ -263,13 +268,13 @@ def find_baseline(context: RunContext, last: PublishedTable | None) -> Published
 def _reusable_directories(context: RunContext, storage_name: str, baseline: PublishedTable) -> list[Directory]:
     """Return the directories of an earlier listing whose rows may be copied.
 
-    They are under claims of lakes that do not need a full listing in every run.
+    These directories are under claims of lakes that do not require a full listing in every run.
     """
     prefixes: list[str] = []
     for lake in context.config.lakes:
         refs = context.state.latest(lake.name, LAKE_REFS.name) if lake.full_listing_every is not None else None
         claims = read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if refs is not None else []
-        # lakeFS writes ranges again in place, which does not change the directory.
+        # lakeFS rewrites ranges in place, which does not change the directory.
         claims = [row for row in claims if not context.kind(lake.name).files.is_metadata_claim(row["address"])]
         prefixes += [row["key"] for row in claims if row["storage"] == storage_name]
     rows = read_parts(context.state.files, baseline.paths(DIRECTORIES_SIDE), DIRECTORIES)
@@ -316,7 +321,7 @@ class _CopyUnchanged:
 class _RunListing:
     """Run listing tasks and write what they list.
 
-    Tasks that start after `seconds` are handed back without being run.
+    Tasks that would start after `seconds` are returned without being run.
     """
 
     files: Files
@@ -354,8 +359,8 @@ class _RunListing:
                         name = f"problem_{problem.kind}"
                         summary[name] = summary.get(name, 0) + 1
                         summary["incomplete"] += problem.is_incomplete
-                        # Problems that make the inventory incomplete must be named, so they precede
-                        # harmless ones.
+                        # Problems that make the inventory incomplete must be reported, so they
+                        # precede harmless ones.
                         summary["problems"].insert(0 if problem.is_incomplete else len(summary["problems"]), asdict(problem))
                         del summary["problems"][MAX_SAMPLES:]
         summary["seconds"] = time.perf_counter() - began

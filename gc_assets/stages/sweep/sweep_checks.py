@@ -1,7 +1,8 @@
 """Check for problems that may stop a plan.
 
 The problems are live files missing from the inventory, live keys reached through links, and foreign
-metadata. Each function returns counts and samples. The gates decide if they stop the plan.
+metadata. Each function returns counts and samples, with which the gates decide whether to stop the
+plan.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import StorageInventorySummary
 from gc_assets.stores.protocol import LookUp
 
-# Largest number of objects that a check returns. A gate shows the first of them and their number.
+# Largest number of objects returned by a check. A gate shows the first of them and their number.
 MAX_NAMED: Final = 1_000
-# Largest number of suspects that this process reads, one after the other.
+# Largest number of suspects that this process reads one after the other.
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_replaced boolean"
@@ -75,9 +76,9 @@ _OWNERS: Final = pa.list_(pa.struct([("lake", STRING), ("table_uuid", STRING)]))
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A live metadata object that is missing, and the table or lake that needs it.
+    """A missing live metadata object, and the table or lake that needs it.
 
-    `is_replaced` is True if an object of another length has its name.
+    `is_replaced` is True if there is an object with its name, but of another length.
     """
 
     name: str
@@ -89,8 +90,8 @@ class Missing:
 def missing_metadata(keys: DataFrame, listed: DataFrame, lister: LookUp) -> list[Missing]:
     """Return the live metadata objects missing from the inventory, at most `MAX_NAMED`.
 
-    Objects that a lookup finds with the decoded length are not returned. Objects that are in the
-    inventory are left to `rewritten_metadata`.
+    Objects that a lookup finds with the decoded length are not returned. Objects in the inventory
+    are checked by `rewritten_metadata`.
     """
     needed = keys.filter("must_exist and (container_size_bytes is not null or commit_id is null)").select(
         "key", "kind", F.col("container_size_bytes").alias("decoded_bytes"), "lake", "table_uuid"
@@ -104,7 +105,7 @@ def missing_metadata(keys: DataFrame, listed: DataFrame, lister: LookUp) -> list
 
 @dataclass(frozen=True)
 class _LookUpMetadata:
-    """Look up metadata objects, and yield those without an object of the decoded length.
+    """Look up metadata objects, and yield those that are missing or do not have the decoded length.
 
     Runs in executors.
     """
@@ -120,11 +121,11 @@ class _LookUpMetadata:
 
 
 def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
-    """Return the live metadata objects that differ in the inventory from the decoded ones (columns
-    `REREAD`).
+    """Return the live metadata objects that differ between the inventory and the decoded ones
+    (columns `REREAD`).
 
-    Each of them is read. `same` is true if its content was decoded before. It is also true if its
-    format rewrites it in place and its length is unchanged.
+    These objects are read again. `same` is true if their content was decoded before, or if their
+    format rewrites objects in place and the length is unchanged.
 
     Args:
         metadata: Parts with the columns `METADATA`.
@@ -132,7 +133,8 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
     needed = read_paths(spark, context.state.files, METADATA, list(metadata)).filter(F.col("storage") == storage_name)
     present = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
     is_as_long = F.col("listed_bytes") == F.col("container_size_bytes")
-    # Objects decoded by releases before 0.4 have a length only; objects never decoded have neither.
+    # Objects decoded by releases before 0.4 only have a length, and objects never decoded have
+    # neither.
     is_known = F.coalesce(F.array_contains(F.split("etag", IDENTITY_SEPARATOR), F.col("listed_etag")), is_as_long, F.lit(True))
     objects = present.join(F.broadcast(needed.distinct()), "key").groupBy("address", "key", "kind", "listed_etag")
     digests = F.concat_ws(IDENTITY_SEPARATOR, F.collect_set("digest")).alias("digest")
@@ -145,7 +147,7 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
 
 @dataclass(frozen=True)
 class _RereadContainers:
-    """Read containers again and add whether their content was decoded before. Runs in executors."""
+    """Read containers again, and add whether their content was decoded before. Runs in executors."""
 
     objects: Objects
     in_place: frozenset[str]
@@ -168,9 +170,9 @@ class MissingLiveFiles:
     """Live files that are missing.
 
     Attributes:
-        files: Upper bound of their number.
-        samples: Some of their keys.
-        owners: Tables, or lakes without tables, that need one of them.
+        files: Upper bound of the number of missing files.
+        samples: The keys of some missing files.
+        owners: The tables that need a missing file, or the lakes if they have no tables.
     """
 
     files: int
@@ -179,18 +181,19 @@ class MissingLiveFiles:
 
     @property
     def lakes(self) -> frozenset[Owner]:
-        """Lakes that need one of the files."""
+        """The lakes that need a missing file."""
         return frozenset(Owner(owner.lake, None) for owner in self.owners)
 
 
 def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: LookUp) -> MissingLiveFiles:
-    """Find the live files that must exist and are neither listed nor in quarantine.
+    """Find the live files that must exist but are neither listed nor in quarantine.
 
-    Files that the inventory lacks are looked up. The plan restores files that are in quarantine.
+    Files missing from the inventory are looked up. Files in quarantine are not reported, because
+    the plan restores them.
 
     Args:
-        purged: Keys that were purged because a rule of their lake released them (columns key,
-            lake). They need not exist for that lake.
+        purged: Keys purged after a rule of their lake released them (columns key, lake). They need
+            not exist for that lake.
     """
     needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti")
     needed = needed.groupBy("key").agg(F.collect_set(F.struct("lake", "table_uuid")).alias("owners"))
@@ -204,14 +207,15 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
 
 
 def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: DataFrame, quarantined: DataFrame, lister: LookUp) -> pa.Table:
-    """Return the names of unlisted files that exist under another possible name (columns key, lake).
+    """Return the names of unlisted files that exist under another possible name (columns key,
+    lake).
 
     Args:
         keys: Live keys of all lakes.
         kinds: The kinds of the lakes.
         listed: The inventory.
         quarantined: The ledger.
-        lister: Looks up the possible names that are in neither of them.
+        lister: Looks up the possible names that are in neither the inventory nor the ledger.
     """
     spellings = {lake: kind.files.spellings for lake, kind in kinds.items() if kind.files.spellings is not None}
     if not spellings:
@@ -245,7 +249,9 @@ class _SelectExisting:
 
 @dataclass(frozen=True)
 class _AddNames:
-    """Yield all names of files with these possible names (columns `_POSSIBLE`). Runs in executors."""
+    """Yield all possible names of the files with these names (columns `_POSSIBLE`). Runs in
+    executors.
+    """
 
     spellings: Mapping[str, Spellings]
 
@@ -262,9 +268,9 @@ class _AddNames:
 def find_misspelled(
     near_misses: DataFrame, keys: DataFrame, listed: DataFrame, quarantined: DataFrame, lister: LookUp, *, ignore_case: bool
 ) -> tuple[str, ...]:
-    """Return the near misses whose live key must exist and does not, at most `MAX_NAMED`.
+    """Return the near misses whose live key must exist but is missing, at most `MAX_NAMED`.
 
-    If a live key exists under its own name, the near miss is another object.
+    If the live key exists, the near miss is another object and is left out.
     """
     twins = find_twins(near_misses, keys.filter("must_exist"), ignore_case=ignore_case).distinct()
     absent = twins.join(listed.select(F.col("key").alias("live_key")), "live_key", "left_anti")
@@ -276,7 +282,9 @@ def find_misspelled(
 
 @dataclass(frozen=True)
 class _CountLost:
-    """Look up live files, count the missing ones and return some of their keys. Runs in executors."""
+    """Look up live files, and yield the number, some keys and the owners of the missing ones. Runs
+    in executors.
+    """
 
     lister: LookUp
 
@@ -297,12 +305,12 @@ class ForeignMetadata:
 
     Attributes:
         messages: One message for each metadata file.
-        junk: Keys of files that are no valid metadata, with the reason.
-        dropped: Reasons why dropped tables wait, by prefix: metadata under their claims that is not
-            their own, or newer than the last known one.
+        junk: Keys of files that are not valid metadata, with the reasons.
+        dropped: Reasons why dropped tables wait, by prefix: the metadata under their claims belongs
+            to others, or is newer than the last known metadata.
         lakes: The lakes whose claims contain the metadata.
-        other_storages: Other storages in which the metadata names a location or a manifest list.
-        views: The views that catalogs list or listed, with the metadata of those that left the list.
+        other_storages: Other storages to which the metadata's locations and manifest lists refer.
+        views: The views that catalogs list or listed, with the metadata of those no longer listed.
     """
 
     messages: list[str]
@@ -313,7 +321,7 @@ class ForeignMetadata:
     views: FormerViews = NO_FORMER_VIEWS
 
     def protected_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes of possible tables around junk, whose files are not deleted."""
+        """Return the prefixes of possible tables around junk. Their files are not deleted."""
         return tuple(sorted(set(map(find_table_prefix, self.junk))))
 
 
@@ -329,15 +337,15 @@ def find_foreign_metadata(
 ) -> ForeignMetadata:
     """Find metadata of unconfigured tables and repositories.
 
-    From `MAX_NAMED` files on, none of them is treated as junk.
+    If there are `MAX_NAMED` files or more, no file is treated as junk.
 
     Args:
         suspects: Parts with the columns `CANDIDATES`.
         count: Number of rows in `suspects`.
-        cutoff: Objects modified before it are old.
-        dropped: The dropped tables. Their metadata is not foreign. Under their claims, foreign
-            metadata concerns them only.
-        views: The views that catalogs list or listed. Their metadata is not foreign.
+        cutoff: Objects modified before this time are old.
+        dropped: The dropped tables, whose metadata is not foreign. Foreign metadata under their
+            claims affects only them.
+        views: The views that catalogs list or listed, whose metadata is not foreign.
     """
     if not suspects:
         return ForeignMetadata([], {}, views=views)
@@ -379,7 +387,7 @@ def find_foreign_metadata(
 
 
 def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:
-    """Return one setting for each directory: False if lakes with different ones share it."""
+    """Return one setting per directory, which is False if lakes with different settings share it."""
     merged: dict[str, bool | None] = {}
     for directory, setting in found:
         merged[directory] = setting if merged.get(directory, setting) == setting else False
@@ -387,9 +395,9 @@ def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool 
 
 
 def _metadata_directories(context: RunContext, storage_name: str, lake_name: str) -> set[str]:
-    """Return the directories with current metadata of tables of a lake that this run read.
+    """Return the directories that contain the current metadata of a lake's tables read by this run.
 
-    Directories of earlier metadata that the current one names are included.
+    The directories of earlier metadata referenced by the current metadata are included.
     """
     files = context.state.files
     live, refs = (context.table(table, lake_name) for table in (LIVE_FILES, LAKE_REFS))
@@ -403,10 +411,9 @@ def _metadata_directories(context: RunContext, storage_name: str, lake_name: str
 
 
 def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Return the keys of the metadata files that commits of configured servers put, retained or
-    not.
+    """Return the keys of the metadata files put by any commits of configured servers.
 
-    None of these files is foreign.
+    None of these files is foreign, even if the commit is not retained.
     """
     named = frame_from_arrow(spark, pa.schema([("key", STRING)]).empty_table())
     for lake in context.config.lakes:
@@ -418,7 +425,7 @@ def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: st
 
 
 def behind_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: PublishedTable) -> list[str]:
-    """Return the live keys at or under a symbolic link of the storage, at most `MAX_NAMED`."""
+    """Return the live keys at or under the storage's symbolic links, at most `MAX_NAMED`."""
     found = keys_at_links(spark, context, keys, inventory)
     return sorted(row["key"] for row in collect(found.limit(MAX_NAMED))) if found is not None else []
 
@@ -429,7 +436,7 @@ def has_links(inventory: PublishedTable) -> bool:
 
 
 def keys_at_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: PublishedTable) -> DataFrame | None:
-    """Return those of `keys` at or under a listed symbolic link (column key).
+    """Return those keys that are at or under a listed symbolic link (column key).
 
     Returns None if the listing found no link.
     """

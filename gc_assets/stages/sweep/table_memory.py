@@ -1,7 +1,7 @@
 """Remember the tables of all lakes from one accepted run to the next (`core/dropped_tables.py`).
 
-The memory is a side table of `orphan_files`. Each run continues with that of the last accepted run,
-so a refused run, such as one with an incomplete table list, changes nothing.
+The remembered tables are stored in a side table of `orphan_files`. Each run starts from the last
+accepted run, so a refused run, such as one with an incomplete table list, changes nothing.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, RepositorySummary
 
 _URN: Final = "urn:uuid:"
-# Keys of a snapshot's summary that name the program which wrote it.
+# Keys in a snapshot's summary that identify the program that wrote the snapshot.
 _WRITERS: Final = ("engine-name", "spark.app.name", "spark.app.id", "trino_query_id", "flink.job-id", "app-id")
 _FIELDS: Final = tuple(item.name for item in fields(RememberedTable))
 
 
 def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]:
-    """Return the tables that the last accepted run of a storage remembered.
+    """Return the tables remembered by a storage's last accepted run.
 
-    Runs of releases without a memory remember nothing.
+    Returns no tables if an older release made that run, because it did not remember tables.
     """
     accepted = newest_accepted_run(context, storage_name)
     swept = None if accepted is None else open_sweep(context, storage_name, accepted)
@@ -58,9 +58,10 @@ def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]
 
 
 def newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
-    """Yield the sweep of the newest plan of each storage, refused plans included.
+    """Yield the sweep of each storage's newest plan, which may be a refused plan.
 
-    It may belong to a later run date than the context, but not to a later time.
+    The run date may be later than that of the context, but the plan is not newer than the context's
+    clock.
     """
     for storage in context.config.storages:
         plans = [
@@ -78,7 +79,7 @@ def newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
 
 
 def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> PublishedTable | None:
-    """Return the sweep that a plan was made from, or None if it was pruned."""
+    """Return the sweep on which a plan is based, or None if it was pruned."""
     reference = next((value for name, value in plan.receipt.inputs.items() if name.startswith(f"{storage_name}/{ORPHAN_FILES.name}/")), "")
     run_id = reference.partition(":")[0]
     run = next((run for run in context.state.history(storage_name, ORPHAN_FILES.name) if run.run_id == run_id), None)
@@ -86,14 +87,14 @@ def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> 
 
 
 def read_remembered(context: RunContext, swept: PublishedTable) -> list[tuple[RememberedTable, dict[str, Any]]]:
-    """Read the memory of a sweep: each table with its row (columns `DROPPED_TABLES`)."""
+    """Read the tables remembered by a sweep, each with its row (columns `DROPPED_TABLES`)."""
     rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES).to_pylist()
     return [(RememberedTable(**{name: _value(name, row[name]) for name in _FIELDS}), row) for row in rows]
 
 
 def _value(name: str, value: Any) -> Any:
     if name == "table_uuid":
-        return normalize_uuid(value)  # earlier releases kept the case
+        return normalize_uuid(value)  # earlier releases preserved the case
     if name == "noun":
         return value or TABLE
     return tuple(value) if name == "prefixes" else value
@@ -107,7 +108,7 @@ def memory_row(table: RememberedTable) -> dict[str, Any]:
 def update_memory(
     context: RunContext, storage_name: str, claims: Sequence[Claim], refs: Iterable[PublishedTable]
 ) -> tuple[list[RememberedTable], list[LakeTables]]:
-    """Return the tables to remember after this run, and the tables that its lakes list.
+    """Return the tables to remember after this run, and the tables listed by its lakes.
 
     Args:
         refs: `lake_refs` of all lakes.
@@ -135,11 +136,11 @@ def update_memory(
 def _add_never_read(
     context: RunContext, storage_name: str, previous: Sequence[RememberedTable], refs: Iterable[PublishedTable]
 ) -> list[RememberedTable]:
-    """Return the remembered tables with the repositories that were deleted before the first run.
+    """Add the repositories that were deleted before the first run to the remembered tables.
 
-    If a run reads the repository of such a lake, it may be the same one, so the entry is removed. The
-    same applies to an entry with another location or server than the configured one. An acceptance
-    that was made for another server does not count for the new entry.
+    If a run reads the repository of such a lake, it may be the same one, so the entry is removed.
+    Entries are also removed if their location or server is not the configured one. An acceptance
+    made for another server does not count for the new entry.
     """
     found = list(previous)
     for table in refs:
@@ -163,7 +164,7 @@ def _add_never_read(
 
 
 def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
-    """Return the remembered tables, those missed first in this run with what an apply read last."""
+    """Update the remembered tables first missed in this run with what an apply read of them last."""
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
     missed = {item.lake for item in previous if item.gone_since is None and item.table_uuid not in listed}
     verified = {lake: read_verified_tables(context, lake) for lake in missed}
@@ -178,12 +179,12 @@ def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lake
 
 
 def record_verified(context: RunContext, mark: RunContext, refs: Iterable[PublishedTable], edited: Collection[HistoryName]) -> None:
-    """Record the tables that an apply has edited and that its verification mark then read.
+    """Record the tables edited by an apply, as read by its verification mark.
 
     Args:
         mark: The run context of the verification mark.
         refs: `lake_refs` of the mark.
-        edited: Lakes and table uuids with edits that the apply made.
+        edited: The lakes and uuids of the tables edited by the apply.
     """
     tables = {lake: {uuid for name, uuid in edited if name == lake and uuid is not None} for lake, _ in edited}
     known = known_tables(mark) if any(tables.values()) else {}
@@ -214,14 +215,16 @@ def record_verified(context: RunContext, mark: RunContext, refs: Iterable[Publis
 def list_lake_tables(
     context: RunContext, refs: Iterable[PublishedTable], claims: Sequence[Claim] = (), known: Mapping[str, KnownTable] | None = None
 ) -> list[LakeTables]:
-    """Return the tables that each lake lists in this run or verification mark."""
+    """Return the tables listed by each lake in this run or verification mark."""
     return [_list_tables(context, table, claims, known or {}) for table in refs]
 
 
 def catalog_identity(context: RunContext, lake_name: str) -> str:
-    """Return what identifies the catalog or server that this run read a lake from, without secrets.
+    """Return the identity, without secrets, of the catalog or server from which this run read a
+    lake.
 
-    Freezes of releases before 0.4 do not contain it. Then it is the configured one.
+    If the freeze does not contain it, as in releases before 0.4, the configured catalog is
+    returned.
     """
     refs = context.find(LAKE_REFS, lake_name)
     summary = None if refs is None else refs.summary(LakeRefsSummary)
@@ -273,7 +276,9 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
 
 
 def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence[Claim]) -> RememberedTable | None:
-    """Return the repository of a server that a lake is, or None if it was deleted."""
+    """Return the lake's repository as a table, or None if the lake is no repository or was not
+    read.
+    """
     lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
     found = find_read_repository(summary)
     if found is None:
@@ -300,7 +305,7 @@ def _remember_repository(
 
 
 def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return the names and the metadata addresses of the tables of a catalog, by uuid."""
+    """Return the names and the metadata addresses of a catalog's tables, by uuid."""
     rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "address"]).to_pylist()
     names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
@@ -308,7 +313,9 @@ def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, 
 
 
 def _read_server(context: RunContext, lake: str) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return the same for the tables that any retained commit of a server shows."""
+    """Return the names and the metadata addresses of the tables in any retained commit of a server,
+    by uuid.
+    """
     contents = read_rows(
         context.state, LIVE_CONTENTS, context.table(LIVE_CONTENTS, lake), columns=["metadata_location", "content_key", "at_head"]
     )
@@ -328,7 +335,7 @@ def _read_server(context: RunContext, lake: str) -> tuple[dict[str, str | None],
 
 
 def _find_writer(context: RunContext, table: RememberedTable) -> str | None:
-    """Return the program that made the newest commit in the last graph with the table, if known."""
+    """Return the program that wrote the newest commit in the last graph with the table, if known."""
     graph = context.state.latest(table.lake, COMMIT_GRAPH.name, before=table.last_seen.date() + timedelta(days=1))
     if graph is None or context.kind(table.lake).has_live_contents:
         return None
@@ -345,5 +352,5 @@ def _commit_time(row: Mapping[str, Any]) -> datetime:
 
 
 def memory_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Return rows as a table (columns `DROPPED_TABLES`)."""
+    """Convert rows to a table (columns `DROPPED_TABLES`)."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=DROPPED_TABLES)

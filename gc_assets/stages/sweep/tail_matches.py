@@ -1,7 +1,8 @@
 """Find planned files that may be live under an unknown address.
 
-An unknown address may be another name of an object in a storage, e.g. through an S3 access point. The
-storages do not show where such a name begins, so it is compared with keys by its last components.
+An unknown address may be another name of an object in a storage, for example through an S3 access
+point. It is unknown which part of the address is the key, so only its last components are compared
+with keys.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from gc_assets.stores.store import read_identity
 
 # Number of matches in a message.
 MAX_NAMED: Final = 20
-# Pairs whose objects are compared, by one request each. More matches mean that a whole location has
-# another name.
+# Number of pairs whose objects are compared, with one request each. If there are more matches, a
+# whole location has another name.
 MAX_COMPARED: Final = 1_000
 _PAIRS: Final = pa.schema([("key", pa.string()), ("etag", pa.string()), ("address", pa.string()), ("reason", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
 class TailMatches:
-    """Planned files with the same tail and size as an unknown address.
+    """The planned files with the same tail and size as an unknown address.
 
     Attributes:
         addresses: Number of unknown addresses of all lakes.
         files: Number of planned files that match one.
-        samples: Some of them, with the address.
-        hidden: Number of planned files that have the size of a file that cannot be examined.
+        samples: Some of the matching files, with the unknown address.
+        hidden: Number of planned files with the same size as a file that cannot be examined.
     """
 
     addresses: int = 0
@@ -59,16 +60,17 @@ def planned_by_unknown_address(
 ) -> TailMatches:
     """Compare the rows of a plan with the unknown addresses of all lakes.
 
-    A row matches if the last component and the size are the same. A mount may rename the directory, so
-    its name is compared only if a size is unknown and the last component is a common name. A file that
-    this process cannot examine can be a link, so only its size is compared, if it is known. If a
-    store can read the object at the address and it is another one than the planned object, the row
-    does not match.
+    A row matches if the last component and the size are the same. A mount may rename the directory,
+    so its name is compared only if a size is unknown and the last component is a common name. If
+    this process cannot examine a file, it may be a link, so only its size is compared, if known. A
+    row does not match if a store can read the object at the address and it is not the planned
+    object.
 
     Args:
         live: `live_files` of all lakes.
         planned_rows: Number of rows of the plan.
-        rows: Returns these rows as a frame of a session. Called only if there are unknown addresses.
+        rows: Returns these rows as a frame of the given session. Called only if there are unknown
+            addresses.
     """
     tables = [table for table in live if table.summary(LiveFilesSummary).unknown_addresses]
     count = sum(table.summary(LiveFilesSummary).unknown_addresses for table in tables)
@@ -95,7 +97,8 @@ def planned_by_unknown_address(
         return TailMatches(count, found["files"], tuple(_describe(row) for row in some[:MAX_NAMED]), found["hidden"])
     same = list[Any]()
     for row in some:
-        # One request each, which may fail slowly. The remaining pairs are not needed for the gate.
+        # Each comparison is one request, which may fail slowly. The gate does not need the
+        # remaining pairs.
         if len(same) >= MAX_NAMED or not _is_another_object(context, storage_name, row):
             same.append(row)
     files, hidden_files = {row["key"] for row in same}, {row["key"] for row in same if row["reason"] == HIDDEN}
@@ -103,7 +106,7 @@ def planned_by_unknown_address(
 
 
 def _is_another_object(context: RunContext, storage_name: str, row: Any) -> bool:
-    """Return True if the address leads to an object with another identity than the planned one."""
+    """Return True if the object at the address and the planned object have different identities."""
     if row["reason"] == OLD_COPY:
         return False
     location = context.storage(storage_name).location
@@ -116,7 +119,9 @@ def _describe(row: Any) -> str:
 
 
 def _with_tail(frame: DataFrame, name: str, parent: str) -> DataFrame:
-    """Add the last component of a column as `base`, and the one before it, both without spelling."""
+    """Add a column's last component as `base` and the one before it as `parent`, both in
+    spelling-insensitive form.
+    """
     schema = pa.schema([*_fields(frame), ("base", pa.string()), (parent, pa.string())])
     return map_arrow(frame, _AddTail(name, schema), schema)
 

@@ -1,9 +1,9 @@
-"""Find the live files that a listing lacks.
+"""Find the live files that are missing from a listing.
 
-After an own listing usually no such file exists, and counts prove it. An earlier listing always
-lacks those written since. Comparing all live files with all objects would take longer than listing
-the storage, so hashes of both are compared. A collision hides one file from the checks, which count
-missing files.
+After a new listing, usually no file is missing, and the counts prove it. In an earlier listing, all
+files written since then are missing. Hashes are compared, because comparing all live files with all
+objects would take longer than listing the storage. A collision only hides one file from the checks,
+which count missing files.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from gc_assets.stores.protocol import LookUp
 
-# Largest number of listed objects whose hashes this process holds: 8 bytes each, twice.
+# Largest number of listed objects whose hashes this process holds, with 8 bytes each, twice.
 MAX_LISTED: Final = 20_000_000
-# More files are looked up by executors.
+# If there are more files, they are looked up by executors.
 MAX_LOOKED_UP: Final = 20_000
 
 
@@ -40,10 +40,10 @@ class UnlistedFiles:
     """Live files of a storage whose keys are not in a listing.
 
     Attributes:
-        hashes: Sorted hashes of their keys.
-        rows: Those that must exist and that were not found as they should be (columns of
-            `live_files`), once for each lake that needs them. All that must exist, if they are too
-            many to look up here.
+        hashes: Sorted hashes of the files' keys.
+        rows: The files that must exist, but are missing or have another length than was decoded
+            (columns of `live_files`), once for each lake that needs them. If there are too many to
+            look up in this process, all files that must exist.
     """
 
     hashes: NDArray[np.int64]
@@ -57,11 +57,11 @@ class UnlistedFiles:
         inventory: PublishedTable,
         look_up: LookUp,
     ) -> Self | None:
-        """Compare the hashes of live files and of listed objects in this process, and look up the
-        files that were not listed.
+        """Compare the hashes of live files and listed objects in this process, and look up the
+        unlisted files.
 
         Returns:
-            None if there are too many of them.
+            The files, or None if there are too many of them.
         """
         unlisted = find_unlisted_rows(context, keys, inventory)
         if unlisted is None:
@@ -71,20 +71,21 @@ class UnlistedFiles:
         return cls(hashes, _without_found(required, look_up) if required.num_rows <= MAX_LOOKED_UP else required)
 
     def frames(self, spark: SparkSession) -> tuple[DataFrame, DataFrame]:
-        """Return the files, and an inventory that contains none of them, as frames of one session."""
+        """Return the files and an empty inventory, as frames of the same session."""
         session = choose_session(spark, self.rows.num_rows, 1)
         return frame_from_arrow(session, self.rows), frame_from_arrow(session, STORAGE_INVENTORY.schema.empty_table())
 
     def contains(self, keys: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
-        """Return which live keys are not in the inventory."""
+        """Return a mask of the live keys that are not in the inventory."""
         return is_in_sorted(xxhash64(keys), self.hashes)
 
 
 def find_unlisted_rows(context: RunContext, keys: LiveKeys, inventory: PublishedTable) -> tuple[NDArray[np.int64], pa.Table] | None:
-    """Return the live files that a listing lacks: sorted hashes of their keys, and the rows (columns
-    of `live_files`), once for each lake that needs them.
+    """Return the live files missing from a listing.
 
-    Returns None if there are too many of them for this process.
+    Returns:
+        Sorted hashes of their keys, and their rows (columns of `live_files`), once for each lake
+        that needs them. None if there are too many of them for this process.
     """
     if inventory.rows > MAX_LISTED or not keys.runs_in_process:
         return None
@@ -104,7 +105,7 @@ def find_unlisted_rows(context: RunContext, keys: LiveKeys, inventory: Published
 
 
 def _without_found(rows: pa.Table, look_up: LookUp) -> pa.Table:
-    """Return the rows whose object does not exist, or has another length than was decoded."""
+    """Return the rows whose object is missing, or has another length than was decoded."""
     sizes, decoded = pa.array(look_up.look_up(rows.column("key").to_pylist()), pa.int64()), rows.column("container_size_bytes")
     is_as_long = pc.fill_null(pc.equal(pa.chunked_array([sizes]), decoded), fill_value=True)
     return rows.filter(pc.invert(pc.and_(pc.is_valid(sizes), is_as_long)))
