@@ -39,7 +39,7 @@ IDLE_SECONDS: Final = 60.0
 
 
 class IdlePoll:
-    """A `select.poll` that ends the process after a time without requests and workers.
+    """A `select.poll` that ends the process when it has had no requests and workers for a while.
 
     pyspark's daemon polls once per second. At that point it holds no accepted connection. A
     connection that arrives while the process ends is reset, and Spark then starts another daemon.
@@ -68,8 +68,9 @@ class IdlePoll:
 
 
 def has_workers() -> bool:
-    """Check if this process has child processes. Exited ones are removed without a wait, because
-    the daemon ignores their signal.
+    """Check if this process has running child processes.
+
+    Exited children are reaped without blocking, because the daemon ignores SIGCHLD.
     """
     try:
         os.waitpid(-1, os.WNOHANG)
@@ -79,14 +80,14 @@ def has_workers() -> bool:
 
 
 def end_if_idle(idle_seconds: float = IDLE_SECONDS) -> None:
-    """Make pyspark's daemon in this process end after a time without workers."""
+    """Make pyspark's daemon in this process end after `idle_seconds` without workers."""
     daemon.select = SimpleNamespace(**{**vars(select), "poll": partial(IdlePoll, idle_seconds)})  # pyright: ignore[reportPrivateImportUsage]
 
 
 if __name__ == "__main__":
     for name in PRELOADED:
         import_module(name)
-    from gc_assets.stores.store import SCHEMES  # fails here if the Python lacks one of our libraries
+    from gc_assets.stores.store import SCHEMES  # fails here if this Python does not have one of our libraries
 
     for name in (name for kind in SCHEMES.values() for name in kind.preloaded):
         import_module(name)

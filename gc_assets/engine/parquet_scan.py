@@ -36,7 +36,7 @@ class ParquetScan:
         return cls(files, schema, tuple(f"{directory}/{part.name}" for part in parts), tuple(part.size_bytes for part in parts))
 
     def run_task(self, spark: SparkSession, task: Task, ddl: str | StructType, rows: int) -> Sequence[Any]:
-        """Run a task over the rows of the parts, in this process if they are few (`rows`).
+        """Run a task over the rows of the parts, in this process if `rows` is small.
 
         Returns:
             The rows that it yields (columns of `ddl`).
@@ -68,7 +68,7 @@ class ParquetScan:
 
 @dataclass(frozen=True)
 class _MapTask:
-    """Task that reads the part groups with the incoming numbers and runs `task` on their rows."""
+    """Task that receives numbers of part groups, reads these groups and runs `task` on their rows."""
 
     fetch: ScanTask
     task: Task

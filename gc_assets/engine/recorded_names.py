@@ -1,4 +1,4 @@
-"""Replace the names of `lakes.yaml` by the names under which the state has the records.
+"""Replace the names in `lakes.yaml` by the names used in the state.
 
 All stages, plans and tables use the recorded names, so a renamed storage keeps its plans,
 approvals, quarantine and caches. See `state/registry.py` for the rules.
@@ -32,7 +32,7 @@ from gc_assets.state.registry import (
 )
 
 _STORAGE_ID: Final = "storage_id.json"
-# Configurations that this process has recorded, because every table of a run asks for it.
+# Configurations that this process has already recorded, so that only a run's first table does it.
 _RECORDED: Final[set[tuple[Hashable, ...]]] = set()
 _log: Final = logging.getLogger(__name__)
 
@@ -40,10 +40,11 @@ _log: Final = logging.getLogger(__name__)
 def with_recorded_names(config: Config) -> Config:
     """Return the configuration with the recorded names of its storages and lakes.
 
-    Only reads. The first run under the configuration records its locations (`record_names`).
+    The state is only read. The first run with the configuration records its locations
+    (`record_names`).
 
     Raises:
-        GcError: If the registry, or the id of a storage whose location is not on record, cannot be
+        GcError: If the registry, or the id of a storage with an unrecorded location, cannot be
             read.
     """
     try:
@@ -90,12 +91,12 @@ def record_names(config: Config, state: State, clock: Clock) -> None:
 
 
 def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
-    """Return the id in the `.gc-assets/` of a storage, or None without an id or permission.
+    """Return the id in the `.gc-assets/` of a storage, or None if it does not exist or is denied.
 
     Raises:
         StoreError: If it cannot be read for another reason.
     """
-    from gc_assets.stores.store import open_objects  # slow to import, and needed only if the location is not on record
+    from gc_assets.stores.store import open_objects  # slow to import, and needed only for unrecorded locations
 
     address = _id_address(storage)
     try:
@@ -113,8 +114,8 @@ def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
 def record_storage_id(config: Config, state: State, storage_name: str, clock: Clock) -> None:
     """Write an id to the `.gc-assets/` of a storage that an apply changes, and record it.
 
-    The id recognizes the storage after a move. A storage that cannot store it is recognized by its
-    location only, so errors are logged and not raised.
+    The id identifies the storage after a move. Without an id, the storage is still identified by
+    its location, so errors are only logged.
     """
     storage = config.storage(storage_name)
     try:

@@ -65,7 +65,7 @@ def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Check if all tasks run in Spark's own process. Unknown with Spark Connect, so False."""
+    """Check if all tasks run in Spark's own process. Returns False with Spark Connect."""
     return not is_remote(spark) and is_local_master(str(spark.sparkContext.master))
 
 
@@ -92,7 +92,7 @@ def was_small(config: Config) -> bool:
 
 
 def _count_rows(table: PublishedTable) -> int:
-    """Return the number of rows, or of live files, of which `live_files` has no rows."""
+    """Return the number of rows. For `live_files`, which has no rows, return the number of files."""
     return table.summary(LiveFilesSummary).files if table.receipt.asset == LIVE_FILES.name else table.rows
 
 

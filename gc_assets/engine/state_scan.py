@@ -94,7 +94,7 @@ def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None =
 
 @dataclass(frozen=True)
 class ScanTask:
-    """Executor task that yields the rows of file groups with a mark among the incoming numbers.
+    """Executor task that yields the rows of the file groups whose marks it receives as numbers.
 
     Runs in executors.
     """
@@ -117,7 +117,7 @@ class ScanTask:
 
 
 def decode_each(files: Files, paths: Sequence[str], decode: Callable[[bytes], Iterator[_T]]) -> Iterator[_T]:
-    """Yield what `decode` yields for each file. Errors name the file, see `read_errors`."""
+    """Decode each file and yield the results. Errors contain the path, see `read_errors`."""
     contents, number = files.contents(paths), 0
     while number < len(paths):
         with read_errors(f"{files.root}/{paths[number]}"):
@@ -127,7 +127,7 @@ def decode_each(files: Files, paths: Sequence[str], decode: Callable[[bytes], It
 
 @contextmanager
 def read_errors(path: str) -> Generator[None]:
-    """Convert read errors of a part into a `StateError` with its name."""
+    """Convert read errors of a part into a `StateError` that contains its path."""
     try:
         yield
     except FileNotFoundError as error:

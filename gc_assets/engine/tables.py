@@ -108,7 +108,7 @@ class WrittenParts:
         return sum(part.size_bytes for part in self.parts)
 
     def paths(self, run: TableRun, side: str | None = None) -> list[str]:
-        """Return the paths of the parts, or of those of a side table, relative to the state."""
+        """Return the paths of the parts of the table or a side table, relative to the state."""
         return [f"{run.path}/{part.name}" for part in (self.parts if side is None else self.side.get(side, ()))]
 
     def side_rows(self, side: str) -> int:

@@ -45,7 +45,7 @@ def schema_of(*columns: Column) -> pa.Schema:
 
 
 def is_added_column(field: pa.Field) -> bool:
-    """Check if parts written by older releases may lack the column."""
+    """Check if the column may be missing from parts written by older releases."""
     return _SINCE.encode() in (field.metadata or {})
 
 

@@ -22,14 +22,15 @@ class VersionedContent(NamedTuple):
 
 
 ABSENT: Final = VersionedContent(None, None)
-# Directory of verification marks. The next apply deletes leftovers of a failed one unread.
+# Directory of verification marks. The next apply deletes the marks of a failed one without reading
+# them.
 VERIFICATION_MARKS: Final = "_recheck"
 # Directory of the compacted segments of a table.
 COMPACTED_SEGMENTS: Final = "_folds"
 
 
 def outlives_process(path: str) -> bool:
-    """Check if the file is read by other processes after its writer has ended."""
+    """Check if other processes read the file after its writer has ended."""
     return not path.startswith(f"{VERIFICATION_MARKS}/")
 
 

@@ -1,7 +1,7 @@
 """State files in a bucket whose requests accept conditions.
 
-Conditional puts take the place of locks. After a rejected condition, the stored bytes show if an
-earlier attempt of the same put succeeded but lost its response.
+Conditional puts replace locks. After a rejected condition, the stored bytes show whether an earlier
+attempt of the same put succeeded and its response was lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BucketFiles:
     """Files in a bucket, under its prefix.
 
     Attributes:
-        spark_scheme: The scheme by which Spark's file systems address it.
+        spark_scheme: The URL scheme of the bucket in Spark's file systems.
     """
 
     bucket: ConditionalBucket
@@ -74,10 +74,11 @@ class BucketFiles:
         return self.put_if(path, content, version)
 
     def put_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Put an object if it is absent, or has this version.
+        """Put an object if it does not exist (`version` is None) or still has the given version.
 
-        A put whose response is lost may be retried and then finds its own object. Ceph responds to a
-        lost race with status 500. After every failure, the outcome is read from the stored object.
+        A put that is retried after a lost response finds its own object, and Ceph responds to a
+        lost race with status 500. Therefore the outcome of every failed put is read from the stored
+        object.
 
         Returns:
             The new version if the stored object is the new one, otherwise None.
@@ -132,7 +133,7 @@ class BucketFiles:
         )
 
     def delete(self, path: str) -> None:
-        """Delete the file that exists now, and none that is written later."""
+        """Delete the current file, but not a later one at the same path."""
         found = self.bucket.head(path)
         if found is not None:
             self._delete_compared(path, token_of(found.identity), is_current=True)
@@ -145,7 +146,7 @@ class BucketFiles:
             self._delete_many(list(zip(names, page.etags, strict=True)))
 
     def _delete_many(self, files: Sequence[tuple[str, str]]) -> None:
-        """Delete listed files, which are paths with tokens. Then delete the remaining ones singly."""
+        """Delete listed files (path and token) in few requests, then the remaining ones singly."""
         is_compared = self.bucket.compares_in_batches
         changes = self.bucket.delete([Deletion(path, token=token if is_compared else None) for path, token in files])
         remaining = list[tuple[str, str]]()
@@ -159,11 +160,12 @@ class BucketFiles:
             map_concurrently(remaining, lambda file: self._delete_compared(*file, is_current=False))
 
     def _delete_compared(self, path: str, token: str, *, is_current: bool) -> None:
-        """Delete the file with a token. Each repetition compares it first.
+        """Delete the file if it has the token. The file is compared again before each retry.
 
         Args:
             path: The file.
-            is_current: Whether the file has just been found with this token.
+            token: The token of the file to delete.
+            is_current: True if the file has just been found with this token.
 
         Raises:
             OSError: If another process has replaced the file, or it cannot be deleted.
@@ -178,7 +180,7 @@ class BucketFiles:
                 text = "another process replaced the file while it was being deleted; left alone"
                 raise OSError(errno.EAGAIN, text, self.uri(path))
             if found is not None and change is not None and change.verdict == "changed":
-                condition = None  # the server does not recognise the token that it gives
+                condition = None  # the server rejects the token that it returned itself
             is_current, change = False, self.bucket.delete_if_match(path, condition)
             if change.verdict in _DELETED:
                 return

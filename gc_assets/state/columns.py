@@ -41,7 +41,8 @@ CONTENT_ROOTS: Final = ColumnType.CONTENT_ROOTS
 class Column:
     """Column with its description.
 
-    `since` is the release that added the column; it is null in parts written by older releases.
+    `since` is the release that added the column. In parts of older releases the column is missing,
+    and readers fill it with null.
     """
 
     name: str
@@ -51,5 +52,5 @@ class Column:
 
 
 def column(name: str, type_: ColumnType, doc: str, *, since: str | None = None) -> Column:
-    """Build a column."""
+    """Define a column of a table."""
     return Column(name, type_, doc, since)

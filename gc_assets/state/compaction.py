@@ -8,8 +8,8 @@ remain authoritative, so without the list every run is read from its own files.
 A compacted segment is always read as a whole. A reader that needs only some of its runs falls back
 to a recently replaced segment or to the original run files.
 
-A *reduced segment* lacks rows that no run needs any more (`Reduction`). Its rows depend on those of
-the other segments, so a reader uses all reduced segments of its runs or none.
+A *reduced segment* has no rows that runs no longer need (`Reduction`). Which rows it has depends on
+the other segments, so a reader uses either all reduced segments of its runs or none.
 
 The first compaction of a table waits until it pays off. After that, the newest small segments are
 compacted whenever a run has rows, so the number of requests stays constant.
@@ -48,7 +48,7 @@ VERSION: Final = 2
 _READ_VERSIONS: Final = frozenset({1, VERSION})
 DIRECTORY: Final = COMPACTED_SEGMENTS
 # Limits of one compaction: minimum number of adjacent small segments, maximum bytes and segments. A
-# large segment is worth its own request.
+# large segment is not merged, because it justifies its own request.
 MIN_SEGMENTS: Final = 8
 MAX_SMALL_BYTES: Final = 4 * 2**20
 MAX_COMPACTED_BYTES: Final = 64 * 2**20
@@ -88,8 +88,8 @@ class CompactedPart(Part):
 class CompactedSegment(_Model):
     """Row copies of `runs`, in this order.
 
-    For `ORDERED_TABLES`, the runs are sorted by run id. `dropped_rows` is the number of rows that a
-    reduced segment lacks.
+    For `ORDERED_TABLES`, the runs are sorted by run id. `dropped_rows` is the number of rows that
+    were dropped from a reduced segment.
     """
 
     name: str
@@ -236,7 +236,7 @@ def read_list(files: Files, group: str, asset: str) -> SegmentList:
 
 
 def compact(files: Files, runs: Sequence[PastRun], listed: SegmentList) -> CompactedSegment | None:
-    """Merge the first long sequence of small segments, or else the newest segments.
+    """Merge the first long sequence of small segments, or otherwise the newest segments.
 
     Args:
         runs: All runs of the table.
@@ -280,7 +280,7 @@ def list_segments(runs: Sequence[PastRun], listed: SegmentList) -> list[Segment]
 
 
 def add_reduced(files: Files, segments: Mapping[str, Reduction], runs: Sequence[PastRun], listed: SegmentList) -> bool:
-    """Replace segments by copies without rows that no run needs any more.
+    """Replace segments by copies without the rows that runs no longer need.
 
     Args:
         segments: New segments by name, whose parts are in `segment_directory`.
@@ -450,7 +450,7 @@ def _segments_by_run(
     was published again breaks the match. Reduced segments are used only together.
 
     Args:
-        current: Those segments that were not replaced. None means all.
+        current: The segments that have not been replaced. None means all.
     """
     covered = _cover(compacted_segments, runs)
     used, wanted = {segment.name for segment in covered.values()}, {run.run_id for run in runs}

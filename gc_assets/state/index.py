@@ -27,7 +27,7 @@ from gc_assets.state.summaries import CUMULATIVE_TABLES, INDEX_SUMMARIES, IndexS
 
 INDEX: Final = "_index.json"
 # 2: entries have the keys `summary` and `is_published` of release 0.4. Version 1 is still read.
-# Earlier releases refuse a newer version and ask for an upgrade.
+# Earlier releases reject a newer version and ask for an upgrade.
 INDEX_VERSION: Final = 2
 _READ_VERSIONS: Final = frozenset({1, INDEX_VERSION})
 
@@ -112,7 +112,7 @@ class PastRun:
         """Return the summary kept in the index.
 
         Raises:
-            StateError: If the receipt of the run lacks a value.
+            StateError: If a value is missing from the receipt of the run.
         """
         try:
             return model.model_validate(self.entry.summary)
@@ -129,8 +129,8 @@ def partition_path(group: str, asset: str, run_date: date) -> str:
 def make_entry(receipt: Receipt, sha256: str, *, is_there: bool) -> IndexEntry:
     """Build the index entry of a receipt.
 
-    If the receipt lacks a value of the index summary, the entry has no summary and
-    `PastRun.summary` raises.
+    If a value of the index summary is missing from the receipt, the entry has no summary and
+    `PastRun.summary` raises `StateError`.
     """
     parts: tuple[PartFile, ...] = receipt.parts if receipt.asset in CUMULATIVE_TABLES else ()
     return IndexEntry(

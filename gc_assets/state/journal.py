@@ -4,7 +4,7 @@ A run is stored in `<group>/<asset>/run_date=YYYY-MM-DD/<run id>/*.parquet` with
 `current.json` is replaced atomically and contains the current run id of its date and the SHA-256 of
 the receipt. `<group>/<asset>/_index.json` lists the runs of all dates.
 
-A run is added to the index before its receipt is written, so the index never lacks a finished run.
+A run is added to the index before its receipt is written, so the index has every finished run.
 An entry without a receipt belongs to an unfinished or crashed run and is skipped. The receipts are
 authoritative, so a lost index is rebuilt from them (docs/adr/0003-own-state-tables.md). This module
 uses neither Spark nor Dagster.
@@ -88,7 +88,7 @@ class PublishedTable:
         """Return the stage summary.
 
         Raises:
-            StateError: If values are missing or invalid. The message names them.
+            StateError: If values are missing or invalid. The message lists them.
         """
         if self.receipt.asset != model.TABLE:
             raise TypeError(f"{model.__name__} is the summary of {model.TABLE}, not of {self.receipt.asset}")
@@ -181,8 +181,8 @@ class State:
         """Return the table of a run date.
 
         Raises:
-            StateError: If the table does not exist (the message names the command that publishes
-                it), or as in `current`.
+            StateError: If the table does not exist (the message contains the command that publishes
+                it), or for the reasons given in `current`.
         """
         found = self.current(group, asset, run_date)
         if found is None:
@@ -209,7 +209,7 @@ class State:
         return tuple(sorted(finished, key=lambda run: (run.run_date, run.run_id)))
 
     def segments(self, runs: Sequence[PastRun], *, complete: bool = False) -> Segments:
-        """Find the files with the rows of these runs. See `state.compaction`."""
+        """Find the files that contain the rows of these runs. See `state.compaction`."""
         return compaction.find_segments(self.files, runs, complete=complete)
 
     def segment_files(self, runs: Sequence[PastRun]) -> list[SegmentFile]:
@@ -225,8 +225,9 @@ class State:
         return self._read(run.path, run.entry.receipt_sha256, INDEX)
 
     def runs(self, group: str, asset: str) -> Iterator[PublishedTable]:
-        """Open every finished run, with a few requests each. Prefer `history`, which needs one in
-        total.
+        """Yield every finished run as an opened table, with a few requests per run.
+
+        Prefer `history`, which needs only one request in total.
         """
         return map(self.open, self.history(group, asset))
 
@@ -249,7 +250,7 @@ class State:
         """Verify the bytes of every part, for tables that determine deletions.
 
         Raises:
-            StateError: If a part is missing or damaged. The message names it.
+            StateError: If a part is missing or damaged. The message contains its path.
         """
         self._check_parts(table.path, table.receipt)
         for part in table.receipt.parts:
@@ -281,8 +282,8 @@ class State:
     def find_index_errors(self) -> list[str]:
         """Return a message for each difference between indexes, receipts and compacted segments.
 
-        Every receipt is read. A damaged index yields one message, a missing index none, because the
-        next reader rebuilds it.
+        Every receipt is read. A damaged index results in one message. A missing index results in
+        none, because the next reader rebuilds it.
         """
         found: list[str] = []
         for group, asset in self._assets():
@@ -469,13 +470,13 @@ class State:
         return old
 
     def _used_listings(self, group: str) -> frozenset[str]:
-        """Return the ids of the listings that current runs use instead of an own one."""
+        """Return the run ids of earlier listings that current runs use instead of their own."""
         asset, found = StorageInventorySummary.TABLE, set[str]()
         for day in self.dates(group, asset):
             try:
                 current = self.current(group, asset, day)
                 earlier = current.summary(StorageInventorySummary).earlier if current is not None else None
-            except StateError:  # a damaged run can use no listing
+            except StateError:  # a damaged run cannot use a listing
                 continue
             if earlier is not None:
                 found.add(earlier.run_id)

@@ -1,4 +1,4 @@
-"""Find the rows of a storage inventory, which may be those of an earlier run."""
+"""Find the rows of a storage inventory, which may be in the table of an earlier run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gc_assets.state.summaries import StorageInventorySummary
 
 
 def open_listing(state: State, inventory: PublishedTable) -> PublishedTable:
-    """Return the run of `storage_inventory` that contains the rows of a published one.
+    """Return the `storage_inventory` run that contains the rows of a published inventory.
 
     Raises:
         StateError: If that run was removed from the state, or is damaged.

@@ -79,7 +79,7 @@ class LocalFiles:
         return "a file lock lets exactly one of several writers succeed"
 
     def free_bytes(self) -> int | None:
-        # A state that does not exist yet is created in the nearest directory that does.
+        # A missing state would be created in its nearest existing ancestor directory.
         root = next(path for path in (Path(self.root), *Path(self.root).parents) if path.is_dir())
         found = os.statvfs(root)
         return found.f_bavail * found.f_frsize

@@ -113,9 +113,10 @@ class _OpenPart:
 
 
 def _repeating(schema: pa.Schema) -> bool | list[str]:
-    """Return the columns that a dictionary may compress: all except hashes, which do not repeat.
+    """Return the columns for dictionary encoding: all except hashes, which do not repeat.
 
-    Nested columns have other names in Parquet, so that they are either all listed or none.
+    Nested columns have different names in Parquet, so a schema with nested columns returns True
+    (all).
     """
     names = [field.name for field in schema if not field.name.endswith("_hash")]
     is_flat = not any(pa.types.is_nested(field.type) for field in schema)
@@ -151,9 +152,9 @@ def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
 def open_part(content: bytes, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     """Open the bytes of a part.
 
-    Readers of its rows raise `OSError` if the checksum of a page is wrong. Most hashes do not
-    compress, so one wrong bit would otherwise give another hash, and a live file would be garbage.
-    Parts of gc-assets 0.3 and older have no checksums.
+    Reading its rows raises `OSError` if the checksum of a page is wrong. Without this check, one
+    flipped bit in an uncompressed hash would result in another hash, and a live file would be
+    treated as garbage. Parts of gc-assets 0.3 and older have no checksums.
     """
     return pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(read_dictionary), page_checksum_verification=True)
 
@@ -164,7 +165,7 @@ def describe_damage(path: str, error: Exception) -> str:
         return f"{path} is damaged ({error}). Run `gc-assets doctor --repair`, which discards this copy, and start the run again."
     if f"/{ManifestEntriesSummary.TABLE}/" not in path:
         return f"{path} is damaged ({error}); run its asset again"
-    directory = re.sub(r"/(_[a-z_]+/)?[^/]+$", "", path)  # all later runs read it too
+    directory = re.sub(r"/(_[a-z_]+/)?[^/]+$", "", path)  # all later runs also read it
     return (
         f"{path} is damaged ({error}). Remove {directory}, run `gc-assets doctor --repair` and start the run again. It decodes the "
         "containers of that run again."

@@ -27,7 +27,7 @@ class PartFile(_Model):
 
 
 class Balance(_Model):
-    """Completeness check: expected and actual count."""
+    """Completeness check that compares an expected with an actual count."""
 
     name: str
     expected: int

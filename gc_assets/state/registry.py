@@ -1,13 +1,13 @@
 """Keep the directory of a storage or lake in the state when its name in `lakes.yaml` changes.
 
-The state is laid out by names: `<state>/<name>/…`. `registry.json` records the location to which each
-of these names belongs. A storage is identified by its location, and by the id that an apply writes
-to its `.gc-assets/`. A lake is identified by its catalog or repository. If a known location has
-another name in `lakes.yaml`, its records keep the first name. If a name is used for another
-location, the records of that location get a name of their own, such as `warehouse_2`.
+The state is laid out by names: `<state>/<name>/…`. `registry.json` maps these names to locations. A
+storage is identified by its location, and by the id that an apply writes to its `.gc-assets/`. A
+lake is identified by its catalog or repository. If a known location gets another name in
+`lakes.yaml`, its records keep the first name. If a name is reused for another location, the records
+of that location get a new name, such as `warehouse_2`.
 
-A state of a release without this file is adopted: each directory belongs to the location of its
-last plan, or to the location that has its name now.
+A state written by a release without this file is adopted: each directory belongs to the location in
+its last plan, or otherwise to the location that now has its name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gc_assets.state.summaries import DeletionPlanSummary
 REGISTRY_FILE: Final = "registry.json"
 VERSION: Final = 1
 Scope = Literal["storage", "lake"]
-# Reads the id in the `.gc-assets/` of a storage (its name in `lakes.yaml`), or returns None.
+# Returns the id in the `.gc-assets/` of a storage (given by its name in `lakes.yaml`), or None.
 ReadId = Callable[[str], str | None]
 Exists = Callable[[str], bool]
 
@@ -42,14 +42,14 @@ class _Model(BaseModel):
 
 
 class RegistryEntry(_Model):
-    """A storage or lake on record.
+    """A registered storage or lake.
 
     Attributes:
         recorded_name: The directory of its records, and its name in plans and tables.
-        names: All names that it had in `lakes.yaml`.
+        names: All names that it has had in `lakes.yaml`.
         locations: Its locations, the current one first. Empty if they are unknown.
         spellings: Other spellings of its locations, which identify it together with a name.
-        detail: Distinguishes lakes of one catalog.
+        detail: A value that distinguishes lakes of the same catalog.
         storage_id: The id in the `.gc-assets/` of a storage, or None before the first apply.
     """
 
@@ -83,7 +83,7 @@ class Registry(_Model):
         return next((entry for entry in self.entries if (entry.scope, entry.recorded_name) == (scope, recorded_name)), None)
 
     def with_entries(self, changed: Iterable[RegistryEntry], *events: RegistryEvent) -> Registry:
-        """Return the registry with these entries added or replaced."""
+        """Return a copy of the registry with these entries added or replaced, and the events added."""
         new = {(entry.scope, entry.recorded_name): entry for entry in (*self.entries, *changed)}
         return self.model_copy(update={"entries": tuple(new.values()), "events": (*self.events, *events)})
 
@@ -101,11 +101,11 @@ class ConfiguredEntry:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The recorded names of the configured entries, in their order.
+    """The recorded names assigned to the configured entries.
 
     Attributes:
-        names: The recorded names.
-        changed: Places that are new or differ from the registry.
+        names: The recorded names, in the order of the configured entries.
+        changed: Entries that are new or differ from the registry.
         notes: A message for each recorded name that differs from the name in `lakes.yaml`, or whose
             location changed.
     """
@@ -124,7 +124,7 @@ def canonical_location(kind: str, address: str) -> str:
 
 
 def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
-    """Return spellings that survive a re-pointed link, and a move together with the state."""
+    """Return spellings that do not change if a link is re-pointed, or storage and state both move."""
     try:
         parsed, state = parse_address(address), parse_address(state_root)
     except FormatError:
@@ -137,9 +137,9 @@ def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
 
 
 def spellings_of_storage(location: str, state_root: str) -> tuple[str, ...]:
-    """Return a spelling that survives a move together with the state, with links resolved.
+    """Return a spelling, with links resolved, that does not change if storage and state both move.
 
-    As long as the state stays, two locations never share it.
+    Two locations never share it unless the state itself has moved.
     """
     return spellings_of("", canonical_location("", location), canonical_location("", state_root))[1:]
 
@@ -173,7 +173,7 @@ def parse_registry(state: State, content: bytes) -> Registry:
 
 
 def change_registry(state: State, change: Callable[[Registry], Registry]) -> None:
-    """Replace `registry.json` atomically by the result of `change`, which may be called repeatedly."""
+    """Replace `registry.json` atomically by the result of `change`, which may be called again."""
     adopted = read_registry(state)
 
     def edit(content: bytes | None) -> bytes:
@@ -188,8 +188,8 @@ def assign(configured: Sequence[ConfiguredEntry], registry: Registry, exists: Ex
 
     Args:
         configured: The storages and lakes of `lakes.yaml`.
-        exists: Whether the state has a directory of this name.
-        read_id: Called for storages whose location is not on record.
+        exists: Returns True if the state has a directory with a name.
+        read_id: Returns the id of a storage. Called for storages whose location is not recorded.
 
     Raises:
         GcError: If an id cannot be read.
@@ -238,7 +238,7 @@ def _describe_reuse(item: ConfiguredEntry, other: RegistryEntry, name: str) -> s
 
 
 def with_configured_entry(before: RegistryEntry, item: ConfiguredEntry) -> RegistryEntry:
-    """Return the entry with the name and the address of `lakes.yaml`."""
+    """Return the entry updated with the name and location in `lakes.yaml`."""
     names = before.names if item.name in before.names else (*before.names, item.name)
     locations = before.locations
     if item.location and before.locations[:1] != (item.location,):
@@ -256,7 +256,7 @@ def _unused_name(name: str, taken: AbstractSet[str], exists: Exists) -> str:
 
 
 class _Matching:
-    """Matches configured entries with recorded ones, the strongest evidence first."""
+    """Matches configured entries with registry entries, using the strongest evidence first."""
 
     def __init__(self, items: Iterable[ConfiguredEntry], entries: Iterable[RegistryEntry]) -> None:
         self._items, self._entries = list(items), list(entries)
@@ -275,7 +275,7 @@ class _Matching:
         return self._found
 
     def _match_locations(self, *, current: bool, with_detail: bool, with_name: bool) -> None:
-        """Match equal addresses: those recorded last if `current`, otherwise all recorded ones."""
+        """Match entries by address. With `current`, only the latest recorded address is compared."""
 
         def key(address: str, detail: str, name: str) -> Hashable:
             return address, detail if with_detail else "", name if with_name else ""
@@ -298,7 +298,7 @@ class _Matching:
     def _match(
         self, keys_of_item: Callable[[ConfiguredEntry], Iterable[Hashable]], keys_of_entry: Callable[[RegistryEntry], Iterable[Hashable]]
     ) -> None:
-        """Match entries with a common key that no other entry has."""
+        """Match entries that share a key, if no other entry has the same key."""
         items: dict[tuple[Scope, Hashable], list[ConfiguredEntry]] = {}
         entries: dict[tuple[Scope, Hashable], list[RegistryEntry]] = {}
         for item in self._items:
@@ -317,10 +317,10 @@ class _Matching:
 
 
 def _may_follow_name(entry: RegistryEntry) -> bool:
-    """Return True if no location contradicts the name, as for a lake of an adopted state.
+    """Return True if an entry may be matched by name only, because its location is unknown.
 
-    Another location under a known name may be another storage, because several configurations can
-    share a state.
+    This is the case for lakes of an adopted state. With a known location, another location under
+    the same name may be another storage, because several configurations can share a state.
     """
     return not entry.locations
 
@@ -342,7 +342,7 @@ def _adopt(state: State) -> Iterator[RegistryEntry]:
 
 
 def _last_location(state: State, storage_name: str) -> str | None:
-    """Return the location of a storage in its last plan, or None without a readable plan."""
+    """Return the location of a storage in its last plan, or None if no plan is readable."""
     try:
         plans = state.history(storage_name, DELETION_PLAN.name)
         return state.open(plans[-1]).summary(DeletionPlanSummary).header.location if plans else None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # Layout version of the state, in every receipt. 2: keys renamed in release 0.4, e.g. `facts` ->
-# `summary` in receipts. Version 1 (releases up to 0.3) is still read. An earlier release refuses a
+# `summary` in receipts. Version 1 (releases up to 0.3) is still read. An earlier release rejects a
 # newer version and asks for an upgrade.
 SCHEMA_VERSION: Final = 2
 

@@ -90,8 +90,8 @@ CONTAINERS: Final = schema_of(
     column("files", LONG, "Number of its rows in `HASHES_SIDE`.", since="0.4"),
 )
 
-# File entries that are needed if their container is live, in the order of the entries. Strings
-# repeat, so that a row costs about 10 bytes.
+# File entries that are needed if their container is live, in the order of the entries. A row takes
+# about 10 bytes, because strings repeat.
 HASHES_SIDE: Final = "_hashes"
 HASHES: Final = schema_of(
     column("container", STRING, "Address of the container that names the file."),
@@ -137,14 +137,14 @@ UNREADABLE_CONTAINERS: Final = pa.schema(
     ]
 )
 
-# Addresses in unreadable containers that refer to an unknown prefix by name.
+# Addresses in unreadable containers that begin with the name of an unknown prefix.
 UNRESOLVED_SIDE: Final = "_unresolved"
 UNRESOLVED: Final = schema_of(
     column("container", STRING, "Address of the container."),
     column("address", STRING, "Address as the container spells it."),
 )
 
-# Locations that table metadata names, although it could not be decoded.
+# Locations found in table metadata that could not be decoded.
 UNREAD_LOCATIONS_SIDE: Final = "_unread_locations"
 UNREAD_LOCATIONS: Final = schema_of(
     column("container", STRING, "Address of the metadata."),
@@ -196,7 +196,7 @@ EDITS_SIDE: Final = "_edits"
 # --- live_files ---
 
 # Files that are referenced but not live, or outside all storages. Schema: `LIVE_FILES`. Files in
-# `LIFECYCLE_SIDE` are released by lakeFS lifecycle rules although retained commits name them.
+# `LIFECYCLE_SIDE` are released by lakeFS lifecycle rules although retained commits reference them.
 EXPIRED_SIDE: Final = "_expired"
 DANGLING_SIDE: Final = "_dangling"
 LIFECYCLE_SIDE: Final = "_lifecycle"
@@ -248,8 +248,8 @@ ROOTS: Final = pa.schema(
         pa.field("parent", pa.string()),
     ]
 )
-# Content roots of unreadable tables. `in_full` is true if everything under the root was known when
-# the row was recorded.
+# Content roots of unreadable tables. `in_full` is true if all containers under the root were known
+# when the row was recorded.
 UNREADABLE_ROOTS_SIDE: Final = "_sick"
 UNREADABLE_ROOTS: Final = ROOTS.append(pa.field("in_full", pa.bool_()))
 
@@ -280,7 +280,8 @@ STATES: Final = pa.schema(
 )
 
 # Number and bytes of files by storage (none for external files), kind, table and commit of the
-# strongest witness, and route. The route is empty for live files, otherwise the name of a side table.
+# strongest witness, and route. The route is empty for live files, otherwise the name of a side
+# table.
 TOTALS_SIDE: Final = "_totals"
 TOTALS: Final = pa.schema(
     [
@@ -311,8 +312,8 @@ WITNESSES: Final = pa.schema(
 DIRECT_FILES: Final = pa.schema([("witness", pa.int64()), *FILE_COLUMNS])
 # --- what-if ---
 
-# Scratch: containers and directly referenced files. Bit n of `live` is set if the row is live in
-# scenario n; bit 0 for the run itself.
+# Scratch: containers and directly referenced files. Bit n of `live` is set if the row is live under
+# the n-th what-if policy. Bit 0 is the run itself.
 SCENARIO_CONTAINERS_SIDE: Final = "_below"
 SCENARIO_CONTAINERS: Final = pa.schema([("container", pa.string()), ("live", pa.int64())])
 SCENARIO_FILES_SIDE: Final = "_named"
@@ -350,7 +351,7 @@ NAMED_TWICE_SIDE: Final = "_named_twice"
 DEFERRED_SIDE: Final = "_withheld"
 STOPPED_SIDES: Final = (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE, DEFERRED_SIDE)
 
-# The claims on the storage, to find those that are new in a later run.
+# The claims on the storage, so that a later run can find new ones.
 CLAIMED_SIDE: Final = "_claimed"
 CLAIMED: Final = schema_of(
     column("key", STRING, "Claimed prefix, ending in `/`, or empty for the whole storage."),
@@ -359,7 +360,7 @@ CLAIMED: Final = schema_of(
     column("seen", TIMESTAMP, "Time of the first run with the claim, if `since` is not null.", since="0.4"),
 )
 
-# Tables that accepted runs read, and the state of those that no catalog lists any more.
+# Tables that accepted runs have read, with the state of those no longer listed by a catalog.
 DROPPED_TABLES_SIDE: Final = "_dropped_tables"
 DROPPED_COLUMNS: Final = (
     column("lake", STRING, "Lake whose catalog listed the table.", since="0.4"),
@@ -388,7 +389,7 @@ DROPPED_COLUMNS: Final = (
     column("noun", STRING, "table, or repository for a repository of a server.", since="0.4"),
 )
 DROPPED_TABLES: Final = schema_of(*DROPPED_COLUMNS)
-# Views that accepted runs read, also those that no catalog lists any more.
+# Views that accepted runs have read, including those no longer listed by a catalog.
 KNOWN_VIEWS_SIDE: Final = "_known_views"
 KNOWN_VIEWS: Final = schema_of(
     column("lake", STRING, "Lake whose catalog listed the view.", since="0.4"),
@@ -412,13 +413,14 @@ DROPPED_FILES: Final = pa.schema(
     ]
 )
 
-# Directories with datasets of formats that no lake kind reads.
+# Directories with datasets in formats that no lake kind reads.
 FOREIGN_DATASETS_SIDE: Final = "_foreign_datasets"
 FOREIGN_DATASETS: Final = schema_of(
     column("key", STRING, "Directory, ending in `/`, or empty for the whole storage."),
     column("format", STRING, "Format of its files."),
 )
-# Scratch: the same with duplicates, and what must be known about candidates to find foreign files.
+# Scratch: the same rows with duplicates, and the properties of candidates that identify foreign
+# files.
 FOUND_DATASETS_SIDE: Final = "_found_datasets"
 TARGETS_SIDE: Final = "_targets"
 TARGETS: Final = pa.schema([("target", pa.string())])
@@ -440,11 +442,11 @@ CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.fi
 # histories that this plan does not edit. Schema: `DELETION_PLAN`.
 WAITING_SIDE: Final = "_waiting"
 HELD_SIDE: Final = "_held"
-# Rows that cannot succeed: objects that an apply was denied, and keys that are too long for the
-# trash. Schema: `DELETION_PLAN`.
+# Rows that cannot succeed: objects whose deletion was denied in an apply, and keys that are too
+# long for the trash. Schema: `DELETION_PLAN`.
 DENIED_SIDE: Final = "_denied"
 TOO_LONG_SIDE: Final = "_too_long"
-# Rows under claims of tables or lakes of which another storage lacks live files.
+# Rows under claims of tables or lakes that have missing live files in another storage.
 MISSING_FILES_SIDE: Final = "_missing_files"
 LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE, MISSING_FILES_SIDE)
 

@@ -1,7 +1,7 @@
 """Table summaries: statistics of a stage, stored in the receipt.
 
-Each model also reads the summaries of older releases. Values that they did not write have defaults,
-except values that determine deletions: a receipt without these is damaged.
+Each model also reads the summaries of older releases. Values that these did not write have
+defaults, except values that determine deletions. A receipt without such a value is damaged.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ class FreezeTime(IndexSummary):
     rehearsal: bool
 
     def is_own_day(self, run_date: date) -> bool:
-        """Check if the run date was frozen on its own day, not analysed later."""
+        """Check if the freeze took place on the run date itself, so the run is not historical."""
         return self.frozen_at.date() == run_date
 
 
 class UnreadTable(BaseModel):
     """Table that could not be read, with the reason.
 
-    `table_name` is None for the whole lake. `address` is the metadata address, if known. `table_uuid`
-    is in the metadata, if that could be read so far.
+    `table_name` is None for the whole lake. `address` is the metadata address, if known.
+    `table_uuid` is the uuid in the metadata, if at least that could be read.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -100,7 +100,7 @@ class UnreadTable(BaseModel):
 
     @property
     def identity(self) -> str | None:
-        """The uuid, else the address: another table of this name has another one."""
+        """The uuid, or the address if the uuid is unknown, to distinguish tables of the same name."""
         return self.table_uuid or self.address
 
 
@@ -108,9 +108,9 @@ class RepositorySummary(BaseModel):
     """Identity of a repository, see `RepositoryIdentity` in `lakes/protocol.py`.
 
     Attributes:
-        read_at: Time of the last freeze that read it, not of one that found it unreadable.
-        deleted: True if its server has deleted it since, and a user forgot the lake.
-        never_read: See `RepositoryIdentity`. `read_at` is the time at which the user forgot the lake.
+        read_at: Time of the last freeze that could read the repository.
+        deleted: True if its server has since deleted it and a user ran `forget` for the lake.
+        never_read: See `RepositoryIdentity`. `read_at` is then the time of the `forget` command.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -131,7 +131,7 @@ class LakeRefsSummary(Summary):
         min_age_seconds: Minimum age at which the lake's own system allows deletion of an object.
         unread: Unreadable tables not listed in any other table of the run.
         resolved_as: Digest of the storages by which addresses were resolved.
-        repository: The repository, if the lake is one of a server.
+        repository: The repository, if the lake is a repository on a server.
         catalog: Kind and address of the catalog or server, with symbolic links resolved.
         seen_at: The freeze time by the latest clock, if a rule deletes idle branches of the lake.
     """
@@ -212,7 +212,7 @@ class HistoryPublicationSummary(BaseModel):
         table: The table, or None if it was not written.
         written: Number of rows that were added or replaced.
         removed: Number of rows that were removed.
-        named: Uuids of the tables with a property that names it.
+        named: Uuids of the tables whose properties contain the history table's name.
         notes: Failures, with the reasons.
     """
 
@@ -275,10 +275,11 @@ class LiveFilesSummary(Summary):
     """Summary of `live_files`.
 
     Attributes:
-        files: Number of live files. Files of expired or dangling commits and files released by rules
-            are counted separately.
-        unreadable: Unreadable tables, whose last known files are live.
-        unknown_addresses: Number of external addresses that may be other names of objects in storages.
+        files: Number of live files. Files of expired or dangling commits and files released by
+            rules are counted separately.
+        unreadable: Unreadable tables. Their last known files are treated as live.
+        unknown_addresses: Number of external addresses that may be other names of objects in
+            storages.
         unknown_address_samples: Some of them, with the reasons.
         segments: Cache segments with the entries of all needed containers.
     """
@@ -332,8 +333,8 @@ class UnfinishedUploads(BaseModel):
     Attributes:
         old: Number of uploads older than the grace period.
         bytes: Total part size of the `sized` uploads, in bytes.
-        sized: Number of uploads whose parts were counted.
-        unknown: Reason why some parts were not counted, or None.
+        sized: Number of uploads whose parts were measured.
+        unknown: Reason why some parts were not measured, or None.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
@@ -372,10 +373,11 @@ class StorageInventorySummary(Summary):
         report_as_of: Start of the report's scan. Later objects may be missing.
         listed_at: Time before the listing. None in summaries of older releases.
         settings: Digest of the settings that the listing depends on.
-        rehearsal: Whether the clock of the listing was that of a rehearsal.
+        rehearsal: True if the listing used a rehearsal clock.
         earlier: The run that listed the storage, if this run did not. This run then has no rows,
-            and the other values are those of that listing.
-        listed_because: Why the storage was listed although the run was to use the last listing.
+            and the other values are copied from that listing.
+        listed_because: Reason why the storage was listed although the run should have used the last
+            listing.
     """
 
     TABLE: ClassVar = "storage_inventory"
@@ -415,14 +417,14 @@ class SweepSummary(IndexSummary):
 
 
 class ForeignFiles(BaseModel):
-    """Foreign files of one claim that one rule found.
+    """Foreign files found in one claim by one rule.
 
     Attributes:
-        rule: A rule of `core/foreign.py`.
+        rule: The rule, see `core/foreign.py`.
         lake: Lake that claims the files.
         address: Address of the claim.
         oldest: Time of the oldest file.
-        samples: Some of their keys.
+        samples: Some of the keys.
         since: For `new_claim`: time of the newest accepted run without the claim.
     """
 
@@ -466,7 +468,7 @@ class DroppedTableSummary(BaseModel):
 
 
 class GoneNamespaceSummary(BaseModel):
-    """A namespace of dropped tables that lists no table any more."""
+    """A namespace of dropped tables that no longer contains tables."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
@@ -485,17 +487,18 @@ class OrphanFilesSummary(Summary):
         by_reason: Amounts by `<reason>/<lake>`.
         unneeded_metadata: Metadata not needed by any retained commit, but not deleted.
         missing_metadata: Missing or changed metadata that stops the plan.
-        foreign_metadata_lakes: Lakes whose claims contain foreign metadata. None in summaries of older
-            releases, in which any lake may.
-        foreign_metadata_storages: Other storages in which it names locations or manifest lists. None
-            in summaries of older releases, in which it may name any.
+        foreign_metadata_lakes: Lakes whose claims contain foreign metadata. None in summaries of
+            older releases, in which any lake may.
+        foreign_metadata_storages: Other storages that contain locations or manifest lists
+            referenced by foreign metadata. None in summaries of older releases, in which any
+            storage may.
         unreadable: Tables with missing metadata.
-        missing_lakes: Lakes whose metadata in this storage is missing as a whole, or was replaced.
+        missing_lakes: Lakes whose metadata in this storage is completely missing, or was replaced.
         unlisted_lakes: Lakes with too many missing live files in this storage, or the tables with
             missing live files if there are few.
         near_misses: Candidates that differ from a live key only in spelling. They are not planned.
-        misspelled: Near misses whose live key is missing, as these stop the plan. None in summaries
-            of older releases, in which all near misses do.
+        misspelled: Near misses that stop the plan because their live key is missing. None in
+            summaries of older releases, in which all near misses stop the plan.
         junk: Files named like metadata without being metadata. The files in their directories are
             kept.
         foreign: Files in claims that may belong to others, by claim and rule. Their total is part
@@ -503,13 +506,13 @@ class OrphanFilesSummary(Summary):
         foreign_claims: Number of pairs of claim and rule, of which `foreign` contains the largest.
         foreign_by_rule: Amounts by rule.
         unused_patterns: Patterns of `protect` that match no listed file.
-        dropped: Dropped tables with listed files, those that are due first.
-        dropped_tables: Number of dropped tables that the storage remembers.
-        dropped_due: Number of due tables with files that no user accepted and no table replaced.
-            Replaced repositories count.
-        lost_tables: Messages on lakes of which the runs of one date missed most tables, for due
-            tables.
-        gone_namespaces: Namespaces of due tables that list no table any more.
+        dropped: Dropped tables with listed files, due tables first.
+        dropped_tables: Number of dropped tables recorded for the storage.
+        dropped_due: Number of due tables with files, except tables that a user accepted or another
+            table replaced. Replaced repositories are included.
+        lost_tables: Messages on lakes with due tables if most of the lake's tables were missing in
+            the runs of one date.
+        gone_namespaces: Namespaces of due tables that no longer contain tables.
     """
 
     TABLE: ClassVar = "orphan_files"
@@ -635,7 +638,7 @@ class PotentialCommitsSummary(Summary):
 class LifecycleObjectsSummary(Summary):
     """Objects released by rules, and objects released under one path but kept under another.
 
-    `unused_rules` are notes on rules that apply to no object, `notes` are others.
+    `unused_rules` contains notes on rules that apply to no object, `notes` contains other notes.
     """
 
     TABLE: ClassVar = "lifecycle_objects"
@@ -647,10 +650,10 @@ class LifecycleObjectsSummary(Summary):
 
 
 class LifecyclePathsSummary(Summary):
-    """Paths that rules delete by commits, and the number of edited branches.
+    """Paths deleted by lifecycle rules through commits, and the number of edited branches.
 
-    `unused_rules` are notes on rules that apply to no object, `notes` are on branches that stay, and
-    `unedited` are on branches that move before each apply.
+    `unused_rules` contains notes on rules that apply to no object. `notes` contains those on
+    branches that are left unchanged, and `unedited` those on branches that move before each apply.
     """
 
     TABLE: ClassVar = "lifecycle_paths"
