@@ -1,7 +1,7 @@
 """Find the plan rows that are deferred because a table is unreadable.
 
-A table may become unreadable after the plan was made, so an apply checks its verification mark and
-the last sweeps again. See docs/adr/0009-unreadable-tables.md.
+A table may become unreadable after planning, so an apply checks its verification mark and the last
+sweeps again. See docs/adr/0009-unreadable-tables.md.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ def list_unreadable(live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
 
 
 def read_missed_tables(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
-    """Read the tables whose metadata was missing in the last sweep of a storage, and the lakes of
-    which other storages lack files.
+    """Read the tables and lakes that are unreadable because metadata or files are missing.
 
-    A mark uses cached containers and does not detect missing metadata. The gates of the plan judge
-    whole lakes in its own storage.
+    These are the tables whose metadata was missing in the storage's last sweep, and the tables and
+    lakes whose files are missing in other storages.
+
+    The sweeps are needed because a mark uses cached containers and does not detect missing
+    metadata. For lakes with missing files in the plan's own storage, the gates decide.
     """
     last = last_sweep(context, storage_name)
     own = last.summary(OrphanFilesSummary).unreadable if last is not None else ()
@@ -65,13 +67,13 @@ def add_deferred_rows(
 ) -> DataFrame:
     """Add the deferred keys of a plan to the needed keys (columns key, needed, is_live).
 
-    All keys under the claims of unreadable tables are deferred, and those of dropped tables that are
-    no longer due. All purges are deferred too, unless
-    users set all these tables aside.
+    Keys under the claims of unreadable tables, and keys of dropped tables that are not due any
+    more, are deferred. All purges are deferred too, unless users set all unreadable tables aside.
 
     Args:
         needed: Keys needed by lakes.
-        rows: Returns the plan rows. Called only if a table is unreadable, or a lake collects metadata.
+        rows: Returns the plan rows. Called only if a table is unreadable, or a lake collects
+            metadata.
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
         has_dropped: True if the plan has files of dropped tables.
@@ -91,7 +93,7 @@ def add_deferred_rows(
     shields += list_unread_locations(context, storage_name, refs)
     owners = {Owner(item.lake, item.table_uuid) for item in missed}
     shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)]
-    # Under a claim on the whole storage, exactly the shielded keys have no owner.
+    # The claim covers the whole storage, so exactly the shielded keys have no owner.
     everywhere = Claim("", Owner("", None), collect=True)
     names = ", ".join(item.name for item in unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
     defers_purges = any(item.blocks_purges for item in unreadable)
@@ -109,7 +111,7 @@ def _add_undue_rows(
     *,
     has_dropped: bool,
 ) -> DataFrame:
-    """Add the keys of dropped tables that are no longer due."""
+    """Add the keys of dropped tables that are not due any more."""
     dropped = load_dropped_tables(context, storage_name, tables)
     if not (dropped.tables or has_dropped):
         return needed

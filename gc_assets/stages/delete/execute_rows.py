@@ -1,8 +1,8 @@
-"""Execute the rows of a plan through the write-ahead log, in the order of reference.
+"""Execute a plan's rows through the write-ahead log, in an order that keeps references valid.
 
-This module reads neither plans nor lakes; each row contains the reason if its file is needed.
-Metadata is removed before its files and restored after them, so an interrupted run never leaves a
-dangling snapshot.
+This module reads neither plans nor lakes, because each row contains the reason if its file is
+needed. Metadata is removed before its files and restored after them, so that an interrupted run
+never leaves metadata that refers to missing files.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gc_assets.stores.execution import execute, to_deletion_log, to_planned_acti
 from gc_assets.stores.protocol import Lease, PlannedAction, Quarantine, QuarantineMode, Result, Store, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog
 
-# `needed`: why a lake needs the key, null in rows that no lake needs. `retry`: whether that may
-# change once the plan's expiry is done. `refused`: why the row must not be executed although no
-# lake needs the key, null in rows that may be executed.
+# `needed`: why a lake needs the key, null in rows that no lake needs. `retry`: true if the row can
+# be executed once the plan's expiry is done. `refused`: why the row must not be executed although
+# no lake needs the key, null in executable rows.
 EXECUTION_ROWS: Final = pa.schema(
     [
         ("key", STRING),
@@ -54,17 +54,17 @@ OUTCOME_ROWS: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS,
 def order_in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
     """Move the rows of one action to one partition, in execution order.
 
-    The order is by rising rank, or by falling rank for a restore.
+    Rows are sorted by ascending rank, or by descending rank for a restore.
     """
     rank = F.coalesce(F.try_element_at(F.create_map(*[F.lit(item) for pair in RANKS.items() for item in pair]), "kind"), F.lit(LEAF_RANK))
     return rows.repartition(1).sortWithinPartitions(rank.desc() if action == RESTORE else rank.asc(), share, "key")
 
 
 def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, QuarantineMode]:
-    """Return the group of a row.
+    """Return the batch group of a row.
 
-    Rows of different groups share no batch of the log: each batch is durable before the next
-    begins.
+    Rows of different groups are never in the same log batch, so that each group is durable before
+    the next begins.
     """
     planned, mode = row
     rank = RANKS.get(planned.kind or "", LEAF_RANK)
@@ -75,8 +75,9 @@ def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, Quaran
 class OnlyInterrupted:
     """Finishes actions interrupted by a crash without starting new ones.
 
-    Used if the plan has expired or was made under another policy. An action that cannot be finished
-    is `denied`, so that the plan ends. Its file is left in place and may be part of a later plan.
+    This is used if the plan has expired or was made under another policy. An action that cannot be
+    finished is `denied`, so that the plan ends. Its file stays in place and may be part of a later
+    plan.
     """
 
     inner: Quarantine | UploadAborter
@@ -99,11 +100,11 @@ def _deny_failed(result: Result) -> Result:
 class _RestoreNeeded:
     """Restores files that a lake needs and that an earlier run of the plan may have moved.
 
-    All other files are left alone. A key of `retried` fails instead of being settled: it can be
-    executed once the plan's expiry is done. A key of `refused` is `denied`: it should not have been
-    in the plan. A file that cannot be restored, because another object has its name, stays in
-    quarantine. Its outcome is `done`, so that the ledger contains it. If the store cannot tell
-    whether it is in quarantine, the outcome is that error.
+    All other files are unchanged. A key in `retried` gets the outcome `failed`, because it can be
+    executed once the plan's expiry is done. A key in `refused` is `denied`, because it should not
+    have been in the plan. A file that cannot be restored because its name is in use stays in
+    quarantine, with the outcome `done`, so that the ledger contains it. If the store cannot
+    determine whether it is in quarantine, the outcome is that error.
     """
 
     inner: Quarantine
@@ -131,13 +132,12 @@ class _RestoreNeeded:
 
 @dataclass(frozen=True)
 class RowExecutor:
-    """Task that executes the rows of a partition (columns `EXECUTION_ROWS`) through the write-ahead
-    log.
+    """Task that executes a partition's rows (columns `EXECUTION_ROWS`) through the write-ahead log.
 
-    A row that the verification mark needs is never quarantined or purged. A row that is no longer
-    in quarantine is not purged. Both get the outcome `changed`, or `failed` if `retry` is set. A
-    row that is `refused` is `denied`. If an interrupted run moved files of such rows, they are
-    restored. Outcomes of earlier runs remain unchanged.
+    Files needed by the verification mark are never quarantined or purged, and copies that are not
+    in quarantine any more are not purged. These rows get the outcome `changed`, or `failed` if
+    `retry` is set. Refused rows get the outcome `denied`. If an interrupted run moved files of such
+    rows, they are restored. Outcomes of earlier runs remain unchanged.
 
     Rows within a batch are executed in rank order; the caller orders the batches. Runs in executors
     or in this process.
@@ -171,7 +171,7 @@ class RowExecutor:
                 yield to_deletion_log([*executed, *left_alone], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
 
     def _find_spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
-        """Yield the keys that must not be executed, the reason, and whether the row is refused."""
+        """Yield each key that must not be executed, with the reason and whether its row is refused."""
         columns = ("key", "action", "needed", "in_quarantine", "refused")
         for key, action, needed, in_quarantine, refused in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
             if action != RESTORE and needed is not None:

@@ -61,20 +61,21 @@ from gc_assets.stores.write_ahead import WriteAheadLog
 
 TOTALS_BY: Final = ("phase", "outcome")
 EXECUTION_DDL: Final = {field.name: field.dataType.simpleString() for field in spark_schema(EXECUTION_ROWS)}
-# Columns that identify a quarantined object, both in the plan and in the ledger.
+# Columns that identify a quarantined object, in the plan as well as in the ledger.
 _COPY_IDENTITY: Final = ("etag", "version_id", "quarantine")
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """Result of an apply.
+    """The result of an apply.
 
     Attributes:
-        published: Published log, or None if no file had to be changed.
-        by_outcome: Files and bytes by phase and outcome. Rows of phase `expire` are history edits.
-        nothing_to_do: Reason why the plan required no action, or None.
+        published: The published log, or None if no file had to be changed.
+        by_outcome: Files and bytes by phase and outcome. In the phase `expire`, the rows are
+            history edits.
+        nothing_to_do: The reason why the plan required no action, or None.
         done_edits: Number of history edits with the outcome `done`, by lake.
-        not_done: Files, uploads and edits that were not changed, by `phase/outcome`.
+        not_done: Number of files, uploads and edits that were not changed, by `phase/outcome`.
     """
 
     published: PublishedTable | None
@@ -98,12 +99,12 @@ class ApplyResult:
 
 
 def header_of_result(header: PlanHeader, by_outcome: Mapping[tuple[str, str], Totals], done_edits: Mapping[str, int]) -> PlanHeader:
-    """Return a copy of a plan's header with the amounts that its apply has done, for messages."""
+    """Return a copy of a plan's header with the amounts completed by its apply, for messages."""
     return completed_header(header, {phase: total.amount for (phase, outcome), total in by_outcome.items() if outcome == DONE}, done_edits)
 
 
 def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
-    """Return the phases in which the plan has work, in execution order."""
+    """Return those phases that the plan needs, in execution order."""
     of_files = {phase: phase in header.totals for phase in PHASES}
     has_work = of_files | {EXPIRE: bool(header.expiry_actions), ABORT: header.uploads.count > 0}
     return [phase for phase in PHASES if phase in phases and has_work[phase]]
@@ -111,10 +112,10 @@ def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
 
 @dataclass
 class PlanExecution:
-    """Single run of an apply, with its outcomes by phase and the log to publish.
+    """One run of an apply, with its outcomes by phase and the log to publish.
 
     Attributes:
-        by_outcome: Files and bytes by phase and outcome. For history edits, their number.
+        by_outcome: Files and bytes by phase and outcome. For history edits, only their number.
         planned: Number of files in the phases so far.
         failed: Histories with a failed edit.
         not_made: Histories with an edit that was not made.
@@ -141,10 +142,10 @@ class PlanExecution:
         self.run = start_run(self.context, header.storage, DELETION_LOG, header.run_date)
 
     def execute_phase(self, phase: str, rows: DataFrame) -> None:
-        """Execute a phase of the plan: in this process if it is small, otherwise in executors.
+        """Execute a phase of the plan, in this process if it is small, otherwise in executors.
 
         Args:
-            rows: Its rows, with the columns `EXECUTION_ROWS` (`revalidate`).
+            rows: The rows of the phase (columns `EXECUTION_ROWS`), as returned by `revalidate`.
         """
         header = self.plan.header
         clock = quarantine_clock(self.context, header.storage)
@@ -169,7 +170,8 @@ class PlanExecution:
     def _execute_in_executors(self, task: RowExecutor, rows: DataFrame, phase: str) -> Iterator[WrittenParts]:
         """Execute metadata in a single ordered task, and all other files in parallel.
 
-        Only 1-2% of the files are metadata, which is removed first and restored last.
+        Metadata is removed first and restored last. The ordered task is short, because only 1-2% of
+        the files are metadata.
         """
         share, task_count = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
         names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
@@ -189,9 +191,9 @@ class PlanExecution:
             rows.unpersist()
 
     def revalidate(self, phase: str, mark: VerificationMark) -> DataFrame:
-        """Revalidate the rows of a phase for execution (columns `EXECUTION_ROWS`).
+        """Revalidate a phase's rows for execution (columns `EXECUTION_ROWS`).
 
-        A copy is in quarantine if the ledger contains exactly the planned object.
+        A copy counts as in quarantine only if the ledger contains exactly the planned object.
         """
         header, state = self.plan.header, self.context.state
         days = self.context.storage(header.storage).quarantine_days
@@ -230,7 +232,7 @@ class PlanExecution:
         """Execute the plan's history edits.
 
         Returns:
-            True if any edit was not final before, which makes the earlier mark out of date.
+            True if any edit was not final before, so that the earlier mark is out of date.
         """
         mark_context = verification_context(self.context, self.plan, verification_id)
         result = expire_lakes(self.spark, self.context, mark_context, self.plan, self.lease, only_interrupted=self.only_interrupted)
@@ -246,7 +248,7 @@ class PlanExecution:
         return result.edited
 
     def record_verified(self, mark: VerificationMark) -> None:
-        """Record the edited tables that a mark after the edits has read."""
+        """Record the edited tables, as read by a mark after the edits."""
         record_verified(self.context, mark.context, mark.refs, self.edited_histories)
 
     def publish_histories(self, verification_id: str) -> None:
@@ -278,10 +280,10 @@ class PlanExecution:
         require_balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
 
     def end(self, rows: PlanRows) -> None:
-        """Settle all rows, uploads and edits of the plan without starting any.
+        """Record outcomes for all rows, uploads and edits of the plan without starting any action.
 
-        Files of interrupted batches are moved back. If that is impossible because another object has
-        the name, they stay in quarantine and are recorded there.
+        Files of interrupted batches are moved back. If a file's name is in use, it stays in
+        quarantine and is recorded there.
         """
         header = self.plan.header
         for phase in phases_of(header, PHASES):
@@ -297,9 +299,9 @@ class PlanExecution:
                 self.execute_phase(phase, rows.frame.filter(F.col("action") == phase).withColumns(typed).select(*EXECUTION_ROWS.names))
 
     def publish(self, phases: Sequence[str]) -> ApplyResult:
-        """Publish the log.
+        """Publish the log of the executed phases.
 
-        The plan is finished if this run executed all phases without a failed row.
+        The plan is then finished if this run executed all phases without a failed row.
 
         Raises:
             GateRefused: If the lease is lost.

@@ -1,15 +1,15 @@
 """Count the live files that the retention policy has expired since the last accepted run.
 
-The gate `live_drop` does not count them. A wrong count could hide the loss of live files, so a file
-counts only with evidence from both runs:
+The gate `live_drop` ignores these files. A wrong count could hide the loss of live files, so a file
+counts as expired only with evidence from both runs:
 
-- the accepted run needed it, and named a commit that needs it,
-- this run found it in expired history, and finds that the policy expired this commit,
-- every ref that reached the commit in the accepted run still reaches it, except refs that the plan
-  of that run deletes.
+- the accepted run needed the file, and recorded a commit that needs it,
+- this run finds the file in expired history, and the commit is expired by the policy,
+- every ref that reached the commit in the accepted run still reaches it, except the refs deleted by
+  that run's plan.
 
-So a file does not count if a ref is missing, or if its commit is still retained. Files that were
-written and expired between the two runs do not count either.
+A file therefore does not count if a ref is missing or its commit is still retained. Files written
+and expired between the two runs do not count either.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABL
 from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 
-# A table, None in a lake of one repository, and a commit of it.
+# A table uuid, or None in a lake with one repository, and the id of a commit.
 CommitName = tuple[str | None, str]
-# A table, and a ref of it.
+# A table uuid and the name of a ref.
 RefName = tuple[str | None, str]
 
 _NOT_IN_STATE: Final = "expired files of lake {lake} count as a drop, because the state no longer has {table} of the last accepted run"
@@ -53,9 +53,9 @@ class ExpiredSince:
     """Live files of the accepted run that the policy has expired since, by lake.
 
     Attributes:
-        files: Their number by lake.
-        notes: Why further expired files do not count.
-        by_table: Their number by lake and table uuid.
+        files: Number of these files by lake.
+        notes: Reasons why further expired files are not included.
+        by_table: Number of these files by lake and table uuid.
     """
 
     files: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -72,8 +72,8 @@ class CommitState:
     """State of a commit in one run, from `reachable_snapshots`.
 
     Attributes:
-        refs: Names of refs that reach it, at most 100.
-        refs_count: Number of refs that reach it.
+        refs: Names of at most 100 refs that reach the commit.
+        refs_count: Number of all refs that reach the commit.
     """
 
     state: str
@@ -87,13 +87,13 @@ class CommitState:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredCommits:
-    """Decide which commits of the accepted run the policy has expired since.
+    """Decides which commits of the accepted run the policy has expired since then.
 
     Attributes:
         before: States of the commits in the accepted run.
         now: States of the same commits in this run.
-        deleted_refs: Refs that the plan of the accepted run deletes.
-        lost_refs: Refs of the accepted run that no longer exist, without `deleted_refs`.
+        deleted_refs: Refs deleted by the accepted run's plan.
+        lost_refs: Refs of the accepted run that no longer exist and are not in `deleted_refs`.
     """
 
     before: Mapping[CommitName, CommitState]
@@ -107,10 +107,10 @@ class ExpiredCommits:
         return before is not None and now is not None and now.state == EXPIRED and not self.missing_refs(commit)
 
     def missing_refs(self, commit: CommitName) -> list[str]:
-        """Return the refs that reached the commit in the accepted run, and do not reach it now."""
+        """Return the refs that reached the commit in the accepted run but do not reach it now."""
         before, now, table = self.before[commit], self.now[commit], commit[0]
         lost = {name for of, name in self.lost_refs if of == table}
-        if not before.has_all_refs or not before.refs:  # the refs are not all known, so each lost ref may have reached it
+        if not before.has_all_refs or not before.refs:  # not all refs are known, so each lost ref may have reached it
             return sorted(lost)
         if not now.has_all_refs:
             return sorted(before.refs & lost)
@@ -157,7 +157,9 @@ def count_expired_since(
 def _expired_by_commit(
     spark: SparkSession, context: RunContext, storage_name: str, earlier: PublishedTable, now: PublishedTable
 ) -> Counter[CommitName]:
-    """Count the files of `earlier` that are in expired history now, by their witness in `earlier`."""
+    """Count the files of `earlier` that are in expired history now, by their witness commit in
+    `earlier`.
+    """
     if not now.summary(LiveFilesSummary).expired_files:
         return Counter()
     accepted, current = LiveSet(context, earlier), LiveSet(context, now)
@@ -171,7 +173,9 @@ def _expired_by_commit(
 def _read_expired_commits(
     context: RunContext, earlier: PublishedTable, now: PublishedTable, commits: Iterable[CommitName]
 ) -> ExpiredCommits | str:
-    """Read the states of commits in both runs. Return the name of a table that is not in the state."""
+    """Read the states of commits in both runs, or return the name of a table missing from the
+    state.
+    """
     names, lake = frozenset(commits), now.receipt.owner
     tables = {table.name: find_input(context, earlier, table, lake) for table in (REACHABLE_SNAPSHOTS, LAKE_REFS, EXPIRY_PLAN)}
     before = {name: table for name, table in tables.items() if table is not None}
@@ -208,7 +212,7 @@ def _ref_names(rows: pa.Table) -> frozenset[RefName]:
 
 
 def find_input(context: RunContext, table: PublishedTable, wanted: Table, lake: str) -> PublishedTable | None:
-    """Return an input of a published table, or None if it is not in the state any more."""
+    """Return one input of a published table, or None if it is not in the state any more."""
     name = f"{lake}/{wanted.name}/"
     run_id = next((text.partition(":")[0] for path, text in table.receipt.inputs.items() if path.startswith(name)), None)
     run = next((run for run in context.state.history(lake, wanted.name) if run.run_id == run_id), None)
@@ -219,7 +223,9 @@ def find_input(context: RunContext, table: PublishedTable, wanted: Table, lake: 
 
 
 def _describe_missing_refs(lake: str, expired: ExpiredCommits, by_commit: Mapping[CommitName, int]) -> Iterator[str]:
-    """Describe the expired files that count, because a ref that reached their commit is missing."""
+    """Describe the expired files that count as a drop because a ref that reached their commit is
+    missing.
+    """
     files, names = 0, set[str]()
     for commit, count in by_commit.items():
         before, now = expired.before.get(commit), expired.now.get(commit)

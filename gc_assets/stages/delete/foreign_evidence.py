@@ -1,12 +1,12 @@
-"""Collect the foreign metadata that the sweeps of other storages found.
+"""Collect the foreign metadata found by the sweeps of all relevant storages.
 
-A table may have its metadata in one storage and its data in another. So a plan also depends on the
-metadata in every other storage that its lakes claim. That storage may not be swept yet in this run,
-and then its last sweep counts. If that is older than the grace period, the sweep of the own storage
-selected only files that are older still (`other_listings.py`).
+A table may have its metadata in one storage and its data in another, so a plan also depends on the
+metadata in all other storages claimed by its lakes. If such a storage is not swept yet in this run,
+its last sweep is used. If that sweep's listing is older than the grace period, the sweep of the
+plan's storage selected only files older than the listing (`other_listings.py`).
 
-A table of another catalog may be in claims of other lakes. So metadata in any storage counts if it
-names a place in the own one, by the last sweep of that storage.
+A table of another catalog may also be under claims of other lakes, so foreign metadata in any
+storage counts if it refers to a location in the plan's storage.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ LIST: Final = "gc-assets run --listing"
 
 @dataclass(frozen=True, slots=True)
 class ForeignEvidence:
-    """Foreign metadata in all storages of the lakes of a plan, and in others if it names its storage.
+    """Foreign metadata in all storages of a plan's lakes, and in others if it refers to the plan's
+    storage.
 
     Attributes:
         count: Number of metadata files.
-        samples: Some of them with reasons, those of other storages with addresses.
-        unknown: Why the metadata of another storage is unknown. Each reason refuses the plan.
-        notes: Sentences on sweeps of earlier runs.
+        samples: Some of these files with the reasons. Files in other storages are shown with their
+            addresses.
+        unknown: Reasons why the metadata of another storage is unknown. Each one causes the plan to
+            be refused.
+        notes: Sentences about sweeps of earlier runs.
     """
 
     count: int

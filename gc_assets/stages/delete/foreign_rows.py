@@ -1,7 +1,8 @@
-"""Find the plan rows whose files may belong to others (`core/foreign.py`).
+"""Find the plan rows whose files may be foreign (`core/foreign.py`).
 
-The rules apply to plans of earlier releases too, and to copies in quarantine: after a file was
-quarantined, an acceptance may be withdrawn, or a dataset of another format may appear.
+The rules also apply to plans of earlier releases, and to copies in quarantine, because an
+acceptance may be withdrawn, or a dataset in another format may appear, after a file was
+quarantined.
 """
 
 from __future__ import annotations
@@ -48,28 +49,28 @@ _FOREIGN_COPIES: Final = pa.schema([("key", pa.string()), ("source_plan_id", pa.
 
 
 def never_named() -> frozenset[str]:
-    """Return the reasons of files that no commit named."""
+    """Return the reasons that are used for files never referenced by a commit."""
     return frozenset({UNREFERENCED, *(kind.files.never_committed for kind in KINDS.values() if kind.files.never_committed is not None)})
 
 
 def is_checked(header: PlanHeader) -> bool:
-    """Check if the plan was made by a release that leaves out foreign files."""
+    """Check whether the plan was made by a release that leaves out foreign files."""
     return any(gate.name == GATE for gate in header.gates)
 
 
 @dataclass(frozen=True)
 class ForeignRows:
-    """Finds the rows of a plan that must not be removed because of `protect` or foreign files.
+    """Finds the plan rows that must not be removed because they are protected or foreign.
 
     Picklable. Runs in executors.
 
     Attributes:
         protected: Regular expression for keys that are never removed, or None.
-        finder: Finds foreign files, None if the rows are not checked for them.
-        purges: Rules by key of foreign copies that the plan purges.
-        dropped: Finds the rules for files of dropped tables, or None without any.
-        withdrawn: Prefixes of tables without a memory whose acceptance as dead was withdrawn after
-            the plan was made.
+        finder: Task that finds foreign files, or None if the rows are not checked for them.
+        purges: The rules of the foreign copies that the plan purges, by key.
+        dropped: Finds the rules for files of dropped tables, or None if no table is dropped.
+        withdrawn: Prefixes of tables that are not remembered and whose acceptance as dead was
+            withdrawn after the plan was made.
     """
 
     protected: str | None = None
@@ -89,13 +90,13 @@ class ForeignRows:
         rows: DataFrame,
         uploads: pa.Table,
     ) -> Self:
-        """Prepare the check of the rows of a plan.
+        """Prepare the check of a plan's rows.
 
         Args:
             context: The run context of the verification mark.
             tables: `lake_refs` and `live_files` of all lakes.
             live: `live_files` of all lakes.
-            uploads: The unfinished uploads of the plan (columns `UPLOADS`).
+            uploads: The plan's unfinished uploads (columns `UPLOADS`).
         """
         storage = header.storage
         dropped = load_dropped_tables(context, storage, tables)
@@ -129,12 +130,13 @@ class ForeignRows:
         return cls(protected_keys(context, storage_name), finder)
 
     def find_reasons(self, batch: pa.RecordBatch, modified: pa.Array, lake: pa.Array) -> pa.Array:
-        """Return why each row must not be removed, null if it may be.
+        """Return a column with the reason why each row must not be removed, missing if it may be
+        removed.
 
         Args:
             batch: Rows of `deletion_plan` or uploads.
             modified: Modification times of the objects.
-            lake: The lakes that claim them.
+            lake: The lakes that claim the objects.
         """
         keys = batch.column("key")
         found = pa.nulls(batch.num_rows, pa.string())
@@ -152,7 +154,9 @@ class ForeignRows:
         return found
 
     def _with_dropped(self, batch: pa.RecordBatch, files: pa.RecordBatch, rules: pa.Array) -> pa.Array:
-        """Return the rules with those of files of dropped tables, whose claims have other ages."""
+        """Return the rules, replaced for files of dropped tables, because their claims have other
+        ages.
+        """
         if self.dropped is None or "reason" not in batch.schema.names:
             return rules
         is_dropped = pc.and_(pc.equal(batch.column("action"), QUARANTINE), pc.equal(batch.column("reason"), DROPPED))
@@ -160,9 +164,11 @@ class ForeignRows:
         return self.dropped.find_rules(rows, is_dropped)
 
     def _relevant(self, batch: pa.RecordBatch, rules: pa.Array) -> pa.Array:
-        """Return the rules without those that do not apply to files which a commit named.
+        """Return the rules that apply to each row. Most do not apply to files referenced by a
+        commit.
 
-        The rules of copies are known, because the plan does not contain whether a commit named them.
+        The rules of copies come from `purges`, because the plan does not record whether a commit
+        referenced them.
         """
         if "reason" not in batch.schema.names:  # uploads
             return rules
@@ -184,13 +190,13 @@ def prepare_finder(
     *,
     is_earlier: bool = False,
 ) -> ForeignFinder:
-    """Return the task that finds the foreign ones of some files (columns key, lake).
+    """Return a task that finds foreign files among the given files (columns key, lake).
 
     `is_earlier` is True for files in plans of earlier releases.
     """
     targets = {row["target"] for row in collect(map_arrow(files, _FindTargets(rules), TARGETS).distinct())}
     known = find_known(spark, context, storage_name, live, targets)
-    # Sweeps of earlier releases recorded no datasets, but their plans contain the signs.
+    # Sweeps of earlier releases recorded no datasets, but the keys in their plans indicate them.
     signs = collect(map_arrow(files.select("key"), _FindDatasets(), FOREIGN_DATASETS).distinct()) if is_earlier else []
     listed = pa.Table.from_pylist([row.asDict() for row in signs], FOREIGN_DATASETS)
     found = outermost(listed, rules.claims).column("key").to_pylist()
@@ -205,15 +211,17 @@ def foreign_copies(
     live: Sequence[PublishedTable],
     copies: DataFrame,
 ) -> DataFrame | None:
-    """Return the foreign ones of some copies in quarantine (columns key, source_plan_id and rule), or
-    None without any.
+    """Return the foreign copies among the given copies in quarantine.
 
-    Their files were not foreign, or accepted, in the plans that quarantined them.
+    Their files were not foreign, or were accepted, in the plans that quarantined them.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
         live: `live_files` of all lakes.
         copies: Copies in quarantine (columns key, etag, lake and source_plan_id).
+
+    Returns:
+        The foreign copies (columns key, source_plan_id and rule), or None if no copy is foreign.
     """
     claimed = copies.filter(F.col("lake").isNotNull()).select("key", "etag", "lake", "source_plan_id")
     if not collect(claimed.select("key").limit(1)):
@@ -231,10 +239,10 @@ def foreign_copies(
 
 
 def _leave_out_named(spark: SparkSession, state: State, copies: DataFrame, plan_id: str, run: PastRun) -> DataFrame:
-    """Leave out the copies of a plan that a commit named, except in datasets of another format."""
+    """Leave out a plan's copies that a commit referenced, except in datasets of another format."""
     try:
         planned = read_table(spark, state, DELETION_PLAN, state.open(run), columns=["key", "reason"])
-    except StateError:  # without the plan, no file is known to be named
+    except StateError:  # without the plan, no file is known to be referenced
         return copies
     named = planned.filter(~F.col("reason").isin(*never_named())).select(
         "key", F.lit(plan_id).alias("source_plan_id"), F.lit(True).alias("_named")
@@ -246,7 +254,7 @@ def _leave_out_named(spark: SparkSession, state: State, copies: DataFrame, plan_
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Yield what must be known about files (columns key, lake). Runs in executors."""
+    """Yield the search targets needed to check files (columns key, lake). Runs in executors."""
 
     rules: ForeignRules
 
@@ -257,7 +265,7 @@ class _FindTargets:
 
 @dataclass(frozen=True)
 class _FindDatasets:
-    """Yield the datasets of other formats that keys are signs of. Runs in executors."""
+    """Yield the datasets in other formats that the keys indicate. Runs in executors."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -266,7 +274,7 @@ class _FindDatasets:
 
 @dataclass(frozen=True)
 class _FindForeign:
-    """Yield the copies that are foreign unless a commit named them. Runs in executors."""
+    """Yield the copies that are foreign unless a commit referenced them. Runs in executors."""
 
     finder: ForeignFinder
     store: Store
