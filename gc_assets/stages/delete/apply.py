@@ -1,6 +1,7 @@
-"""Execute one approved plan: lease, verification mark, then restore, expire, quarantine, purge, abort.
+"""Execute one approved plan under a lease: verification mark, restore, expire, quarantine, purge,
+abort.
 
-Intents and outcomes are recorded. Only rows of the plan are executed, except those needed or
+Intents and outcomes are recorded. Only the plan's rows are executed, without those needed or
 refused by the verification mark.
 """
 
@@ -50,11 +51,11 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     """Execute the given phases of a plan, or resume an interrupted apply.
 
     The lakes are marked again after a restore and after history edits. These marks or a lost lease
-    can refuse the rest of the plan, but earlier actions remain and are recorded. A restore needs no
+    can stop the rest of the plan, but earlier actions remain and are recorded. A restore needs no
     approval.
 
     Raises:
-        GateRefused: If the plan is not approved, expired before it began, belongs to another
+        GateRefused: If the plan is not approved, has expired before it began, belongs to another
             storage or policy, or fails a gate of the verification mark. No file is changed in this
             case.
     """
@@ -76,7 +77,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
         afterwards.callback(_delete_mark, state, verification_id)
         resumed, ungated = has_begun(state, header), stale or removes_nothing
         verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
-        lease.renew()  # a mark can take longer than a lease lasts
+        lease.renew()  # a mark can take longer than the lease is valid
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count, header.quarantine)
         execution = PlanExecution(spark, context, plan, log, lease, only_interrupted=stale and not removes_nothing)
         for phase in planned_phases:
@@ -92,7 +93,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
                 execution.abort(verification)
                 continue
             execution.execute_phase(phase, execution.revalidate(phase, verification))
-            if phase == RESTORE and len(planned_phases) > 1:  # restored metadata may name files that were unknown before
+            if phase == RESTORE and len(planned_phases) > 1:  # restored metadata may refer to files that were unknown before
                 verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
                 lease.renew()
         return execution.publish(planned_phases)
@@ -111,7 +112,7 @@ def nothing_to_do(plan: StoredPlan) -> str | None:
 
 
 def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:
-    """Raise `GateRefused` if the configuration or the state forbids the execution of the plan."""
+    """Raise `GateRefused` if the configuration or the state forbids executing the plan."""
     header = plan.header
     begun = has_begun(context.state, header)
     too_late = context.clock.now() >= header.apply_before
@@ -157,22 +158,24 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
 def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
     """Return the directory of the write-ahead log.
 
-    A restore alone has a separate directory, because it needs no approval and does not begin the
-    plan.
+    If only a restore is executed, it has a separate directory, because it needs no approval and
+    does not begin the plan.
     """
     return f"{header.storage}/restore/{header.plan_id}" if tuple(phases) == (RESTORE,) else execution_directory(header)
 
 
 def _delete_abandoned_marks(context: RunContext, storage_name: str, token: int) -> None:
-    """Delete the verification marks of interrupted applies of the storage.
+    """Delete the verification marks of the storage's interrupted applies.
 
-    A lease with an older token has ended, so its mark is no longer in use.
+    A lease with an older token has ended, so its mark is not in use any more.
     """
     names = [name.rpartition("-") for name in context.state.files.directories(VERIFICATION_MARKS)]
     abandoned = [(plan_id, number) for plan_id, _, number in names if number.isdecimal() and int(number) < token]
     ours = {plan.header.plan_id for plan in list_plans(context.config, storage_name, empty=True)} if abandoned else set[str]()
     if abandoned:
-        ours.update(context.state.files.directories(f"{storage_name}/apply"))  # also of plans that a backup of the state lacks
+        ours.update(
+            context.state.files.directories(f"{storage_name}/apply")
+        )  # even of plans that are missing because the state was restored from a backup
     for plan_id, number in abandoned:
         if plan_id in ours:
             _delete_mark(context.state, f"{plan_id}-{number}")

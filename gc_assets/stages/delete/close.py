@@ -1,8 +1,8 @@
 """Close unfinished plans, so that they do not stop later plans.
 
 Closing starts no move and no edit. Each move with an outcome is recorded in `deletion_log`, so that
-the ledger contains it. Files of an interrupted batch, which may have been moved, are moved back. A
-run closes the plans whose time has ended.
+the ledger contains it. Files of an interrupted batch are moved back, because they may have been
+moved. A run closes the plans that have expired.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     If interrupted files cannot be looked up or moved back, the plan stays open.
 
     Raises:
-        GateRefused: If the storage is in mode `plan`, another process holds its lease, or it is a
-            rehearsal that may not change the storage.
-        UsageError: If the plan has not begun, or has ended.
+        GateRefused: If the storage is in mode `plan` or has another location than the plan, another
+            process holds its lease, or it does not allow rehearsals.
+        UsageError: If the plan has not begun, or has already ended.
     """
     header, state = plan.header, context.state
     if plan.finished is not None or plan.restored_at is not None or not has_begun(state, header):
@@ -70,10 +70,10 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
 
 
 def close_outdated_plans(spark: SparkSession, context: RunContext, storage_name: str) -> list[str]:
-    """Close the unfinished plans of a storage whose time has ended.
+    """Close the storage's unfinished plans that have expired.
 
     Returns:
-        The plans that are still open, each with the reason.
+        A message for each plan that is still open, with the reason.
     """
     unfinished = unfinished_plans(context.state, storage_name)
     if not unfinished:

@@ -1,6 +1,6 @@
 """Execute the history edits of a plan, record intents and outcomes, and publish `expiry_log`.
 
-The lake executes only planned actions that its policy still requires.
+A lake executes only those planned actions that its policy still requires.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ WITHOUT_RULE: Final = "no rule of `retention.delete_idle` matches the branch now
 
 @dataclass(frozen=True, slots=True)
 class EditOutcome:
-    """Action with its outcome, as recorded in the state.
+    """An action with its outcome, as recorded in the state.
 
     Attributes:
         damaged: True if the result of the edit differs from the planned one.
@@ -84,7 +84,7 @@ class EditOutcome:
         """True if the action must not be tried again.
 
         An action that damaged a history stays `failed` and is final, because a retry would find the
-        edit done and its outcome would hide the damage.
+        edit done and record an outcome that hides the damage.
         """
         return self.verdict != FAILED or self.damaged
 
@@ -96,17 +96,17 @@ class EditOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryResult:
-    """Outcomes of a plan's history edits.
+    """The outcomes of a plan's history edits.
 
     Attributes:
-        counts: Number of edits by verdict.
-        edited: True if any edit was not final before, which makes an earlier mark out of date.
+        counts: Number of edits by outcome.
+        edited: True if any edit was not final before, so that an earlier mark is out of date.
         failed: Histories with a failed edit.
-        not_made: Histories with an edit that was not made. Neither these nor the failed ones
-            release files, even if a mark suggests it: a catalog may have dropped a ref with its
-            snapshot, or the table may exist in another catalog.
-        done_by_lake: Number of edits with the verdict `done`, by lake.
-        edited_histories: Histories with such an edit.
+        not_made: Histories with an edit that was not made. Neither these nor the failed histories
+            release files, even if a mark suggests it, because a catalog may have dropped a ref with
+            its snapshot, or the table may exist in another catalog.
+        done_by_lake: Number of edits with the outcome `done`, by lake.
+        edited_histories: Histories with an edit that was made.
     """
 
     counts: dict[str, int]
@@ -119,11 +119,11 @@ class ExpiryResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRecord:
-    """Recorded edits of one lake of a plan.
+    """The recorded edits of one lake in a plan.
 
     `intent.json` is written before the first edit, `<token>-<n>.outcome.json` after edits. The
-    token is that of the storage's lease, so a run that lost the lease overwrites no record of
-    another run.
+    token is that of the storage's lease, so that a run that lost the lease cannot overwrite another
+    run's record.
     """
 
     context: RunContext
@@ -145,7 +145,7 @@ class ExpiryRecord:
     def record_outcomes(self, outcomes: Sequence[EditOutcome], token: int) -> None:
         """Record the outcomes of actions.
 
-        Damage to the lake is recorded first, which blocks every later plan until a user removes the
+        Damage to the lake is recorded first. It blocks all later plans until a user removes the
         record.
         """
         files = self.context.state.files
@@ -199,7 +199,7 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
     """Read the plan's history edits by lake.
 
     Raises:
-        StateError: If they are not the approved ones.
+        StateError: If the edits are not the approved ones.
     """
     rows = planned_actions(context.state, plan.published)
     found = f"{digest(rows):016x}"
@@ -215,7 +215,7 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
 
 
 def is_expiry_complete(context: RunContext, plan: StoredPlan) -> bool:
-    """Check if every edit of the plan has an outcome other than `failed`."""
+    """Check whether all edits of the plan have an outcome other than `failed`."""
     planned = read_actions(context, plan)
     return all(set(actions) <= ExpiryRecord(context, plan.header, lake).settled_actions() for lake, actions in planned.items())
 
@@ -230,7 +230,7 @@ def expire_lakes(
     Args:
         mark: The run context of the verification mark.
         lease: The lease of the plan's storage.
-        only_interrupted: If True, only finish edits that an earlier run began.
+        only_interrupted: If True, only finish the edits that an earlier run began.
     """
     counts = Counter[str]()
     missed = read_missed_tables(context, plan.header.storage)
@@ -262,7 +262,9 @@ def expire_lakes(
 def make_edits(
     record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, unreadable: Sequence[Unreadable] = (), *, only_interrupted: bool
 ) -> bool:
-    """Execute a lake's actions and record their outcomes. Return False if all were final before.
+    """Execute a lake's actions and record their outcomes.
+
+    Returns False if the outcomes of all actions were already final.
 
     Histories of unreadable tables are not edited. An action that failed is tried again, unless it
     damaged the lake. If an earlier run began, an edit that is already in effect is recorded as
@@ -299,7 +301,7 @@ def make_edits(
 def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, int]:
     """Record `changed` for all edits of a plan without a final outcome, and return the outcomes.
 
-    No history is read or edited. An edit that was interrupted may have been made. The next run reads
+    No history is read or edited. Interrupted edits may have been made, which the next run finds in
     the current history.
     """
     counts = Counter[str]()
@@ -318,16 +320,18 @@ def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, 
 def _find_outdated(
     record: ExpiryRecord, pending: Sequence[ExpiryAction], recorded: Mapping[ExpiryAction, EditOutcome], *, resumed: bool
 ) -> list[ExpiryAction]:
-    """Return all actions but the interrupted edits of histories.
+    """Return the actions to cancel because the plan is out of date: all but interrupted history
+    edits.
 
-    An interrupted edit of a history may be half made. An edit of a branch is never half made.
+    An interrupted history edit may be incomplete and must be finished. An edit of a branch is never
+    incomplete.
     """
     can_finish = resumed and any(lake.name == record.lake for lake in record.context.config.lakes)
     return [action for action in pending if not can_finish or action in recorded or action.action in BRANCH_EDITS]
 
 
 def _find_without_rule(record: ExpiryRecord, pending: Sequence[ExpiryAction]) -> list[ExpiryAction]:
-    """Return the deletions of branches that no rule matches now."""
+    """Return the planned deletions of branches that match no rule any more."""
     deletions = [action for action in pending if action.action == DELETE_IDLE_BRANCH]
     rules = record.context.config.lake(record.lake).idle_rules if deletions else ()
     return [action for action in deletions if find_rule(rules, str(action.ref_name)) is None]
@@ -343,7 +347,7 @@ def _cancel_actions(
     *,
     resumed: bool,
 ) -> list[ExpiryAction]:
-    """Record `changed` for cancelled actions, and return the other pending ones."""
+    """Record `changed` for the cancelled actions, and return the other pending actions."""
     at = record.context.clock.now()
     outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=resumed, reason=reason) for action in cancelled]
     if outcomes:
@@ -354,7 +358,7 @@ def _cancel_actions(
 def _defer_unreadable(
     record: ExpiryRecord, pending: Sequence[ExpiryAction], unreadable: Sequence[Unreadable], lease: Lease
 ) -> list[ExpiryAction]:
-    """Record `changed` for the actions on unreadable tables, and return the others."""
+    """Record `changed` for actions on unreadable tables, and return the other actions."""
     waiting = {action: item for action in pending for item in unreadable if item.covers(record.lake, action.table_uuid)}
     if waiting:
         at = record.context.clock.now()
@@ -385,7 +389,7 @@ def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease
 
 
 def _edit(context: RunContext, record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease) -> Iterator[ExpiryOutcome]:
-    """Edit the history, and then the branches."""
+    """Edit the history first, and then the branches."""
     history, branches, paths = _split(actions)
     if history:
         grace_cutoff = context.clock.now() - context.longest_grace()
@@ -398,7 +402,7 @@ def _edit(context: RunContext, record: ExpiryRecord, actions: Sequence[ExpiryAct
 
 
 def _split(actions: Sequence[ExpiryAction]) -> tuple[list[ExpiryAction], list[ExpiryAction], list[ExpiryAction]]:
-    """Return the edits of histories, the deletions of branches, and those of paths."""
+    """Split the actions into history edits, deletions of branches, and deletions of paths."""
     return (
         [action for action in actions if action.action not in BRANCH_EDITS],
         [action for action in actions if action.action == DELETE_IDLE_BRANCH],
@@ -421,7 +425,7 @@ def _require_path_lake(lake: Lake) -> PathLake:
 
 
 def _undo(lake: Lake, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Undo edits of the history, create deleted branches again, and revert deletions of paths."""
+    """Undo history edits, recreate deleted branches, and revert deletions of paths."""
     history, branches, paths = _split(actions)
     reversible = as_reversible(lake)
     if history and reversible is not None:
@@ -435,7 +439,9 @@ def _undo(lake: Lake, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator
 def _cancel(
     action: ExpiryAction, previous: EditOutcome | None, at: datetime, *, is_interrupted: bool, reason: str = OUT_OF_DATE
 ) -> EditOutcome:
-    """Return the outcome of an edit that is not made, unless an earlier attempt made it."""
+    """Return the outcome of a cancelled edit, which is uncertain if an earlier attempt may have
+    made it.
+    """
     if previous is None:
         found = f"{reason}; it may have been made, because an apply was interrupted" if is_interrupted else reason
         return EditOutcome(action, CHANGED, found, at, is_uncertain=is_interrupted)
@@ -444,13 +450,13 @@ def _cancel(
 
 
 def refuse_irreversible(context: RunContext, plan: StoredPlan) -> None:
-    """Raise `UsageError` if no edit of the plan can be undone, or was undone."""
+    """Raise `UsageError` if the plan has no edit that can be undone or was undone."""
     if not any(items for _, items in _read_reversible(context, plan)):
         raise UsageError(f"{_describe_irreversible(plan)} No file was restored. To restore the files only, leave out `--history`.")
 
 
 def _read_reversible(context: RunContext, plan: StoredPlan) -> list[tuple[Lake, list[EditOutcome]]]:
-    """Return each lake with the edits of the plan that can be undone or were undone."""
+    """Return each lake with the plan's edits that can be undone or were undone."""
     lakes = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
     return [(lake, list(_select_reversible(lake, ExpiryRecord(context, plan.header, lake.name).outcomes().values()))) for lake in lakes]
 
@@ -473,10 +479,10 @@ def _describe_irreversible(plan: StoredPlan) -> str:
 def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     """Undo the plan's history edits, and return the number of edits by outcome.
 
-    Each outcome is recorded in `expiry_log`, as `undone` or as the reason why not. A `done` edit is
-    reverted only if the repository is unchanged since the plan. A branch that an interrupted apply
-    may have deleted is created again too. The plan's files must be restored first. Lakes that are
-    no longer configured are skipped.
+    Each outcome is recorded in `expiry_log`, as `undone` or with the reason why not. A `done` edit
+    is reverted only if the repository is unchanged since the plan. Branches that an interrupted
+    apply may have deleted are recreated too. The plan's files must be restored first. Lakes that
+    are not configured any more are skipped.
 
     Raises:
         UsageError: If no edit of the plan can be undone.
@@ -501,7 +507,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
                 outcomes.append(EditOutcome(found.action, verdict, found.error, context.clock.now()))
                 lease.check()
-            # Another undo would revert the commit of a later plan, too.
+            # Another undo would also revert the commit of a later plan.
             reverted = [item for item in outcomes if item.verdict == UNDONE and item.action.action == DELETE_PATHS]
             if reverted:
                 ExpiryRecord(context, plan.header, lake.name).record_outcomes(reverted, lease.token)
@@ -510,7 +516,9 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
 
 
 def _find_without_objects(context: RunContext, plan: StoredPlan, lake: str, items: Sequence[EditOutcome]) -> Iterator[EditOutcome]:
-    """Yield `changed` for each deletion of paths whose objects gc-assets may have removed since."""
+    """Yield the outcome `changed` for each deletion of paths whose objects gc-assets may have
+    removed since then.
+    """
     planned = PlannedPaths(context, lake, plan.header.run_date)
     for item in items:
         is_of_paths = item.action.action == DELETE_PATHS
@@ -525,9 +533,9 @@ def _to_edit_outcome(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> 
 
 
 def announce_deletions(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> None:
-    """Publish the coming deletions of branches in `expiry_log` as failed.
+    """Publish the deletions of branches in `expiry_log` as failed before they are executed.
 
-    If the apply is killed, the next run then knows which missing branches it may have deleted.
+    If the apply is killed, the next run then knows which branches the apply may have deleted.
     """
     known, at = record.outcomes(), record.context.clock.now()
     pending = [action for action in actions if action.action == DELETE_IDLE_BRANCH and (action not in known or not known[action].is_final)]
@@ -538,7 +546,7 @@ def announce_deletions(plan: StoredPlan, actions: Sequence[ExpiryAction], record
 
 
 def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> dict[str, int]:
-    """Publish `expiry_log` of the lake, with the newest outcomes of all actions.
+    """Publish the lake's `expiry_log` with the newest outcomes of all actions.
 
     Returns:
         The number of actions by outcome.

@@ -1,6 +1,6 @@
 """Find what a plan leaves out because it cannot succeed now: history edits and files.
 
-The plan shows each group with the reason. Its files stay, and later plans try again.
+The plan shows each group with the reason. The files stay in place, and later plans try again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, EDITS_SIDE, LEFT_OUT_SIDES, MISSING_FILES_SIDE, TOO_LONG_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
-# A lake, and the uuid of a table in it.
+# A lake, and the uuid of one of its tables.
 History = tuple[str, str | None]
 _EDITED: Final = ["table_uuid", "table_name"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpirySource:
-    """A lake with the files of its planned edits and those of its claims.
+    """A lake with the files that contain its planned edits and its claims.
 
     Attributes:
-        edits: Files with the columns of `expiry_plan`.
+        edits: Paths of files with the columns of `expiry_plan`.
         rows: Number of edits.
+        claims: Paths of files with the columns `CLAIMS`.
     """
 
     lake: str
@@ -59,10 +60,10 @@ class ExpirySource:
 
 
 def expiry_sources(inputs: PlanInputs) -> list[ExpirySource]:
-    """Return the planned edits of each lake.
+    """Return the planned edits and the claims of each lake.
 
-    Edits of other lakes than those with an edited history are deletions of branches. Such a lake may
-    have claims in the metadata of its tables only.
+    If a lake's history is not edited, its edits are deletions of branches or paths. The claims of
+    such a lake may only be recorded in its tables' metadata.
     """
     owners = {table.receipt.owner: table.paths(CLAIMS_SIDE) for table in inputs.refs}
     for table in inputs.live:
@@ -72,9 +73,9 @@ def expiry_sources(inputs: PlanInputs) -> list[ExpirySource]:
 
 
 def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, unreadable: Sequence[Unreadable]) -> pa.Table:
-    """Return the rows of `expiry_plan` whose table has a claim in the storage and is readable.
+    """Select the rows of `expiry_plan` whose table is readable and has a claim in the storage.
 
-    A row without a table requires any claim of the lake.
+    For a row without a table, any claim of the lake in the storage suffices.
     """
     claimed = claims.filter(pc.equal(claims.column("storage"), storage))
     is_claimed = pc.is_in(rows.column("table_uuid"), claimed.column("table_uuid").drop_null().unique())
@@ -85,9 +86,9 @@ def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, u
 
 
 def find_impossible_edits(inputs: PlanInputs) -> dict[History, LeftOut]:
-    """Return the histories whose edits cannot succeed, with the reason.
+    """Return the histories whose edits cannot succeed, with the reasons.
 
-    Their last edit was denied, or the lake cannot edit them.
+    This is the case if their last edit was denied, or the lake cannot edit them.
     """
     context, files = inputs.context, inputs.context.state.files
     if any(table.summary(LakeRefsSummary).historical for table in inputs.refs):
@@ -117,7 +118,7 @@ def _find_reasons(context: RunContext, lake: str, names: Mapping[str | None, str
 
 
 def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tuple[list[LeftOut], Totals]:
-    """Sum the rows that the plan leaves out, and the expired files among them."""
+    """Count the rows that the plan leaves out, and the expired files among them."""
     context, storage = inputs.context, inputs.storage
     describe = {
         DENIED_SIDE: lambda: _describe_denied(context, storage),
@@ -143,9 +144,10 @@ def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tu
 
 
 def describe_unlisted(inputs: PlanInputs, waiting: Amount) -> list[LeftOut]:
-    """Return the copies that a plan would purge if its run had listed the storage.
+    """Return the quarantined copies that the plan would purge if its run had listed the storage.
 
-    A purge is final. Metadata of other tables may have appeared since the listing, and may use them.
+    They wait because a purge is final, and other tables' metadata that appeared since the listing
+    may use them.
     """
     if not inputs.listing.is_earlier or inputs.blocks_purges or not waiting.files:
         return []

@@ -16,13 +16,13 @@ from gc_assets.state.journal import PublishedTable
 def check_live_set(
     context: RunContext, storage: str, refs: Sequence[PublishedTable], live: Sequence[PublishedTable], planned: int
 ) -> GateResult:
-    """Check that lakes with files in the storage have live files there.
+    """Check that the lakes that should have live files in the storage have some.
 
-    A lake without a claim in the storage cannot lose files in it. A lake whose retained commits
-    reference no file, such as a new repository, is correctly without live files.
+    A lake without a claim in the storage cannot lose files there. A lake whose retained commits
+    reference no files, such as a new repository, correctly has no live files.
 
     Args:
-        context: Context of the mark.
+        context: The run context of the mark.
         refs: `lake_refs` of all lakes.
         live: `live_files` of all lakes.
         planned: Number of rows, uploads and history edits in the plan.

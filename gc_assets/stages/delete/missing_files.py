@@ -1,7 +1,7 @@
-"""Find tables and lakes of which live files are missing in other storages.
+"""Find tables and lakes whose live files are missing in other storages.
 
-The evidence about a lake is judged over all storages. While files that it needs are missing in one
-of them, its live set may be wrong, so nothing under its claims is planned in any storage.
+While files needed by a lake are missing in one storage, its live set may be wrong, so nothing under
+its claims is planned in any storage.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ LIVE_LISTED = "live_listed"
 
 
 def find_missing(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
-    """Return the tables and lakes that other storages lack files of, by their last sweeps.
+    """Return the tables and lakes whose files were missing in the last sweeps of other storages.
 
-    A lake does not count if the newest plan of that sweep was approved with `live_listed`
-    overridden.
+    A lake is left out if the sweep's newest plan was approved with `live_listed` overridden.
     """
     others = (other.name for other in context.config.storages if other.name != storage_name)
     return tuple(item for other in others for item in _missing_in(context, other))
 
 
 def last_sweep(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return the newest sweep of a storage up to the run date, or of its newest plan."""
+    """Return the newest sweep of a storage, of this run date or of a plan."""
     plans = _comparable_plans(context, storage_name)
     dates = [plan.header.run_date for plan in plans]
     if context.find(ORPHAN_FILES, storage_name) is not None:
@@ -64,13 +63,15 @@ def _missing_in(context: RunContext, storage_name: str) -> Iterator[Unreadable]:
 
 
 def _comparable_plans(context: RunContext, storage_name: str) -> list[ListedPlan]:
-    """Return the plans of a storage, newest first, without historical ones and other rehearsals."""
+    """Return a storage's plans, newest first, without historical plans and those of the other
+    clock.
+    """
     plans = list_plans(context.config, storage_name, empty=True)
     return [plan for plan in plans if not plan.header.historical and plan.header.rehearsal == context.clock.is_rehearsal]
 
 
 def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:
-    """Route the planned rows under these prefixes to a side table, except restores."""
+    """Route the planned rows under these prefixes to a side table. Restores stay in the plan."""
     if not prefixes:
         return rows
     schema = pa.schema([*(DELETION_PLAN.schema.field(name) for name in rows.columns if name != ROUTE), (ROUTE, STRING)])
@@ -81,14 +82,14 @@ def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:
 def missing_prefixes(
     context: RunContext, storage_name: str, missing: tuple[Unreadable, ...], tables: list[PublishedTable]
 ) -> tuple[str, ...]:
-    """Return the prefixes that these tables and lakes claim in a storage."""
+    """Return the prefixes claimed by these tables and lakes in a storage."""
     owners = {Owner(item.lake, item.table_uuid) for item in missing}
     return prefixes_of(context, storage_name, tables, owners) if owners else ()
 
 
 @dataclass(frozen=True)
 class RouteMissing:
-    """Task of `route_missing`.
+    """Task that routes rows for `route_missing`.
 
     Attributes:
         shields: Claims that shield the keys to route.
@@ -98,8 +99,8 @@ class RouteMissing:
 
     @classmethod
     def of(cls, prefixes: Sequence[str]) -> Self:
-        """Route the rows under these prefixes."""
-        # Under a claim on the whole storage, exactly the shielded keys have no owner.
+        """Build the task for these prefixes."""
+        # The first claim covers the whole storage, so exactly the shielded keys have no owner.
         shields = [Claim("", Owner("", None), collect=True), *(Claim(prefix, Owner("", None), collect=False) for prefix in prefixes)]
         return cls(Claims.of(shields))
 
