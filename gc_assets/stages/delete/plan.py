@@ -1,6 +1,6 @@
 """Make the plan of a run: what to quarantine, purge and restore, and the digest to approve.
 
-Planning never changes files of a storage. The same inputs yield the same plan id.
+Planning never changes files in a storage. The same inputs yield the same plan id.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ HEADER: Final = "_header.json"
 
 @log_progress(DELETION_PLAN)
 def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publish `deletion_plan` of a run date.
+    """Publish the `deletion_plan` of a run date.
 
     Its header is stored in the receipt summary and next to the table as `_header.json`. The plan
     contains:
 
     - history edits required by the policy (`planned_actions`), and the files that they release
       (`after_expiry`),
-    - all other orphans, without those in histories that this plan does not edit
+    - all other orphans, except those held by histories that this plan does not edit
       (`held_for_expiry`),
     - the files in quarantine to restore or purge,
     - the unfinished uploads to abort (`planned_uploads`).
@@ -120,7 +120,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     cutoff = inputs.orphans.summary(OrphanFilesSummary).grace_cutoff
     check_foreign = partial(ForeignRows.of_uploads, session, context, storage_name, [*inputs.refs, *inputs.live], inputs.live)
     uploads, later = UPLOADS.empty_table(), 0
-    if not inputs.listing.is_earlier:  # uploads are listed too
+    if not inputs.listing.is_earlier:  # unfinished uploads are listed too
         uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable, check_foreign)
     files_left_out, expired = sum_left_out(inputs, written, run)
     waiting = sum_files(deferred)
@@ -147,10 +147,10 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
 
 
 def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince, tuple[str, ...]]:
-    """Count the files that the policy has expired since the last accepted run, and name the tables
-    that lost most other files.
+    """Count the files that the policy has expired since the last accepted run, and list the tables
+    that lost the most other files.
 
-    This is only done if the gate `live_drop` would fail otherwise.
+    This is done only if the gate `live_drop` would fail otherwise.
     """
     context, storage = inputs.context, inputs.storage
     accepted, earlier = last_accepted_run(context, storage), AcceptedRun.find_last(context, storage)
@@ -160,7 +160,7 @@ def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince
     previous = earlier.count(live)
     if gates.live_drop(live, previous, context.storage(storage).gates.max_live_drop).passed:
         return ExpiredSince(), ()
-    # Plans of releases before 0.4 do not record which lake needed files.
+    # Plans of releases before 0.4 do not contain which lakes needed files.
     compared = [table for table in inputs.live if not previous.by_lake or table.receipt.owner in previous.by_lake]
     expired = count_expired_since(spark, context, storage, accepted, compared)
     drops = find_table_drops(context, storage, accepted, compared, expired.by_table)
@@ -168,11 +168,10 @@ def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince
 
 
 def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, excluded: Collection[History]) -> WrittenParts:
-    """Write the history edits for every readable table with a claim in the storage.
+    """Write the history edits of all readable tables with a claim in the storage, except
+    `excluded`.
 
-    The tables of `excluded` are left out.
-
-    `summary` contains their number by lake and by action.
+    The result's `summary` contains the number of edits by lake and by action.
     """
     sources = expiry_sources(inputs)
     copy = _CopyExpiry(
@@ -190,10 +189,10 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, exclude
 
 @dataclass(frozen=True)
 class _CopyExpiry:
-    """Copy rows of `expiry_plan` to the plan, which makes them immutable.
+    """Copy rows of `expiry_plan` to the plan, so that they are immutable.
 
-    `summary` counts them by lake and by action, and edits of branches by lake. One task for
-    `run_single_task`.
+    The `summary` contains the number of rows by lake and by action, and of branch edits by lake.
+    Runs as one task of `run_single_task`.
     """
 
     storage: str
@@ -226,10 +225,11 @@ class _CopyExpiry:
 
 
 def _sum_deleted_paths(rows: pa.Table) -> dict[str, Any]:
-    """Return the number of paths that commits delete by lake, and two branches with large shares.
+    """Return the number of paths deleted by commits in each lake, and up to two branches with large
+    shares.
 
-    These are the one with the largest share, and the one among those that lose more paths than a
-    small plan has files.
+    One branch loses the largest share of its paths. The other one has the largest share among the
+    branches that lose more paths than a small plan has files.
     """
     by_lake, shares = Counter[str](), list[BranchShare]()
     for row in rows.filter(pc.equal(rows.column("action"), DELETE_PATHS)).to_pylist():
@@ -244,10 +244,10 @@ def _sum_deleted_paths(rows: pa.Table) -> dict[str, Any]:
 
 
 def _size(inputs: PlanInputs, expiry: WrittenParts, log: LogReader) -> tuple[int, int]:
-    """Return the number of rows and files read to make a plan.
+    """Return the number of rows and files that are read to make a plan.
 
-    If the storage ever had quarantined files, the ledger and the inventory compared with it are
-    included.
+    If the storage ever had quarantined files, the numbers include the ledger and the inventory,
+    which are compared.
     """
     sources = [*inputs.orphans.parts(), *expiry.side.get(EXPIRY_SIDE, ())]
     if log.parts:
@@ -262,9 +262,9 @@ def header_of(published: PublishedTable) -> PlanHeader:
 def _reuse_header(context: RunContext, storage_name: str, header: PlanHeader) -> PlanHeader:
     """Return the header of an identical earlier plan, otherwise this one.
 
-    The earlier creation time is kept, so making a plan again never extends its validity. A plan
-    that was applied or restored is used up, so the same content then becomes another plan. Warnings
-    are no content, so they are those of this run.
+    The earlier creation time is kept, so that making a plan again never extends its validity. A
+    plan that was applied or restored cannot be used again, so the same content becomes another
+    plan. The warnings are those of this run, because they are not part of the content.
     """
     previous = {run.summary(PlanIndexSummary).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in previous:

@@ -31,19 +31,19 @@ from gc_assets.state.summaries import LakeRefsSummary, LifecyclePathsSummary, Or
 
 @dataclass(frozen=True, slots=True)
 class PlanContent:
-    """Written content of a plan.
+    """The written content of a plan.
 
     Attributes:
-        written: Rows of the plan.
-        expiry: History edits of the plan.
-        aliases: Messages on rows that are live under another address.
+        written: The plan's rows.
+        expiry: The plan's history edits.
+        aliases: Messages about rows that are live under another address.
         unknown: Rows that may be live under an unknown address.
         deferred: Files that would be purged if all tables were readable.
         left_out: Files and edits that cannot succeed now.
-        left_out_expired: The expired files among them.
-        open_plans: Earlier plans that are unfinished, with the reason why they are open.
+        left_out_expired: The expired files in `left_out`.
+        open_plans: Unfinished earlier plans, with the reasons why they are open.
         expired_since: Live files of the last accepted run that the policy has expired since.
-        table_drops: Descriptions of the tables that lost most other live files.
+        table_drops: Descriptions of the tables that lost the most other live files.
     """
 
     written: WrittenParts
@@ -61,7 +61,7 @@ class PlanContent:
 
 @dataclass(slots=True)
 class _Counts:
-    """Rows of a plan by action, by reason of quarantine, and by action and file kind."""
+    """A plan's rows by action, by reason of quarantine, and by action and file kind."""
 
     by_action: dict[str, Totals] = field(default_factory=dict[str, Totals])
     by_reason: dict[str, Totals] = field(default_factory=dict[str, Totals])
@@ -136,7 +136,7 @@ def _count_rows(written: WrittenParts) -> _Counts:
 
 
 def _held_files(written: WrittenParts, found: OrphanFilesSummary, counts: _Counts, left_out: Totals) -> Totals:
-    """Return the expired files of histories that this plan does not edit."""
+    """Return the expired files held by histories that this plan does not edit."""
     if HELD_SIDE not in written.side:
         return Totals()
     expired = [Totals(amount.files, amount.bytes) for name, amount in found.by_reason.items() if name.startswith("expired/")]
@@ -159,13 +159,15 @@ def _check_new_claims(found: OrphanFilesSummary) -> GateResult:
 
 
 def _check_dropped(found: OrphanFilesSummary, limit: int) -> list[GateResult]:
-    """Return the gate on dropped tables, if files of any may be planned."""
+    """Return the gate for dropped tables if any of their files may be planned."""
     due = [str(item) for item in found.dropped if item.waits_for is None]
     return [gates.dropped_tables(found.dropped_due, limit, due, found.lost_tables)] if due else []
 
 
 def _warn_of_gone_namespaces(config: Config, found: OrphanFilesSummary) -> Iterator[str]:
-    """Yield a sentence on namespaces that a catalog may only hide from the account of gc-assets."""
+    """Yield a warning about missing namespaces, which a catalog may only hide from the account of
+    gc-assets.
+    """
     gone = [f"{item.name} of lake {config.label_of(item.lake)} ({count_of(item.tables, 'table')})" for item in found.gone_namespaces]
     if gone:
         yield (
@@ -175,14 +177,14 @@ def _warn_of_gone_namespaces(config: Config, found: OrphanFilesSummary) -> Itera
 
 
 def _warn_of_unedited_branches(expiry: WrittenParts, context: RunContext) -> Iterator[str]:
-    """Yield a sentence on each branch that moved before the last applies."""
+    """Yield a warning about each branch that moved before the last applies."""
     for lake in expiry.summary.get("path_edits", {}):
         found = context.table(table_with(TableRole.PATH_EDITS), lake).summary(LifecyclePathsSummary)
         yield from (f"{sentence[0].upper()}{sentence[1:]}." for sentence in found.unedited)
 
 
 def _warn_of_unused_patterns(found: OrphanFilesSummary) -> Iterator[str]:
-    """Yield a sentence on patterns of `protect` without effect, because one may be misspelled."""
+    """Yield a warning about `protect` patterns that match no file, because they may be misspelled."""
     if found.unused_patterns:
         more = len(found.unused_patterns) - MAX_LISTED
         names = show_list([f"`{pattern}`" for pattern in found.unused_patterns]) + (f" and {more:,} more" if more > 0 else "")
@@ -190,13 +192,13 @@ def _warn_of_unused_patterns(found: OrphanFilesSummary) -> Iterator[str]:
 
 
 def _check_idle_branches(expiry: WrittenParts, limit: int) -> list[GateResult]:
-    """Return the gate on idle branches, if the plan deletes any."""
+    """Return the gate for idle branches if the plan deletes any."""
     count = sum(expiry.summary.get("idle_branches", {}).values())
     return [gates.idle_branches(count, limit)] if count else []
 
 
 def _check_deleted_paths(expiry: WrittenParts, limits: Gates) -> list[GateResult]:
-    """Return the gate on paths that commits delete, if the plan deletes any."""
+    """Return the gate for paths deleted by commits if the plan deletes any."""
     count = sum(expiry.summary.get("deleted_paths", {}).values())
     if not count:
         return []

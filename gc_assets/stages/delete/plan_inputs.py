@@ -20,16 +20,17 @@ from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """Input tables of a storage's plan for a run date.
+    """The input tables of a storage's plan for a run date.
 
     Attributes:
-        orphans: `orphan_files` of the storage.
-        listing: Listing of the storage, by this run or an earlier one.
-        live: `live_files` of every lake.
-        refs: `lake_refs` of every lake.
-        unreadable: Tables that the marks or the sweeps could not read, with the records of users who
+        orphans: The storage's `orphan_files`.
+        listing: The listing of the storage, made by this run or an earlier one.
+        live: `live_files` of all lakes.
+        refs: `lake_refs` of all lakes.
+        unreadable: Tables that the marks or the sweeps could not read, including whether a user has
             set them aside.
-        missing: Tables and lakes of which other storages lack files. Also in `unreadable`.
+        missing: Tables and lakes whose files are missing in other storages. They are in
+            `unreadable` too.
     """
 
     context: RunContext
@@ -52,7 +53,7 @@ class PlanInputs:
 
     @property
     def inventory(self) -> PublishedTable:
-        """Run of `storage_inventory` with the listed objects."""
+        """The `storage_inventory` that contains the listed objects."""
         return self.listing.inventory
 
     @property
@@ -61,7 +62,7 @@ class PlanInputs:
 
     @property
     def blocks_purges(self) -> bool:
-        """True if an unreadable table may use any file, and no user set it aside."""
+        """True if an unreadable table may use any file and no user has set it aside."""
         return any(item.blocks_purges for item in self.unreadable)
 
     @property
@@ -71,5 +72,5 @@ class PlanInputs:
 
 
 def _distinct(items: tuple[Unreadable, ...]) -> tuple[Unreadable, ...]:
-    """Keep the first item of each table, because several storages may lack files of it."""
+    """Keep the first item of each table, because its files may be missing in several storages."""
     return tuple({(item.lake, item.table_uuid, item.table_name): item for item in reversed(items)}.values())[::-1]

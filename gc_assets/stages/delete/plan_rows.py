@@ -1,6 +1,6 @@
 """Build the rows of a plan: what to quarantine, purge and restore.
 
-Planning never changes files of a storage.
+Planning never changes files in a storage.
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ _OWNED_COPY: Final = pa.schema([("key", STRING), ("etag", STRING), ("source_plan
 def plan_rows(
     spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader
 ) -> tuple[pa.Table | DataFrame, DataFrame | None]:
-    """Build the planned rows (columns `PLANNED`), and those that a later run may purge.
+    """Build the plan's rows (columns `PLANNED`), and the rows that a later run may purge.
 
     The second frame contains the rows that would be purged if all tables were readable and the run
-    had listed the storage, and is None if both is so. Three groups of keys are routed to side tables:
-    keys that wait in quarantine, keys that wait for the edits of another plan, and keys whose name
-    is in use again.
+    had listed the storage. It is None if both are true. Three groups of keys are routed to side
+    tables: keys that wait in quarantine, keys that wait for another plan's edits, and keys whose
+    name is in use again.
 
     Args:
-        inputs: Tables of the run date.
-        expiry: History edits of the plan, as parts of `run`.
-        log: Deletion logs of the storage.
+        inputs: The tables of the run date.
+        expiry: The plan's history edits, as parts of `run`.
+        log: The storage's deletion logs.
     """
     missing = missing_prefixes(inputs.context, inputs.storage, inputs.missing, [*inputs.refs, *inputs.live])
     plan = _PlanOrphans.of(inputs, run, expiry)
@@ -100,22 +100,24 @@ def plan_rows(
     frame = frame_from_arrow(spark, planned) if isinstance(planned, pa.Table) else planned
     orphans = route_missing(_leave_out(frame, denied), missing)
     copies = read_copies(spark, log, rehearsal=inputs.context.clock.is_rehearsal).drop("rehearsal")
-    # Deferred quarantine moves no files, so each sweep lists them again. Another object of the same
-    # name is new garbage.
+    # Deferred quarantine moves no files, so each sweep lists them again. Another object with the
+    # same name is new garbage.
     deferred = F.col("quarantine") == "deferred"
     orphans = orphans.join(copies.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*orphans.columns)
-    # An older listing or report contains objects that were quarantined or purged since.
+    # An older listing or report contains objects that have been quarantined or purged since then.
     as_of = inputs.listing.as_of
     removed = removed_since(spark, log, as_of) if as_of is not None else None
     if removed is not None:
         orphans = orphans.join(removed, ["key", "etag"], "left_anti").select(*orphans.columns)
     compared = _compare_copies(spark, inputs, copies, removed)
     # No file is purged while a table is unreadable, because the table may have started to use it.
-    # Without a listing, metadata and files of others that appeared since the last one are unknown.
+    # The same applies without a new listing, because metadata and other lakes' files that appeared
+    # since the last listing are unknown.
     unknown = inputs.blocks_purges or inputs.listing.is_earlier or _is_unread_metadata_needed(spark, inputs.context, inputs.live)
     is_due = _is_due(inputs)
     tables = [*inputs.refs, *inputs.live]
-    # These are more copies than are purged, but finding them needs no join with the live files.
+    # These copies are more than those to be purged, but finding them needs no join with the live
+    # files.
     old = copies.filter(_is_past_quarantine(inputs))
     owned = map_arrow(
         old.select("key", "etag", "source_plan_id"), _AddOwner(claims_with_dropped(inputs.context, inputs.storage, tables)), _OWNED_COPY
@@ -133,8 +135,9 @@ def plan_rows(
 
 
 def _leave_out(rows: DataFrame, denied: DataFrame | None) -> DataFrame:
-    """Route rows that an apply was denied in the same mode to a side table. A restore is always
-    tried again.
+    """Route rows that were denied to an earlier apply in the same mode to a side table.
+
+    A restore is always tried again.
     """
     if denied is None:
         return rows
@@ -145,7 +148,9 @@ def _leave_out(rows: DataFrame, denied: DataFrame | None) -> DataFrame:
 
 
 def _denied_actions(spark: SparkSession, inputs: PlanInputs) -> DataFrame | None:
-    """Return the actions that an apply was denied, with the column `_denied`, or None without any."""
+    """Return the actions denied to earlier applies, with the column `_denied`, or None if none was
+    denied.
+    """
     found = denied_objects(spark, inputs.context, inputs.storage)
     if found is None:
         return None
@@ -158,7 +163,7 @@ def _denied_actions(spark: SparkSession, inputs: PlanInputs) -> DataFrame | None
 
 
 def sum_files(files: DataFrame | None) -> Amount:
-    """Sum number and bytes of the files in a frame."""
+    """Return the number and size of the files in a frame."""
     if files is None:
         return Amount()
     (row,) = collect(files.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes")))
@@ -166,7 +171,7 @@ def sum_files(files: DataFrame | None) -> Amount:
 
 
 def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Table | DataFrame:
-    """Run a task over the orphans. The result is a table if they are few."""
+    """Run a task over the orphans. Returns a table if there are few orphans, otherwise a frame."""
     orphans = inputs.orphans
     scan = ParquetScan.of(inputs.context.state.files, ORPHAN_FILES.schema, orphans.path, orphans.parts())
     if is_small(spark) or fits_in_process(orphans.rows, len(scan.paths)):
@@ -178,13 +183,14 @@ def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Tabl
 class _PlanOrphans:
     """Task that builds the rows to quarantine from the orphans (columns `PLANNED`).
 
-    Orphans in histories that this plan does not edit are routed to the side table `_held`, and keys
-    that are too long for the trash to `_too_long`.
+    Orphans held by histories that this plan does not edit are routed to the side table `_held`, and
+    keys that are too long for the trash to `_too_long`.
 
     Attributes:
-        edited: Histories that this plan edits.
-        max_key_bytes: Longest key that can be quarantined, if it is limited.
-        missing: Routes rows of tables that lack files in another storage, if any.
+        edited: The histories edited by this plan.
+        max_key_bytes: Length of the longest key that can be quarantined, or None if it is
+            unlimited.
+        missing: Task that routes rows of tables with missing files in another storage, or None.
     """
 
     mode: str
@@ -229,14 +235,15 @@ def _history(lakes: pa.Array | pa.ChunkedArray, tables: pa.Array | pa.ChunkedArr
 
 
 def _is_needed() -> Column:
-    """Select copies that are live again, or part of history that a ref reaches again."""
+    """Select the copies that are live again, or part of history that is reachable again."""
     return F.col("is_live").isNotNull()
 
 
 def _is_due(inputs: PlanInputs) -> Column:
-    """Select copies that may be purged, because they are claimed and past their time in quarantine.
+    """Select the copies that may be purged: unneeded, claimed, and past their time in quarantine.
 
-    A copy that no lake claims is not purged: a lake that left the configuration may need it.
+    A copy that no lake claims is not purged, because a lake that was removed from the configuration
+    may need it.
     """
     return ~_is_needed() & _is_past_quarantine(inputs) & F.col("lake").isNotNull()
 
@@ -247,7 +254,8 @@ def _is_past_quarantine(inputs: PlanInputs) -> Column:
 
 
 def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, removed: DataFrame | None) -> DataFrame:
-    """Return one copy of each key in quarantine, with its owner, need and listed etag.
+    """Return one copy of each key in quarantine, with its owner, whether it is needed, and its
+    listed etag.
 
     The result has the columns `OWNED` and listed_etag.
     """
@@ -258,7 +266,7 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
         find_needed(spark, context, storage_name, live, copies),
     )
     needs = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
-    # Of several copies of a needed name, the one with the recorded size is restored, otherwise the
+    # If a needed key has several copies, the one with the recorded size is restored, or else the
     # newest. Unneeded copies are purged oldest first.
     fits = ~_is_needed() | (F.size("sizes") == 0) | F.array_contains("sizes", F.col("size_bytes"))
     order = F.when(_is_needed(), newest_first()).otherwise(-newest_first())
@@ -266,7 +274,7 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     one = first_of_each_key(compared, ~F.col("fits"), order).drop("sizes")
     owned = map_arrow(one, _AddOwner(claims_with_dropped(context, storage_name, [*inputs.refs, *live])), OWNED)
     if inputs.listing.is_earlier:
-        # Only a restore depends on it. One request for each copy that is needed again.
+        # Only restores need the etag, so this takes one request for each copy that is needed again.
         wanted = owned.filter(_is_needed()).select("key")
         listed = map_arrow(wanted, _FindPresent(context.store(storage_name)), _PRESENT)
     else:
@@ -274,12 +282,13 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
         listed = listed.join(owned.select("key"), "key", "left_semi")
     if removed is not None and not inputs.listing.is_earlier:
         listed = listed.join(removed, ["key", "etag"], "left_anti")
-    # A listing may contain an object twice. Its copy in quarantine must be in the plan only once.
+    # A listing may contain an object twice, but its copy in quarantine must be in the plan only
+    # once.
     return owned.join(listed.groupBy("key").agg(F.max("etag").alias("listed_etag")), "key", "left")
 
 
 def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -> DataFrame:
-    """Build rows to restore or purge from quarantined copies. Others wait in a side table."""
+    """Build the rows that restore or purge quarantined copies. Other copies wait in a side table."""
     nothing = F.lit(None).cast("string")
     is_needed = _is_needed()
     taken = F.when(is_deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
@@ -308,9 +317,10 @@ def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -
 
 
 def _is_unread_metadata_needed(spark: SparkSession, context: RunContext, live: list[PublishedTable]) -> bool:
-    """Check if quarantine contains a live metadata object that was never decoded.
+    """Check whether the quarantine contains a live metadata object that was never decoded.
 
-    If so, no file is purged. After the object is restored, the next run can read its needs.
+    No file is purged then, because only a run after the restore can read which files the object
+    needs.
     """
     paths = [path for table in live for path in table.paths(UNKNOWN_SIDE)]
     if not paths:
@@ -325,7 +335,7 @@ def _is_unread_metadata_needed(spark: SparkSession, context: RunContext, live: l
 
 @dataclass(frozen=True)
 class _FindPresent:
-    """Task that yields the keys at which an object exists, with its etag."""
+    """Task that yields the keys of existing objects, with their etags."""
 
     store: Store
 
@@ -339,7 +349,9 @@ class _FindPresent:
 
 @dataclass(frozen=True)
 class _AddOwner:
-    """Task that adds a column with the lake that claims each key, an SQL null if unclaimed."""
+    """Task that adds a column with the lake that claims each key. The value is null in rows
+    claims it.
+    """
 
     claims: Claims
 

@@ -18,7 +18,7 @@ from gc_assets.state.schemas import DELETION_PLAN
 
 @dataclass(frozen=True, slots=True)
 class PlanSelection:
-    """Plan with the phases to execute, or no plan and the reason."""
+    """A plan with the phases to execute, or the reason why there is no plan."""
 
     plan: StoredPlan | None
     phases: tuple[str, ...] = ()
@@ -26,10 +26,10 @@ class PlanSelection:
 
 
 def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> PlanSelection:
-    """Select the plan with this id and all its phases; without an id, the restore of the run's
-    plan.
+    """Select the plan with this id and all its phases. Without an id, select the restore of the
+    run's plan.
 
-    The restore of files that are needed again requires no approval, in a storage with mode `apply`.
+    In a storage with mode `apply`, restoring files that are needed again requires no approval.
 
     Raises:
         UsageError: If the plan belongs to another storage or run date.
@@ -55,8 +55,9 @@ def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> Pl
 
 
 def in_mode(context: RunContext, storage_name: str, mode: Literal["plan", "apply"]) -> RunContext:
-    """Return the run context with this mode for one storage. The policy and its digest do not
-    change.
+    """Return a copy of the run context with this mode for one storage.
+
+    The policy and its digest do not change.
     """
     storages = tuple(item.model_copy(update={"mode": mode}) if item.name == storage_name else item for item in context.config.storages)
     return replace(context, config=context.config.model_copy(update={"storages": storages}))

@@ -28,9 +28,10 @@ def planned_actions(state: State, plan: PublishedTable) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPaths:
-    """Paths that the plans of a run date delete on branches of a lake.
+    """The paths that the plans of a run date delete on a lake's branches.
 
-    Each action has the digest of their table, and the plan has that of its actions.
+    Each action contains the digest of the table of its paths, and the plan contains the digest of
+    its actions.
     """
 
     context: RunContext
@@ -39,7 +40,7 @@ class PlannedPaths:
     _read: dict[str, pa.Table] = field(default_factory=dict[str, pa.Table])
 
     def read(self, action: ExpiryAction) -> list[str]:
-        """Return the paths of an action in alphabetical order.
+        """Return the paths deleted by an action in alphabetical order.
 
         Raises:
             StateError: If their table is missing or was changed.
@@ -47,7 +48,8 @@ class PlannedPaths:
         return sorted(self._read_rows(action, "Make a new plan with `gc-assets run`").column("path").to_pylist())
 
     def read_objects(self, action: ExpiryAction) -> pa.Table:
-        """Return the objects at the paths of an action (columns storage, key), null for external ones.
+        """Return the objects at an action's paths (columns storage, key), with null rows for
+        external objects.
 
         Raises:
             StateError: If their table is missing or was changed.
@@ -66,7 +68,7 @@ class PlannedPaths:
         return found
 
     def _find(self, wanted: str, advice: str) -> pa.Table:
-        """Return the rows of the table with a digest."""
+        """Return the rows of the table with this digest."""
         for published in self._tables():
             if published.receipt.digest == wanted:
                 rows = read_parts(self.context.state.files, published.paths(), table_with(TableRole.PATH_EDITS).schema)

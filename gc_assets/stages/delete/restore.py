@@ -1,6 +1,6 @@
 """Restore quarantined files by plan, prefix or key.
 
-A restore needs no approval. A file whose name is in use stays in quarantine.
+A restore needs no approval. If the name of a file is in use, the file stays in quarantine.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ def restore(
 ) -> tuple[PublishedTable, dict[str, Totals]]:
     """Restore quarantined files, and return the log and the totals by outcome.
 
-    Of several copies with the same name, the newest is restored; the others stay and can be
-    selected with `--plan`. A real run also restores copies quarantined by rehearsals, but a
-    rehearsal restores only copies of rehearsals.
+    If there are several copies with the same name, the newest is restored. The others stay in
+    quarantine and can be selected with `--plan`. A real run also restores copies quarantined by
+    rehearsals, but a rehearsal restores only copies of rehearsals.
 
-    A finished plan is used up once one of its files was restored. An unfinished plan remains so,
-    and files moved according to its write-ahead log are restored too.
+    A finished plan cannot be applied again after one of its files was restored. An unfinished plan
+    remains unfinished, and the files that it moved according to its write-ahead log are restored
+    too.
 
     Args:
-        session: Opens Spark. Called only for large restores.
+        session: Returns a Spark session. Called only for large restores.
         plan_id: Restore the files of this plan.
         prefix: Restore files under this prefix.
         key: Restore this key.
@@ -65,7 +66,7 @@ def restore(
     Raises:
         UsageError: If neither plan, prefix nor key is given.
         GateRefused: If another run holds the lease, the lease is lost, or the storage does not
-            allow rehearsals. A restore that lost its lease is invalid and must be repeated.
+            allow rehearsals. After losing its lease, the restore must be repeated.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
@@ -92,7 +93,7 @@ def restore(
         lease.check()  # another holder may have moved the same files after the lease was lost
         for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(interrupted)):
             record_restored(state, storage_name, source, context.clock.now(), restore_id)
-        # Publish before the release: the next holder must see which files were restored.
+        # Publish before the release, so that the next holder sees which files were restored.
         return _publish(context, run, written, restore_id)
 
 
@@ -110,7 +111,7 @@ def _publish(context: RunContext, run: TableRun, written: WrittenParts, restore_
 
 
 def _planned_files(header: PlanSummary | None) -> int | None:
-    """Return the number of files that a plan may have quarantined, or None without a plan."""
+    """Return the number of files that a plan may have quarantined, or None if it is unknown."""
     return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
 
 
@@ -145,15 +146,16 @@ def _restore_in_executors(
 def _read_moved(
     context: RunContext, storage_name: str, plan_ids: Collection[str], headers: Mapping[str, PlanSummary], token: int
 ) -> Iterator[MovedFiles]:
-    """Yield readers of the files that these plans' write-ahead logs moved or may have moved.
+    """Yield readers of the files that these plans moved or may have moved, from their write-ahead
+    logs.
 
-    If neither the state nor the log contains the mode of a plan, it is that of the storage.
+    If neither the state nor the log contains a plan's quarantine mode, the storage's mode is used.
     """
     files = context.state.files
     for plan_id in sorted(plan_ids):
         directory = f"{storage_name}/apply/{plan_id}"
         if not any(item.name == "log.json" for item in files.list(directory)):
-            continue  # no file was reached
+            continue  # the plan moved no file
         header = headers.get(plan_id)
         log = open_log(files, directory, plan_id, 1)
         mode, rehearsal = log.quarantine or context.storage(storage_name).quarantine, context.clock.is_rehearsal
@@ -165,10 +167,12 @@ def _read_moved(
 
 @dataclass(frozen=True)
 class MovedFiles:
-    """Reads the files that a write-ahead log quarantined and that no published log may contain yet.
+    """Reads the files quarantined according to a write-ahead log, because no published log may
+    contain them yet.
 
-    It takes numbers of shares and yields rows of `deletion_log`. A move without an outcome counts
-    as done now, under the lease `token`. Runs in executors or in this process.
+    It takes the numbers of log shares (groups of keys) and yields rows of `deletion_log`. A move
+    without an outcome counts as done now, under the lease `token`. Runs in executors or in this
+    process.
     """
 
     log: WriteAheadLog
@@ -183,7 +187,7 @@ class MovedFiles:
         return self.log.shares
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return all rows as a frame. Lazy."""
+        """Return all rows as a lazy frame."""
         shares = spark.range(0, self.part_count, 1, min(self.part_count, parallelism(spark)))
         return shares.mapInArrow(self, spark_schema(DELETION_LOG.schema))
 
@@ -200,7 +204,7 @@ class MovedFiles:
 class _SelectCopies:
     """Yield the copies to restore (columns `EXECUTION_ROWS`).
 
-    All log entries of a key must be in one partition. Runs in executors or in this process.
+    All log entries for a key must be in the same partition. Runs in executors or in this process.
     """
 
     copies: CopySelection

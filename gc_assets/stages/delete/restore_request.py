@@ -34,9 +34,9 @@ _NOT_ALL: Final = "Not all files were restored; `gc-assets explain KEY` and `gc-
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """Files to restore. With `history`, the plan's history edits are reverted too.
+    """The files to restore. With `history`, the plan's history edits are reverted too.
 
-    `adopted_plan` is the id of a plan that the state knows from the ledger only.
+    `adopted_plan` is the id of a plan that exists only in the ledger or in a log.
     """
 
     storage: str
@@ -53,10 +53,10 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """Result of a restore.
+    """The result of a restore.
 
     `by_outcome` has the keys `restore/<outcome>` and, if history edits were undone,
-    `history/<outcome>`. `purged` are requested files that were purged, or None.
+    `history/<outcome>`. `purged` describes the requested files that were purged, or is None.
     """
 
     request: RestoreRequest
@@ -70,14 +70,14 @@ class RestoreResult:
 
     @property
     def is_history_undone(self) -> bool:
-        """True if history edits were undone, and none was left."""
+        """True if all history edits were undone."""
         return {name for name in self.by_outcome if name.startswith(f"{HISTORY}/")} == {_UNDONE_EDITS}
 
     @property
     def missing(self) -> str | None:
         """A message if some files were not restored, otherwise None.
 
-        If files under a prefix were restored, others under it that were purged earlier do not count.
+        If files under a prefix were restored, files under it that were purged earlier are ignored.
         """
         failed = _NOT_ALL if self.by_outcome.keys() - {_RESTORED_FILES, _UNDONE_EDITS} else None
         is_prefix_restored = self.request.prefix is not None and self.by_outcome
@@ -97,8 +97,8 @@ def resolve_request(
     """Return the request for these options. `key` may be an address.
 
     Raises:
-        UsageError: If the options select nothing, several storages, an unknown plan, or edits of which
-            none can be undone.
+        UsageError: If the options select nothing, several storages, an unknown plan, or only edits
+            that cannot be undone.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
@@ -121,7 +121,7 @@ def restore_files(session: Callable[[], SparkSession], context: RunContext, requ
     """Restore the files. Raises the same errors as `restore`.
 
     Args:
-        session: Opens Spark if `restore` needs it.
+        session: Returns a Spark session. Called only if `restore` needs it.
         request: The files to restore.
     """
     log, by_outcome = restore(session, context, request.storage, request.plan_id, request.prefix, request.key)
@@ -143,9 +143,9 @@ def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | 
 
 
 def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | None, tuple[str, str] | None]:
-    """Return the plan, or the storage and the id of a plan that only the ledger or a log contains.
+    """Return the plan. If only the ledger or a log contains it, return its storage and id instead.
 
-    Both are None without `plan_id`. Raises `UsageError` as `find_plan` does.
+    Both are None without `plan_id`. Raises `UsageError` like `find_plan`.
     """
     if plan_id is None:
         return None, None
@@ -164,7 +164,7 @@ def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | N
 
 
 def _find_sources(context: RunContext, storage_name: str) -> list[str]:
-    """Return the plans with files in quarantine, or with a log that has not ended."""
+    """Return the ids of the plans that are unfinished or have files in quarantine."""
     ledger = read_quarantine(context.state, storage_name).column("source_plan_id").to_pylist()
     return [*filter(None, ledger), *unfinished_plans(context.state, storage_name)]
 

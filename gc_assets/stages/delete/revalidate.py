@@ -1,4 +1,4 @@
-"""Revalidate claim and object age of each plan row before it is executed.
+"""Revalidate the claim and the object age of each plan row before it is executed.
 
 A plan's id is a digest of a table in the state, so a user with write access to the state can add a
 row and recompute the digest. Rows are therefore not trusted: claims come from the verification
@@ -26,14 +26,15 @@ from gc_assets.stages.sweep.orphan_files import grace_cutoff
 from gc_assets.state.journal import PublishedTable
 from gc_assets.stores.protocol import Store
 
-# Column with the reason why a row must not be executed, null for executable rows.
+# Column with the reason why a row must not be executed, null in executable rows.
 REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True)
 class Revalidation:
-    """Task that adds the column `refused` to plan rows. Restores are never refused, because they
-    remove nothing.
+    """Task that adds the column `refused` to plan rows.
+
+    Restores are never refused, because they remove nothing.
 
     Picklable. Runs in executors.
     """

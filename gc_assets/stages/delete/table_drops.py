@@ -1,4 +1,6 @@
-"""Name the tables that lost most live files since the last accepted run, for the gate `live_drop`."""
+"""Find the tables that lost the most live files since the last accepted run, for the gate
+`live_drop`.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,14 @@ MAX_DROPS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TableDrop:
-    """A table, or a lake of one repository, with fewer live files than in the last accepted run.
+    """A table, or a lake with one repository, that has fewer live files than in the last accepted
+    run.
 
     Attributes:
-        name: Lake and table.
-        before: Its live files in that run, without those that the policy has expired since.
-        now: Its live files in this run.
+        name: The lake and the table.
+        before: Number of live files in that run, without those that the policy has expired since
+            then.
+        now: Number of live files in this run.
     """
 
     name: str
@@ -49,7 +53,7 @@ def find_table_drops(
     Args:
         accepted: `deletion_plan` of the last accepted run.
         live: `live_files` of all lakes in this run.
-        expired: Files that the policy has expired since, by lake and table uuid.
+        expired: Number of files that the policy has expired since that run, by lake and table uuid.
     """
     drops: list[TableDrop] = []
     for now in live:
@@ -59,10 +63,10 @@ def find_table_drops(
             continue
         try:
             before, after, names = _count(context, storage_name, earlier), _count(context, storage_name, now), _read_names(context, earlier)
-        except StateError:  # only the names are missing in the message
+        except StateError:  # the message then has no table names
             continue
         for uuid, files in before.items():
-            if uuid is None and len(before) > 1:  # metadata of the tables
+            if uuid is None and len(before) > 1:  # these files are metadata of the tables
                 continue
             name = context.config.label_of(lake) + ("" if uuid is None else f": {names.get(uuid) or uuid}")
             drops.append(TableDrop(name, files - expired.get((lake, uuid), 0), after.get(uuid, 0)))
@@ -76,7 +80,7 @@ def _count(context: RunContext, storage_name: str, table: PublishedTable) -> dic
 
 
 def _read_names(context: RunContext, live: PublishedTable) -> dict[str, str]:
-    """Return the names of the tables of a lake in an earlier run, by uuid."""
+    """Return the names that a lake's tables had in an earlier run, by uuid."""
     refs = find_input(context, live, LAKE_REFS, live.receipt.owner)
     if refs is None:
         return {}

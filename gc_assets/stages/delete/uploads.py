@@ -1,8 +1,8 @@
 """Select multipart uploads to abort, and abort them when the plan is executed.
 
-An abort is final, like a purge, so no upload is aborted while a table is unreadable and not set
-aside. An upload must be older than the grace period also by the store's clock, measured from the
-last action of its writer. As with files, its key must be claimed by a lake.
+An abort is final like a purge, so no upload is aborted while a table is unreadable and not set
+aside. The upload must be older than the grace period even by the store's clock, counted from its
+writer's last action. Its key must be claimed by a lake, as for files.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def find_old_uploads(
 ) -> tuple[pa.Table, int]:
     """Find the uploads to abort by this run's plan (columns `UPLOADS`).
 
-    If the uploads cannot be listed, none is planned, and a warning is logged.
+    If the uploads cannot be listed, no upload is planned, and a warning is logged.
 
     Args:
         refs: `lake_refs` of all lakes.
         live: `live_files` of all lakes.
-        check_foreign: Prepares the check for uploads that may belong to others.
+        check_foreign: Prepares the check for uploads that may be foreign.
 
     Returns:
-        The uploads, and how many more wait for a later plan.
+        The uploads, and the number of further uploads that wait for a later plan.
     """
     nothing = UPLOADS.empty_table(), 0
     if any(item.blocks_purges for item in unreadable) or not context.storage(storage_name).abort_uploads:
@@ -93,7 +93,7 @@ def upload_totals(rows: pa.Table, later: int) -> Uploads:
 
 
 def planned_uploads(state: State, plan: PublishedTable) -> pa.Table:
-    """Return the plan's uploads (columns `UPLOADS`), the oldest first."""
+    """Return the plan's uploads (columns `UPLOADS`), oldest first."""
     return read_parts(state.files, plan.paths(UPLOADS_SIDE), UPLOADS).sort_by([("initiated", "ascending"), ("key", "ascending")])
 
 
@@ -143,9 +143,10 @@ def abort_uploads(
 
 
 def end_uploads(context: RunContext, plan: StoredPlan, log: WriteAheadLog, lease: Lease, run_id: str) -> pa.RecordBatch:
-    """Abort nothing further, and return the outcomes (columns of `deletion_log`).
+    """End the plan's uploads without aborting any more, and return the outcomes (columns of
+    `deletion_log`).
 
-    Uploads of an interrupted batch are looked up.
+    Uploads in an interrupted batch are looked up.
     """
     rows = approved_uploads(context.state, plan).to_pylist()
     planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows]
@@ -172,7 +173,7 @@ def _execute_uploads(
 
 
 def _apply_store_clock(revalidation: Revalidation, context: RunContext, storage_name: str) -> Revalidation:
-    """Return the revalidation with a cut-off that is not later than by the clock of the store."""
+    """Return a revalidation whose cut-off is not later than the grace cut-off by the store's clock."""
     now = context.clock.now() if context.clock.is_rehearsal else revalidation.store.now()
     cutoff = min(revalidation.ages.cutoff, now - context.storage(storage_name).grace)
     return replace(revalidation, ages=replace(revalidation.ages, cutoff=cutoff))
@@ -186,9 +187,10 @@ def _find_refused(revalidation: Revalidation, rows: pa.Table) -> pa.Array:
 
 @dataclass(frozen=True)
 class _SkipRefused:
-    """Skips uploads that must not be aborted, and returns their outcomes `skipped`.
+    """Skips uploads that must not be aborted, and returns their outcomes in `skipped`.
 
-    They are still looked up: an interrupted run may have aborted them when it was allowed.
+    They are still looked up, because an interrupted run may have aborted them when this was
+    allowed.
     """
 
     inner: UploadAborter

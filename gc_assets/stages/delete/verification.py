@@ -68,7 +68,7 @@ def verification_context(context: RunContext, plan: StoredPlan, verification_id:
 
 @dataclass(frozen=True)
 class PlanRows:
-    """Rows of a plan, verified to be the approved ones.
+    """The rows of a plan, verified to be the approved rows.
 
     Small plans are kept in memory, so that exactly the verified rows are executed.
     """
@@ -117,14 +117,14 @@ class PlanRows:
 
 @dataclass(frozen=True)
 class VerificationMark:
-    """Mark of all lakes, made under the lease of an apply.
+    """A mark of all lakes, made under the lease of an apply.
 
     Attributes:
-        spark: Session for rows and tables of this size.
+        spark: The session chosen for this number of rows and files.
         context: The run context of the mark.
-        live: `live_files` of every lake.
-        refs: `lake_refs` of every lake.
-        revalidation: Revalidation of plan rows by this mark.
+        live: `live_files` of all lakes.
+        refs: `lake_refs` of all lakes.
+        revalidation: Task that revalidates plan rows against this mark.
         frozen_at: Time when the first ref was read.
     """
 
@@ -143,8 +143,8 @@ class VerificationMark:
         """Keys needed by a lake (columns key, needed, is_live).
 
         `is_live` is false for keys needed only by expired history. Deferred keys are treated as
-        needed. The frame is built on first use, because a mark after history edits may replace this
-        one.
+        needed. The frame is built on first use, because a mark made after history edits may replace
+        this mark.
         """
         rows = self.rows.frame if self.rows.in_memory is None else self.rows.in_memory
         by_name = find_needed(self.spark, self.context, self.storage, self.live, rows)
@@ -162,14 +162,14 @@ def make_verification_mark(
     """Mark the lakes again. Their refs are read under the lease.
 
     Args:
-        ungated: Ignore the gates, for an apply that removes nothing: a restore, or the end of an
-            outdated plan.
-        resumed: An earlier apply of the plan began.
+        ungated: If True, ignore the gates. For an apply that removes nothing: a restore, or the end
+            of an outdated plan.
+        resumed: True if an earlier apply of the plan began.
 
     Raises:
         GateRefused: If a gate fails that the approval does not override.
-        LakeUnreadable: If a table became unreadable after the plan was applied in part.
-        StateError: If the rows of the plan are not the approved ones.
+        LakeUnreadable: If a table became unreadable after the plan was partly applied.
+        StateError: If the plan's rows are not the approved rows.
     """
     header = plan.header
     mark_context = verification_context(context, plan, verification_id)
@@ -196,7 +196,9 @@ def make_verification_mark(
 def _failed_gates(
     spark: SparkSession, context: RunContext, mark_context: RunContext, plan: StoredPlan, tables: list[PublishedTable]
 ) -> list[GateResult]:
-    """Check the gates that can change after a plan was made, and return those not overridden."""
+    """Check the gates that can change after planning, and return the failed ones that are not
+    overridden.
+    """
     header = plan.header
     refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
     limits = context.storage(header.storage).gates
@@ -226,9 +228,9 @@ def _failed_gates(
 
 
 def _unneeded_rows(spark: SparkSession, mark_context: RunContext, plan: StoredPlan, tables: list[PublishedTable]) -> DataFrame:
-    """Return the rows of a plan without those that are live under their own name.
+    """Return a plan's rows without the files that are live under their own name.
 
-    These are not executed, so their other names are irrelevant.
+    Those files are not removed, so their other names are irrelevant.
     """
     rows = read_table(spark, mark_context.state, DELETION_PLAN, plan.published)
     live = find_needed(spark, mark_context, plan.header.storage, tables, rows).filter("is_live")
