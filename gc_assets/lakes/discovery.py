@@ -1,7 +1,7 @@
 """Discover lakes and their storages for `gc-assets init`.
 
-Each kind discovers its own lakes with `LakeKind.discover`. Discovery is read-only, and only yields
-lakes it could read.
+Each kind discovers its own lakes with `LakeKind.discover`. Discovery is read-only and yields only
+lakes that it could read.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gc_assets.core.objects import Objects
 from gc_assets.core.paths import FILE, Location, is_in_bucket, scheme_of
 from gc_assets.core.untrusted_input import parse_json
 
-# Tables are two or three levels deep in a warehouse. Deeper folders are data.
+# Tables are two or three levels deep in a warehouse. Deeper folders contain data.
 _DEPTH: Final = 3
 _TIMEOUT_SECONDS: Final = 10.0
-# Files that are looked at to find metadata without a catalog, and those that are returned.
+# Maximum number of files examined, and returned, when searching for metadata without a catalog.
 _MAX_FILES: Final = 100_000
 _MAX_FOUND: Final = 1_000
 
@@ -32,7 +32,7 @@ _MAX_FOUND: Final = 1_000
 class DiscoveryTarget:
     """Address of a server or catalog, a local path, or a location in a bucket.
 
-    A local folder is one target, and so is each folder under it, down to three levels.
+    A local folder is a target, as is each folder under it, down to three levels.
     """
 
     address: str
@@ -45,14 +45,15 @@ class DiscoveryTarget:
 
     @property
     def path(self) -> Path | None:
-        """The existing path on this machine, None for another target."""
+        """The path on this machine if it exists, or None for any other target."""
         if scheme_of(self.address) != FILE:
             return None
         path = Path("/", Location.parse(self.address).root)
         return path if path.exists() else None
 
     def get_json(self, address: str, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
-        """Send a GET request and return the status and JSON body, None if the body is not JSON.
+        """Send a GET request and return the status and the JSON body (None if the body is not
+        JSON).
 
         Raises:
             LakeUnreadable: If the server does not respond.
@@ -77,9 +78,9 @@ class DiscoveredLake:
     Attributes:
         name: Suggested name, not necessarily unique.
         entry: The entry of `lakes.yaml` without `name`.
-        locations: File folders recorded by the lake. New tables are expected in the same folders.
+        locations: Folders recorded by the lake. New tables are expected in the same folders.
         note: Values to be added by the user, empty if the entry is complete.
-        file: The file of a catalog on this machine, otherwise empty.
+        file: The catalog's file if it is on this machine, otherwise empty.
     """
 
     name: str
@@ -95,7 +96,7 @@ def list_folders(address: str) -> Iterator[str]:
     Hidden folders are skipped.
 
     Raises:
-        OSError: If a folder cannot be read, because its lakes would be missed.
+        OSError: If a folder cannot be read, because lakes in it would be missed.
     """
     yield address
     if scheme_of(address) != FILE or not (root := Path("/", Location.parse(address).root)).is_dir():
@@ -111,9 +112,9 @@ def _raise(error: OSError) -> None:
 
 
 def find_metadata(address: str, objects: Objects, pattern: str) -> list[str]:
-    """Return the addresses of files in a folder or at a location that match a pattern.
+    """Return the addresses of the files in a folder or location whose keys match a pattern.
 
-    At most `_MAX_FILES` files are looked at, and at most `_MAX_FOUND` returned.
+    At most `_MAX_FILES` files are examined and at most `_MAX_FOUND` addresses returned.
 
     Args:
         address: A local folder, or a location in a bucket. For other addresses, nothing is returned.
@@ -135,8 +136,8 @@ def find_metadata(address: str, objects: Objects, pattern: str) -> list[str]:
 def choose_storages(found: Sequence[DiscoveredLake], targets: Iterable[str]) -> list[Location]:
     """Return non-overlapping storage locations that contain all lake locations.
 
-    Locations inside one of `targets` share a storage, their innermost common folder. All other
-    locations share one storage per lake.
+    Locations inside one of `targets` share a storage at their innermost common folder. All other
+    locations get one storage per lake.
     """
     parents = [Location.parse(address) for address in targets]
     groups: dict[tuple[str, int], list[Location]] = {}
@@ -151,8 +152,8 @@ def choose_storages(found: Sequence[DiscoveredLake], targets: Iterable[str]) -> 
 def _innermost(locations: Sequence[Location]) -> Iterator[Location]:
     """Yield the innermost common folder of the locations.
 
-    There is one per bucket, and one per folder in the root of a disk, because the root itself is no
-    storage.
+    There is one per bucket, and one per top-level folder of a disk, because the root itself cannot
+    be a storage.
     """
     grouped: dict[tuple[str, str], list[list[str]]] = {}
     for location in locations:
@@ -160,7 +161,7 @@ def _innermost(locations: Sequence[Location]) -> Iterator[Location]:
         top = "/".join(parts[:2]) if location.scheme == FILE else parts[0]
         grouped.setdefault((location.scheme, top), []).append(parts)
     for (scheme, _), members in grouped.items():
-        first, last = min(members), max(members)  # the common parts of these two are common to all
+        first, last = min(members), max(members)  # Parts shared by these two are shared by all.
         shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
         yield Location.parse(f"{scheme}://{'/'.join(part for part, _ in shared)}/")
 
@@ -177,5 +178,5 @@ def unique_name(wanted: str, taken: Iterable[str]) -> str:
 
 
 def host_name(address: str) -> str:
-    """Return the first label of a server's host name, for use as lake name."""
+    """Return the first label of a server's host name, for use as a lake name."""
     return (urlsplit(address).hostname or "lake").partition(".")[0]

@@ -21,6 +21,6 @@ ENTRY_SCHEMA = pa.schema(
     ]
 )
 
-# For lakes with logical paths (lakeFS). The rows also contain the path and the time at which the
+# For lakes with logical paths (lakeFS), the rows also contain the path and the time at which the
 # entry was written.
 LOGICAL_ENTRY_SCHEMA = pa.schema([*ENTRY_SCHEMA, pa.field("path", pa.string()), pa.field("written_at", pa.timestamp("us", tz="UTC"))])

@@ -1,4 +1,4 @@
-"""File kinds, i.e. roles of files in their formats, in reference order."""
+"""File kinds, i.e. the roles of files in their formats, in reference order."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ class Kind:
     RANGE = "range"
     OBJECT = "object"
     # A possible name of an object (lakeFS) or of a virtual chunk. It is live, but not counted as a
-    # file. At least one name of an object has to exist.
+    # file. At least one of an object's names has to exist.
     POSSIBLE_OBJECT = "possible_object"
     REF = "ref"
     CONFIG = "config"
-    # The object `repo` of Icechunk spec version 2, and its copies.
+    # The `repo` object of Icechunk spec version 2, and its copies.
     REPO_INFO = "repo_info"
     VIEW_METADATA = "view_metadata"
     # These are not files. All files under the location of a table or view belong to it. The files
-    # under an unlisted location have no known owner. A `urn:uuid:` identifies the table or view of a
-    # metadata file. A named prefix is one that a container refers to (`NamedPrefixes.reference`).
+    # under an unlisted location have no known owner. A `urn:uuid:` identifies the table or view of
+    # a metadata file. A named prefix is a prefix used by a container (`NamedPrefixes.reference`).
     TABLE_LOCATION = "table_location"
     UNLISTED_LOCATION = "unlisted_location"
     TABLE_UUID = "table_uuid"
     NAMED_PREFIX = "named_prefix"
 
 
-# Kinds of rows that are not files. They occur with `manifest_entries` and content roots, and never
-# in a live set.
+# Kinds of rows that are not files. They occur in `manifest_entries` and content roots, but never in
+# a live set.
 LOCATION_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID, Kind.NAMED_PREFIX)
 FILE_KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 
-# A kind precedes the kinds that it names. A transaction log names nothing, and only its snapshot
-# names it.
+# A kind precedes the kinds that it references. A transaction log references nothing, and is only
+# referenced by its snapshot.
 _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
     (Kind.REF, Kind.CONFIG, Kind.REPO_INFO, Kind.VERSION_HINT),
     (Kind.METADATA_JSON, Kind.VIEW_METADATA, Kind.SNAPSHOT),
@@ -57,9 +57,9 @@ _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
     (Kind.MANIFEST, Kind.RANGE, Kind.CHUNK_MANIFEST),
 )
 RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
-# No container names these kinds, so reading a lake starts with them.
+# No container references these kinds, so reading a lake starts with them.
 ROOT_KINDS = _BY_REFERENCE[0]
-# Containers that name files and no other containers.
+# Containers that reference only files and no other containers.
 LEAF_CONTAINER_KINDS = _BY_REFERENCE[-1]
 # Readers use these files only to plan queries, so a missing one loses nothing. Source: Iceberg's
 # format/spec.md, "Table Statistics": "Statistics files are informational".

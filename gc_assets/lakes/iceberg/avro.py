@@ -1,11 +1,11 @@
 """Read columns of Avro object container files as Arrow tables.
 
-Source: Avro specification 1.11, "Object Container Files". Apache DataFusion decodes large files
-without a Python loop, if it is installed (extra `iceberg-fast`). fastavro decodes all others: small
-files, and files that DataFusion rejects. Both return the same rows.
+Source: Avro specification 1.11, "Object Container Files". If Apache DataFusion is installed (extra
+`iceberg-fast`), it decodes large files without a Python loop. All other files, i.e. small ones and
+those rejected by DataFusion, are decoded with fastavro. Both return the same rows.
 
-A file states how many records it contains, in a few bytes. The counts are therefore checked against
-its length before anything is decoded, and large files are decoded in a process with limited time and
+A few bytes of a file can state any number of records. The counts are therefore checked against its
+length before anything is decoded, and large files are decoded in a process with limited time and
 memory.
 """
 
@@ -36,18 +36,18 @@ MAGIC = b"Obj\x01"
 # For smaller files, planning a DataFusion query (2 ms) takes longer than decoding with fastavro
 # (25-60 µs per entry).
 MIN_DATAFUSION_BYTES = 16 * 1024
-# fastavro decodes at most this many decompressed bytes in the process of the caller.
+# fastavro decodes at most this many decompressed bytes in the calling process.
 MAX_IN_PROCESS_BYTES = 2**20
 # Both readers are ten times faster than this, so only an endless decode exceeds the deadline.
 DATAFUSION_SECONDS = 20.0
 DATAFUSION_BYTES_PER_SECOND = 5 * 2**20
 FASTAVRO_BYTES_PER_SECOND = 2**19
-# An entry of a manifest has 100 bytes or more, so that a larger file exceeds the limit of decompressed
-# bytes.
+# A manifest entry has at least 100 bytes, so a file with more entries would exceed the limit of
+# decompressed bytes.
 MAX_RECORDS = 10_000_000
-# Records that fastavro holds as Python objects at a time.
+# Maximum number of records that fastavro holds as Python objects at a time.
 _RECORD_BATCH = 4096
-# Types by their smallest number of bytes. Strings, arrays and maps start with a length.
+# Minimum number of bytes by type. Strings, arrays and maps start with a length.
 _MIN_BYTES: Final = {
     "null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1, "array": 1, "map": 1,
 }  # fmt: skip
@@ -57,7 +57,7 @@ MAX_GROUP_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column to read, i.e. the first of `paths` in the file's schema.
+    """Column to read, i.e. the first of `paths` that occurs in the file's schema.
 
     The column is null in Arrow if none of them is in the schema.
     """
@@ -77,7 +77,7 @@ class Header:
 
 
 class UnexpectedCount(ValueError):
-    """The blocks contain another number of records than expected.
+    """The number of records in the blocks differs from the expected one.
 
     Attributes:
         found: Number of records according to the block headers.
@@ -89,17 +89,17 @@ class UnexpectedCount(ValueError):
 
 
 class ReaderAborted(ValueError):
-    """A reader exceeded its limit of CPU time or memory, and no other one could read the file."""
+    """A reader exceeded its limit of CPU time or memory, and no other reader could read the file."""
 
 
 @cache
 def has_datafusion() -> bool:
-    """Return True if DataFusion is installed. This does not import it."""
+    """Return True if DataFusion is installed, without importing it."""
     return importlib.util.find_spec("datafusion") is not None
 
 
 def describe_decoder() -> str:
-    """Return which library decodes large manifests on this machine."""
+    """Return the name of the library that decodes large manifests on this machine."""
     if has_datafusion():
         return "DataFusion decodes large manifests"
     return "fastavro decodes manifests; for large ones, install the much faster extra: pip install 'gc-assets[iceberg-fast]'"
@@ -118,7 +118,7 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
 
     Raises:
         UnexpectedCount: If `expected_rows` differs from the counts in the block headers.
-        ReaderAborted: If a reader exceeds its limits and no other one can read the file.
+        ReaderAborted: If a reader exceeds its limits and no other reader can read the file.
         ValueError: If the header or a block is invalid. Avro readers may also raise their own
             errors.
     """
@@ -143,7 +143,7 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
         is_limit = isinstance(error, MemoryError) or (isinstance(error, WorkerDied) and error.is_limit)
         if is_limit or (aborted and not isinstance(error, TimeoutError | WorkerDied)):
             raise ReaderAborted(f"a reader exceeded its limit of time or memory: {error}") from error
-        raise  # not a property of the file: the system killed the worker, or the machine is busy
+        raise  # This is no fault of the file: the system killed the worker, or the machine is busy.
     if table.num_rows != rows:
         raise UnexpectedCount(table.num_rows, rows)
     return table
@@ -164,11 +164,11 @@ class FileGroup:
 def read_groups(raws: Sequence[bytes], columns: Sequence[Column]) -> Iterator[FileGroup]:
     """Yield the columns of every record of many files, grouped by schema.
 
-    DataFusion plans one query per group, and must be installed.
+    DataFusion runs one query per group, and must be installed.
 
     Raises:
         ValueError: If any file is damaged. DataFusion may also raise its own errors. The error does
-            not identify the file, so the caller has to read each file separately.
+            not identify the file, so the caller must then read each file separately.
     """
     by_schema: dict[tuple[bytes, bytes], list[tuple[int, bytes, Header]]] = {}
     size_bytes = 0
@@ -243,11 +243,12 @@ def _checked_blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]
 
 @lru_cache(maxsize=256)
 def _smallest_record(schema: bytes) -> int:
-    """Return the smallest number of bytes of a record.
+    """Return the minimum number of bytes of a record.
 
     Raises:
-        ValueError: If the schema is invalid or recursive, or an array has items without bytes. A few
-            bytes could then state any number of items or levels. Iceberg has no such schemas.
+        ValueError: If the schema is invalid or recursive, or an array has items without bytes,
+            because a few bytes could then state any number of items or levels. Iceberg has no such
+            schemas.
     """
     try:
         return _smallest_value(json.loads(schema), {})
@@ -256,7 +257,7 @@ def _smallest_record(schema: bytes) -> int:
 
 
 def _smallest_value(schema: Any, named: dict[str, int | None]) -> int:
-    """Return the smallest number of bytes of a value. `named` is None for a type being defined."""
+    """Return the minimum number of bytes of a value. In `named`, a type being defined is None."""
     if isinstance(schema, list):
         return 1 + min(_smallest_value(item, named) for item in schema)
     if isinstance(schema, str):
@@ -297,7 +298,7 @@ def _blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
 
 
 def _decompress(raw: bytes, header: Header) -> tuple[bytes, Header]:
-    """Decompress the file within limits, before passing it to an Avro reader.
+    """Decompress the file within limits, so that it can be passed to an Avro reader.
 
     Raises `ValueError` like `_blocks`.
     """
@@ -345,7 +346,7 @@ def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) 
     """Read an uncompressed file with DataFusion in a worker process.
 
     Raises:
-        TimeoutError: If it hangs. DataFusion 55 does on a map with a negative number of items.
+        TimeoutError: If it hangs, as DataFusion 55 does on a map with a negative number of items.
     """
     reader_metadata = {b"avro.schema": json.dumps(drop_empty_records(json.loads(header.metadata[b"avro.schema"]))).encode()}
     content = (_encode_header(reader_metadata, header.sync), memoryview(raw)[header.first_block :])
@@ -364,7 +365,7 @@ def _read_file(
 
 
 def _query(path: str, columns: Sequence[Column]) -> pa.Table:
-    from datafusion import SessionConfig, SessionContext  # the import takes a third of a second
+    from datafusion import SessionConfig, SessionContext  # The import takes a third of a second.
 
     frame = SessionContext(SessionConfig().with_target_partitions(1)).read_avro(path)
     schema = frame.schema()
@@ -394,7 +395,7 @@ def _build_expression(column: Column, schema: pa.Schema) -> Expr:
 
 
 def read_with_fastavro(raw: bytes, columns: Sequence[Column]) -> pa.Table:
-    """Read an uncompressed file with fastavro, a large one in a worker process."""
+    """Read an uncompressed file with fastavro. Large files are read in a worker process."""
     if len(raw) <= MAX_IN_PROCESS_BYTES:
         return _read_records(io.BytesIO(raw), columns)
     return _read_file(_read_path, DATAFUSION_SECONDS + len(raw) / FASTAVRO_BYTES_PER_SECOND, [raw], columns)
@@ -418,7 +419,7 @@ def _column_values(records: list[dict[str, Any]], column: Column) -> list[Any]:
     for path in column.paths:
         values: list[Any] = records
         for part in path:
-            if not values or part not in values[0]:  # every record has every field of the schema
+            if not values or part not in values[0]:  # Every record has all fields of the schema.
                 break
             values = [value[part] for value in values]
         else:

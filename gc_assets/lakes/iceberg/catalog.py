@@ -1,6 +1,6 @@
 """List, load and commit to tables in a pyiceberg catalog.
 
-Only this module connects to a catalog. It unwraps secrets and redacts them in all messages.
+Only this module connects to a catalog. It unwraps secrets, and redacts them in all messages.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ _REPAIR_HINT = "repair it or drop it from the catalog"
 _IO_PROPERTY, _GUARDED_IO = "py-io-impl", "gc_assets.lakes.iceberg.file_io.GuardedFileIO"
 _USER_INFO = re.compile(r"://[^/@\s]+@")
 _SEPARATORS = re.compile(r"[:\s]+")
-# Enough to write the rows of a large lake.
+# This is enough to write the rows of a large lake.
 _WRITE_SECONDS: Final = 1800.0
-# Shorter parts of a secret occur in ordinary words.
+# Shorter parts of a secret could occur in ordinary words.
 _MIN_PART_LENGTH = 4
 UNPARSABLE = "pyiceberg cannot parse the metadata of this table; expire it with an engine that can"
-# Errors of pyiceberg that depend on the table and not on the catalog. It cuts a path at `#` and `?`.
+# Errors of pyiceberg that are caused by the table rather than the catalog. It truncates a path at
+# `#` and `?`.
 _CANNOT_LOAD = (
     FileNotFoundError,
     IsADirectoryError,
@@ -83,7 +84,8 @@ _CANNOT_LOAD = (
     AttributeError,
     NotImplementedError,
 )
-# Schema version v1 of an SQL catalog: TABLE or VIEW, or NULL for a table of schema version v0.
+# Schema version v1 of an SQL catalog: the type is TABLE or VIEW, or NULL for a table of schema
+# version v0.
 _TYPE_COLUMN: Final = "iceberg_type"
 
 
@@ -92,23 +94,23 @@ class CommitRejected(GcError):
 
 
 class CommitDenied(GcError):
-    """Catalog or store refused a commit permanently. Nothing was written, and a retry cannot help."""
+    """Catalog or store permanently refused a commit. Nothing was written; a retry cannot succeed."""
 
 
 class CatalogTimedOut(LakeUnreadable):
-    """Request that a catalog did not answer in time. The next one may take as long."""
+    """The catalog did not answer a request in time. The next request may take as long."""
 
 
 class NotLoadable(LakeUnreadable):
-    """Table that pyiceberg cannot load, although its catalog answers. A retry cannot help."""
+    """Table that pyiceberg cannot load although its catalog responds. A retry cannot succeed."""
 
 
 class NotIceberg(LakeUnreadable):
-    """Table or view of another format that has the name of a table."""
+    """The table name belongs to a table or view of another format."""
 
 
 class InvalidRequest(NotLoadable):
-    """Table name that the catalog rejects as invalid, so no table has it."""
+    """Table name that the catalog rejects as invalid, so that no table can have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class ViewPointer:
 
 @dataclass(frozen=True, slots=True)
 class UnlistedViews:
-    """A namespace whose views, or a view whose metadata address, could not be read."""
+    """A namespace with unreadable views, or a view with an unreadable metadata address."""
 
     name: str
     reason: str
@@ -142,9 +144,9 @@ class UnlistedViews:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A loaded table to commit to.
+    """A loaded table, which can be committed to.
 
-    `handle` is pyiceberg's object. It is None if pyiceberg cannot parse the metadata, and then
+    `handle` is pyiceberg's object. If pyiceberg cannot parse the metadata, it is None, and
     `table_uuid` may be unknown too.
     """
 
@@ -163,7 +165,7 @@ def list_tables(
     is always complete.
 
     Raises:
-        LakeUnreadable: If a namespace cannot be listed. The message names it.
+        LakeUnreadable: If a namespace cannot be listed. The message contains its name.
     """
     return CatalogClient(lake, catalog_name, properties, read_seconds).list_pointers()
 
@@ -210,8 +212,8 @@ class CatalogClient:
     def list_views(self) -> Iterator[ViewPointer | UnlistedViews]:
         """Yield every view with its metadata address.
 
-        Nothing is yielded if pyiceberg cannot list the views of this catalog. Views of Hive and Glue
-        are such views.
+        Nothing is yielded if pyiceberg cannot list the views of this kind of catalog, such as Hive
+        and Glue.
 
         Raises:
             LakeUnreadable: If the namespaces cannot be listed.
@@ -228,7 +230,7 @@ class CatalogClient:
         try:
             for namespace in namespaces:
                 yield from self._list_namespace_views(client, namespace)
-        except TimeoutError as error:  # each further request may take as long
+        except TimeoutError as error:  # Each further request may take as long.
             yield UnlistedViews("", self._redact(_describe(error)))
 
     def _list_sql_views(self, client: SqlCatalog) -> Iterator[ViewPointer | UnlistedViews]:
@@ -271,12 +273,12 @@ class CatalogClient:
     def _list_sql_pointers(self, client: SqlCatalog) -> Iterator[TablePointer | UnreadableTable]:
         """Read table pointers from the catalog database, without opening metadata files.
 
-        It also contains tables without a namespace. Iceberg's JDBC catalog creates such tables, and
-        pyiceberg cannot load them.
+        The database also contains tables without a namespace, which Iceberg's JDBC catalog creates
+        and pyiceberg cannot load.
         """
         query = _select_pointers(client)
         try:
-            type_filter = self._call("tables", lambda: _table_filter(client))  # views are in the same database table
+            type_filter = self._call("tables", lambda: _table_filter(client))  # The database table also contains views.
             found = self._call("tables", lambda: _fetch_rows(client, query if type_filter is None else query.where(type_filter)))
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise self._listing_error(error) from None
@@ -287,10 +289,10 @@ class CatalogClient:
                 yield UnreadableTable(name, str(self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")))
 
     def check_access(self) -> None:
-        """Send one small request.
+        """Check that the catalog responds to one small request.
 
         Raises:
-            LakeUnreadable: If the catalog does not answer it.
+            LakeUnreadable: If the catalog does not respond.
         """
         try:
             client = self._connect()
@@ -303,7 +305,8 @@ class CatalogClient:
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise self._listing_error(error) from None
 
-    # Errors are raised `from None`: the traceback of a driver may contain the connection string.
+    # Errors are raised `from None`, because the traceback of a driver may contain the connection
+    # string.
     def list_identifiers(self) -> list[Identifier]:
         """Return the identifiers of all tables, ordered by name.
 
@@ -325,7 +328,8 @@ class CatalogClient:
         return found
 
     def find_identifiers(self, name: str) -> list[Identifier]:
-        """Return the identifiers of the tables with this name, by the last list of tables.
+        """Return the identifiers of the tables with this name, according to the last list of
+        tables.
 
         The parts of an identifier may contain dots, so several tables can have the same name.
 
@@ -390,9 +394,9 @@ class CatalogClient:
             raise (CatalogTimedOut(str(reason)) if isinstance(error, TimeoutError) else reason) from None
 
     def find_other_names(self) -> list[str]:
-        """Return the other catalog names for which the catalog's database has tables. Never raises.
+        """Return the other catalog names that have tables in the catalog's database. Never raises.
 
-        Returns an empty list for a catalog that is no SQL catalog.
+        Returns an empty list if the catalog is not an SQL catalog.
         """
         try:
             client = self._connect()
@@ -404,7 +408,7 @@ class CatalogClient:
         return sorted(str(name) for (name,) in names if name != client.name)
 
     def find_default_locations(self, name: str) -> tuple[str, ...]:
-        """Return where this catalog creates a table of this name by default. Never raises."""
+        """Return the default locations in which the catalog would create this table. Never raises."""
         namespace, _, table = name.rpartition(".")
         found = default_locations(self._find_warehouse(), name)
         location = self._find_namespace_location(namespace)
@@ -417,7 +421,7 @@ class CatalogClient:
             return None
 
     def _find_namespace_location(self, namespace: str) -> str | None:
-        """Read the location of a namespace once, because a catalog that fails may be slow."""
+        """Read the location of a namespace only once, because a failing catalog may be slow."""
         if namespace not in self._namespace_locations:
             location = None
             try:
@@ -429,7 +433,7 @@ class CatalogClient:
         return self._namespace_locations[namespace]
 
     def _find_metadata(self, identifier: Identifier) -> RawPointer | None:
-        """Read only the metadata address of a table whose metadata pyiceberg cannot parse."""
+        """Read only the metadata address of a table, for metadata that pyiceberg cannot parse."""
         try:
             client = self._connect()
             return self._call(".".join(identifier), lambda: read_raw_pointer(client, identifier))
@@ -437,7 +441,7 @@ class CatalogClient:
             return None
 
     def commit(self, table: CatalogTable, removal: Removal | Pruning | BranchCreation) -> str:
-        """Commit a removal or creation and return the address of the new metadata.json.
+        """Commit a removal or creation, and return the address of the new metadata.json.
 
         Raises:
             CommitRejected: If the table changed since it was read.
@@ -469,7 +473,7 @@ class CatalogClient:
             raise GcError(f"the catalog did not confirm the commit: {self._redact(_describe(error))}") from None
 
     def write(self, subject: str, request: Callable[[Catalog], _Result]) -> _Result:
-        """Change a table of the collector itself with pyiceberg's catalog.
+        """Change one of the collector's own tables through pyiceberg's catalog.
 
         Raises:
             CommitRejected: If another program changed the table at the same time.
@@ -486,10 +490,10 @@ class CatalogClient:
             raise GcError(f"table {subject} cannot be written: {self._redact(_describe(error))}") from None
 
     def request(self, subject: str, request: Callable[[Catalog], _Result]) -> _Result:
-        """Send a request that pyiceberg has no function for.
+        """Send a request for which pyiceberg has no function.
 
         Raises:
-            TimeoutError: If the catalog does not answer in time.
+            TimeoutError: If the catalog does not respond in time.
             GcError: For any other failure, without secrets.
         """
         try:
@@ -501,7 +505,7 @@ class CatalogClient:
             raise GcError(self._redact(_describe(error))) from None
 
     def set_property(self, name: str, table_uuid: str, key: str, value: str) -> None:
-        """Set a property of the table with this name and uuid, unless it has the value.
+        """Set a property of the table with this name and uuid, unless it already has the value.
 
         Raises:
             GcError: If it cannot be set.
@@ -518,15 +522,16 @@ class CatalogClient:
         self.write(name, request)
 
     def probe_commit(self, unused: UUID) -> str:
-        """Request a commit that changes nothing, and return what it proves.
+        """Request a commit that changes nothing, and return what the response proves.
 
         Args:
-            unused: A uuid that no table has. REST catalogs must reject a commit that requires it.
+            unused: A uuid of no table. REST catalogs must reject a commit that requires it.
 
         Raises:
-            CommitRejected: If the catalog rejects the requirement, so it permits commits.
-            CommitDenied: If it permits no commits, or ignores requirements.
-            LakeUnreadable: If this kind of catalog cannot be probed, or it did not answer.
+            CommitRejected: If the catalog rejects the requirement, which shows that it permits
+                commits.
+            CommitDenied: If it does not permit commits, or ignores requirements.
+            LakeUnreadable: If this kind of catalog cannot be probed, or it did not respond.
         """
         try:
             client = self._connect()
@@ -554,7 +559,7 @@ class CatalogClient:
         raise CommitDenied("it accepted a commit whose requirement does not hold, so an edit could overwrite the commit of a writer")
 
     def _call(self, what: str, request: Callable[[], _Result]) -> _Result:
-        """Call the catalog. A client whose call timed out is not used again."""
+        """Call the catalog. A client is not used again after one of its calls timed out."""
         try:
             return run_with_deadline(self._read_seconds, what, request)
         except TimeoutError:
@@ -599,7 +604,8 @@ class CatalogClient:
             defaults = {} if is_io_configured else {_IO_PROPERTY: _GUARDED_IO}
             settings = {**defaults, **plain, "init_catalog_tables": "false"}
             client = self._call("catalog", lambda: open_sqlite_catalog(name, settings) or load_catalog(name, **settings))
-            # Read from the open catalog: pyiceberg's configuration file or the server may set it.
+            # Read from the open catalog, because pyiceberg's configuration file or the server may
+            # set it.
             mode = client.properties.get("snapshot-loading-mode", "all")
             if mode.lower() != "all":
                 raise LakeUnreadable(
@@ -612,7 +618,7 @@ class CatalogClient:
     def _require_database_file(self, plain: Mapping[str, str]) -> None:
         """Raise `LakeUnreadable` if the catalog's database file does not exist.
 
-        The driver would create it, and without any table all files would be garbage.
+        The driver would create an empty database, and without any table all files would be garbage.
         """
         uri = plain.get("uri") or (Config().get_catalog_config(self._catalog_name) or {}).get("uri")
         if not isinstance(uri, str) or not uri.startswith("sqlite"):
@@ -629,7 +635,7 @@ class CatalogClient:
 
 
 def _is_unloadable(error: Exception) -> bool:
-    is_garbled = isinstance(error, json.JSONDecodeError)  # for example the error page of a proxy
+    is_garbled = isinstance(error, json.JSONDecodeError)  # E.g. a proxy's error page.
     return not is_garbled and (isinstance(error, _CANNOT_LOAD) or is_refusal(error))
 
 
@@ -643,10 +649,10 @@ def _select_pointers(client: SqlCatalog) -> Select[str, str, str | None]:
 
 
 def _table_filter(client: SqlCatalog) -> ColumnElement[bool] | None:
-    """Return the condition for rows of tables, or None for a database without views."""
+    """Return the condition that selects the rows of tables, or None for a database without views."""
     inspector = inspect(client.engine)
     if not inspector.has_table(IcebergTables.__tablename__):
-        return None  # the query itself raises an error that names the table
+        return None  # The query itself raises an error that contains the name of the table.
     if _TYPE_COLUMN not in {item["name"] for item in inspector.get_columns(IcebergTables.__tablename__)}:
         return None
     # pyiceberg before 0.12 does not know the column.
@@ -655,7 +661,7 @@ def _table_filter(client: SqlCatalog) -> ColumnElement[bool] | None:
 
 
 def _name_rows(rows: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Return the names and metadata addresses of `_select_pointers`, ordered by name."""
+    """Return the names and metadata addresses in rows of `_select_pointers`, ordered by name."""
     named = ((".".join(str(part) for part in (namespace, name) if part), location) for namespace, name, location in rows)
     return sorted(named, key=lambda item: item[0])
 

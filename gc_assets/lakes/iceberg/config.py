@@ -23,14 +23,14 @@ from gc_assets.core.units import Cutoff, parse_cutoff
 
 # pyiceberg properties that identify the client rather than the catalog.
 SECRET_KEY: Final = re.compile(r"secret|password|token|credential|key|auth", re.IGNORECASE)
-# Properties that select one of several catalogs of a server or an account.
+# Properties that select one of several catalogs on a server or in an account.
 _SERVER_KEYS: Final = ("warehouse", "prefix")
 _ACCOUNT_KEYS: Final = ("type", "py-catalog-impl", "warehouse", "glue.id", "glue.region", "glue.endpoint", "table-name")
 _IDENTITY_KEY: Final = re.compile(rf"{SECRET_KEY.pattern}|^user(name)?$", re.IGNORECASE)
 
 
 def secrets_in(address: str) -> list[str]:
-    """Return the secrets in a URL, i.e. its password and query parameters with secret names.
+    """Return the secrets in a URL, i.e. its password and the query parameters with secret names.
 
     Each secret is returned twice: as written and URL-decoded.
     """
@@ -46,10 +46,10 @@ def secrets_in(address: str) -> list[str]:
 def has_pyiceberg_config() -> bool:
     """Return True if pyiceberg may have its own configuration.
 
-    It has an environment variable or a file, or the directories of the file are unreadable. Only
-    pyiceberg can read its content (`completed`).
+    This is the case if there is an environment variable or a file, or if the directories of the
+    file are unreadable. Only pyiceberg can read the content (`completed`).
     """
-    if any(name.lower().startswith("pyiceberg_") for name in os.environ):  # including PYICEBERG_HOME, a further directory
+    if any(name.lower().startswith("pyiceberg_") for name in os.environ):  # E.g. PYICEBERG_HOME, a further directory.
         return True
     places = (os.path.expanduser("~"), ".")  # noqa: PTH111  (`Path` raises where the user has no home)
     try:
@@ -59,7 +59,7 @@ def has_pyiceberg_config() -> bool:
 
 
 def _strip_identity(value: str) -> str:
-    """Return a URL without its user and secrets. Any other text is returned unchanged.
+    """Remove the user and the secrets from a URL. Any other text is returned unchanged.
 
     The other query parameters are kept in alphabetical order.
     """
@@ -73,7 +73,7 @@ def _strip_identity(value: str) -> str:
 def _split_url(address: str) -> SplitResult | None:
     try:
         return urlsplit(address) if "://" in address else None
-    except ValueError:  # a value that only looks like a URL
+    except ValueError:  # The value only looks like a URL.
         return None
 
 
@@ -155,15 +155,15 @@ class IcebergLakeConfig(LakeConfig):
         return self
 
     def identity(self) -> dict[str, str]:
-        """Return the properties identifying the catalog, without users and secrets.
+        """Return the properties that identify the catalog, without users and secrets.
 
-        Another catalog under the same name is another lake.
+        If the same name refers to another catalog, it is a different lake.
         """
         known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_KEY.search(key)}
         return {key: _strip_identity(value) for key, value in known.items()}
 
     def catalog_location(self) -> tuple[str, str]:
-        """Return the catalog. In an SQL catalog, `catalog_name` is part of every row's key."""
+        """Return the catalog. In an SQL catalog, `catalog_name` is part of the key of each row."""
         local = _match_sqlite_uri(self.catalog)
         if local is not None:
             return f"iceberg {self.catalog_name} ", local[2].partition("?")[0].removeprefix("file:")
@@ -181,13 +181,13 @@ class IcebergLakeConfig(LakeConfig):
         """Add the properties that pyiceberg would merge from its own configuration.
 
         They come from its configuration file and from `PYICEBERG_CATALOG__*`. They are part of the
-        policy digest and reported (`merged_properties`).
+        policy digest, and are reported (`merged_properties`).
         """
         if not has_pyiceberg_config():
             return self
         try:
-            from pyiceberg.utils.config import Config  # slow to load
-        except ImportError:  # `open_lake` names the extra that is missing
+            from pyiceberg.utils.config import Config  # The import is slow.
+        except ImportError:  # The error of `open_lake` contains the missing extra.
             return self
         found = Config().get_catalog_config(self.catalog_name) or {}
         known = {key for key, value in self.catalog.items() if value.get_secret_value()}
@@ -198,7 +198,7 @@ class IcebergLakeConfig(LakeConfig):
 
     @property
     def merged_properties(self) -> tuple[str, ...]:
-        """The properties of `catalog` that are not in `lakes.yaml`, with values unless secret."""
+        """The properties of `catalog` that are not in `lakes.yaml`. Secret values are omitted."""
         public = self.identity()
         return tuple(f"{key}={public[key]}" if key in public else f"{key} (not shown)" for key in self._merged_properties)
 
@@ -222,7 +222,7 @@ class IcebergLakeConfig(LakeConfig):
         return table_name is None or any(fnmatchcase(table_name, pattern) for pattern in self.tables)
 
     def with_retention(self, keep: str) -> IcebergLakeConfig:
-        """Return the same lake with this age or number of snapshots instead of the tables' settings.
+        """Return the lake with this age or number of snapshots instead of the tables' own settings.
 
         The settings of a ref have priority.
         """
@@ -258,7 +258,7 @@ class IcebergLakeConfig(LakeConfig):
     def resolve_paths(self, anchor: BaseFolder) -> IcebergLakeConfig:
         """Make the database path and the warehouse of sqlite catalogs absolute.
 
-        The warehouse of a server is a name and is not changed.
+        The warehouse of a server is a name, so it is not changed.
         """
         update: dict[str, Any] = {"catalog": _resolve_paths(self.catalog, anchor, "catalog")}
         published = self.history.publish

@@ -25,7 +25,7 @@ _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the catalogs at a target. `catalog:NAME` is a catalog of pyiceberg's configuration."""
+    """Yield the catalogs at a target. `catalog:NAME` is a catalog in pyiceberg's configuration."""
     if scheme_of(target.address) == _CONFIGURED:
         name = target.address.partition(":")[2]
         yield _describe_catalog(name, name, {})
@@ -50,10 +50,10 @@ def _describe_catalog(name: str, catalog_name: str, catalog: dict[str, str]) -> 
 
 
 def find_folder(table: str, metadata_location: str) -> str:
-    """Return the folder in which the catalog creates tables, so that new ones are in the storage.
+    """Return the folder in which the catalog creates tables, so that the storage contains new ones.
 
-    It is the warehouse if the table is in the folder of its namespace, in the layout of Iceberg or
-    Hive. A whole bucket or disk is never such a folder.
+    If the table is in the folder of its namespace, in the layout of Iceberg or Hive, this is the
+    warehouse. A whole bucket or disk is never returned.
     """
     folder = metadata_location.rsplit("/", 3)[0]  # of `<folder>/<table>/metadata/<name>.metadata.json`
     warehouse, _, name = folder.rpartition("/")
@@ -70,5 +70,5 @@ def _list_catalogs(file: Path) -> list[str]:
                 return []
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return [row[0] for row in database.execute("SELECT DISTINCT catalog_name FROM iceberg_tables ORDER BY 1")]
-    except (OSError, sqlite3.Error):  # not an Iceberg catalog
+    except (OSError, sqlite3.Error):  # The file is not an Iceberg catalog.
         return []

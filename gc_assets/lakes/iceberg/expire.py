@@ -1,4 +1,7 @@
-"""Expire the tables of one catalog concurrently. Tables are found by uuid, so a rename is harmless."""
+"""Expire the tables of one catalog concurrently.
+
+Tables are identified by uuid, so renames are harmless.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ CONCURRENT_READS = 16
 class CatalogExpiry:
     """Execution of approved edits in one catalog.
 
-    `read_registration` reads the registration of a name and a metadata address, `read_current` also
-    the table's current policy in the catalog. `policy` computes the current retention of all
-    registrations of one table.
+    `read_registration` reads the registration for a name and a metadata address, and `read_current`
+    also reads the table's current policy in the catalog. `policy` computes the current retention of
+    all registrations of one table.
     """
 
     catalog: CatalogClient
@@ -41,12 +44,12 @@ class CatalogExpiry:
     def run(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Yield one outcome per action, table by table in the order of completion.
 
-        Closing the generator cancels the tables that are not started.
+        Closing the generator cancels the tables that have not been started.
         """
         yield from _edit_tables(self.catalog, self.read_registration, actions, self._edit_table)
 
     def _edit_table(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> list[ExpiryOutcome]:
-        """Remove snapshots and refs, and then the schemas and specs that the others do not need."""
+        """Remove snapshots and refs, and then the schemas and specs that are no longer needed."""
         history = [action for action in actions if action.action not in PRUNING]
         pruning = [action for action in actions if action.action in PRUNING]
         outcomes = self._build_table_expiry(uuid, history, index, readers).run() if history else []
@@ -66,7 +69,7 @@ class CatalogExpiry:
 
 @dataclass(frozen=True, slots=True)
 class _CatalogIndex:
-    """Names and metadata addresses of each table uuid, and the reasons of unreadable tables.
+    """Names and metadata addresses by table uuid, and the reason for each unreadable table.
 
     `unreadable` maps the name of a table to the reason.
     """
@@ -118,7 +121,7 @@ _Edit = Callable[[str, Sequence[ExpiryAction], _CatalogIndex, Executor], list[Ex
 def edit_branches(
     catalog: CatalogClient, read_registration: ReadRegistration, actions: Sequence[ExpiryAction], *, creates: bool
 ) -> Iterator[ExpiryOutcome]:
-    """Delete idle branches, or create deleted ones again. Yield one outcome per action."""
+    """Delete idle branches, or create deleted ones again, yielding one outcome per action."""
 
     def edit(uuid: str, own: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> list[ExpiryOutcome]:
         del readers

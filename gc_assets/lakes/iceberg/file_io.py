@@ -1,8 +1,8 @@
-"""A pyiceberg `FileIO` that rejects local files that block or decompress without a limit.
+"""A pyiceberg `FileIO` that rejects local files that would block or decompress without a limit.
 
 pyiceberg opens metadata files itself. A FIFO would block the process, and gzipped files are
-decompressed at any size. Addresses on Azure are opened with adlfs: pyarrow takes the account in
-`abfss://container@account.dfs.core.windows.net/` for a part of the container.
+decompressed at any size. Addresses on Azure are opened with adlfs, because pyarrow treats the
+account in `abfss://container@account.dfs.core.windows.net/` as part of the container.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES, gunzip
 
 
 class GuardedFileIO(PyArrowFileIO):
-    """pyiceberg's `PyArrowFileIO` with a check of local files, and `FsspecFileIO` on Azure."""
+    """pyiceberg's `PyArrowFileIO` with checks of local files, and `FsspecFileIO` for Azure."""
 
     def new_input(self, location: str) -> PyArrowFile:
         """Open a file for reading.

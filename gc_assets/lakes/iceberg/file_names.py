@@ -1,9 +1,9 @@
-"""Names that Iceberg writers give to their files.
+"""File names used by Iceberg writers.
 
 Sources: `OutputFileFactory` (Spark, Flink, Hive, Kafka Connect, iceberg-go), pyiceberg
 `_file_naming`, Trino `IcebergFileWriterFactory`, and `BaseMetastoreTableOperations`,
-`SnapshotProducer` and `HadoopTableOperations` for metadata. Names that other tools give to plain
-files too, such as `<uuid>.parquet`, are not included.
+`SnapshotProducer` and `HadoopTableOperations` for metadata. Names that other tools also use for
+plain files, such as `<uuid>.parquet`, are not included.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delete idle branches of a table, or create them again, in one atomic commit."""
+"""Delete idle branches of a table, or create them again, in a single atomic commit."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class BranchEdits(TableCommit):
     """Deletion or creation of branches of one table.
 
     Attributes:
-        creates: True to create the deleted branches again.
+        creates: True to create deleted branches again, False to delete branches.
     """
 
     creates: bool
 
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Compare the branches with the approved ones."""
+        """Compare the current branches with the approved ones."""
         found = {action: self._settle(action, registration) for action in self.actions}
         settled = [outcome for outcome in found.values() if outcome is not None]
         return settled, [action for action, outcome in found.items() if outcome is None]
 
     def _settle(self, action: ExpiryAction, registration: Registration) -> ExpiryOutcome | None:
-        """Return the outcome of an action that needs no commit, otherwise None."""
+        """Return the outcome of an action that needs no commit, or None if it needs one."""
         refs = {ref.name: ref for ref in registration.table.refs}
         ref = refs.get(str(action.ref_name))
         is_same = ref is not None and (ref.ref_type, ref.snapshot_id) == ("branch", action.snapshot_id)
@@ -53,7 +53,7 @@ class BranchEdits(TableCommit):
         return ExpiryOutcome(action, "changed", f"branch {action.ref_name} is kept: {protected}") if protected else None
 
     def build_change(self, name: str, table: TableMetadata, pending: Sequence[ExpiryAction]) -> TableChange:
-        """Return the commit that deletes or creates the branches."""
+        """Build the commit that deletes or creates the branches."""
         if self.creates:
             return BranchCreation(table, tuple(map(_read_branch, pending)))
         return Removal(name, table, frozenset(), frozenset(str(action.ref_name) for action in pending), frozenset(pending))
@@ -64,7 +64,7 @@ class BranchEdits(TableCommit):
 
 
 def _read_branch(action: ExpiryAction) -> SnapshotRef:
-    """Return the deleted branch with its settings."""
+    """Read the deleted branch and its settings from an action."""
     properties: dict[str, str] = json.loads(action.details) if action.details else {}
     settings = {key: properties[key] for key in REF_SETTINGS if key in properties}
     return SnapshotRef(str(action.ref_name), "branch", action.snapshot_id, settings)

@@ -1,4 +1,4 @@
-"""The lake kind `iceberg`, without imports of its libraries."""
+"""The lake kind `iceberg`. Importing this module does not import the kind's libraries."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 
 def identify_table(raw: bytes) -> TableIdentity:
-    """Return the table or view that a metadata file belongs to."""
-    from gc_assets.lakes.iceberg.metadata import parse_identity  # loads pyarrow
+    """Return the table or view to which a metadata file belongs."""
+    from gc_assets.lakes.iceberg.metadata import parse_identity  # The import loads pyarrow.
 
     found = parse_identity("its content", raw)
     return TableIdentity(found.uuid, found.newest, "view" if found.is_view else "table", found.location_if_empty, found.lineage)
 
 
 def is_fragment(raw: bytes) -> bool:
-    """Return True if no reader can use a file as metadata."""
-    from gc_assets.lakes.iceberg import metadata  # loads pyarrow
+    """Return True if no reader can use the file as metadata."""
+    from gc_assets.lakes.iceberg import metadata  # The import loads pyarrow.
 
     return metadata.is_fragment(raw)
 
 
 def describe_decoder() -> str:
-    """Return which library decodes large manifests on this machine."""
-    from gc_assets.lakes.iceberg import avro  # loads fastavro
+    """Return the name of the library that decodes large manifests on this machine."""
+    from gc_assets.lakes.iceberg import avro  # The import loads fastavro.
 
     return avro.describe_decoder()
 
 
 def _describe_retention(config: IcebergLakeConfig, properties: Mapping[str, str], source: str = "lakes.yaml") -> str:
-    from gc_assets.lakes.iceberg.retention import describe_retention  # loads pyarrow
+    from gc_assets.lakes.iceberg.retention import describe_retention  # The import loads pyarrow.
 
     return describe_retention(properties, config.retention, source)
 

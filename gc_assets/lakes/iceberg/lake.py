@@ -2,7 +2,7 @@
 
 A commit is a snapshot of a table, and its content root is the manifest list. Tables outside the
 `tables` patterns and tables with `gc.enabled=false` are read like all others, so that their files
-are protected. They are excluded from claims and from expiry only.
+are protected. They are only excluded from claims and expiry.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 # Concurrent reads of metadata files. Stores take tens of milliseconds to respond.
 CONCURRENT_READS = 16
 # Except over REST, pyiceberg's `commit_table` writes the metadata itself. Version 0.12 cannot write
-# format version 3. Its model of such metadata also lacks fields that it does not support
+# format version 3. Its model of such metadata also has no fields for unsupported features
 # (`encryption-keys`, `key-id`), so other updates would lose them.
 MAX_WRITABLE_FORMAT = 2
 # pyiceberg does not implement `commit_table` for these catalogs.
@@ -66,10 +66,10 @@ READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 
 
 class IcebergLake:
-    """Lake for one catalog. `objects` reads metadata.json files.
+    """Lake for one catalog. Its `objects` read metadata.json files.
 
-    Only `freeze` and `expire` open the catalog, in the driver. A pickled instance for executors has
-    neither a connection nor credentials.
+    Only `freeze` and `expire` open the catalog, in the driver. A pickled instance for executors
+    contains neither a connection nor credentials.
     """
 
     kind = "iceberg"
@@ -81,11 +81,11 @@ class IcebergLake:
         self._resolver = KeyResolver([(str(number), location) for number, location in enumerate(storages)])
 
     def __getstate__(self) -> dict[str, Any]:
-        history = self._config.history.model_copy(update={"publish": None})  # its catalog may contain secrets
+        history = self._config.history.model_copy(update={"publish": None})  # May contain secrets.
         return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}, "history": history})}
 
     def check_access(self) -> None:
-        """Send one small request to the catalog. Raises `LakeUnreadable` if it fails."""
+        """Check the catalog with one small request. Raises `LakeUnreadable` if it fails."""
         from gc_assets.lakes.iceberg.catalog import CatalogClient  # as in `freeze`
 
         CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds).check_access()
@@ -95,7 +95,7 @@ class IcebergLake:
 
         Tables that cannot be read or have a ref to a missing snapshot are in `unreadable`.
         """
-        from gc_assets.lakes.iceberg.catalog import CatalogClient  # pyiceberg takes half a second; executors never open a catalog
+        from gc_assets.lakes.iceberg.catalog import CatalogClient  # Takes half a second to import.
 
         catalog = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
@@ -126,7 +126,7 @@ class IcebergLake:
         )
 
     def _build_reader(self, catalog: CatalogClient) -> Callable[[TablePointer | UnreadableTable], Registration | UnreadableTable]:
-        """Return a function that reads a table, with its protection and policy by the catalog."""
+        """Return a function that reads a table with its protection and policy in the catalog."""
         add_policy = self._build_policy_reader(catalog)
 
         def read(pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
@@ -136,7 +136,7 @@ class IcebergLake:
         return read
 
     def _build_current_reader(self, catalog: CatalogClient) -> Callable[[str, str], Registration]:
-        """Return a function that reads a table with its current policy, for an edit."""
+        """Return a function that reads a table with its current policy, for use in an edit."""
         add_policy = self._build_policy_reader(catalog, rereads=True)
         return lambda name, address: add_policy(self.read_registration(name, address))
 
@@ -154,7 +154,8 @@ class IcebergLake:
         return lambda item: replace(item, policy=policies.read(item.name, item.table.properties)) if item.collect else item
 
     def _read_table(self, pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
-        """Read a table without its snapshots, because all tables are in memory at the same time.
+        """Read a table without its snapshots, because all tables are held in memory at the same
+        time.
 
         `commits` reads the snapshots later.
         """
@@ -167,10 +168,10 @@ class IcebergLake:
         return replace(item, table=replace(item.table, snapshots=()), writable=item.writable and pointer.can_commit)
 
     def _locate(self, catalog: CatalogClient, item: UnreadableTable, registrations: Sequence[Registration]) -> UnreadableTable:
-        """Add the locations that an unreadable table may have, and its uuid if possible.
+        """Add the possible locations of an unreadable table, and its uuid if it can be read.
 
-        Without a location in its metadata, these are the directory of the metadata, and where the
-        catalog or other tables of its namespace place a table of this name.
+        If its metadata has no readable location, these are the directory of the metadata and the
+        locations that the catalog or other tables of its namespace suggest for this name.
         """
         name, found, uuid = item.table_name or "", tuple[str, ...](), None
         if item.address is not None and _is_resolvable(item.address, self._resolver):
@@ -184,7 +185,7 @@ class IcebergLake:
         return replace(item, locations=resolvable, table_uuid=uuid)
 
     def _read_unreadable(self, address: str) -> tuple[tuple[str, ...], str | None]:
-        """Return the locations and the uuid in metadata that cannot be read in full."""
+        """Return the locations and the uuid found in metadata that cannot be read in full."""
         try:
             raw = self._objects.read(address)
         except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
@@ -196,7 +197,7 @@ class IcebergLake:
         return read_locations(raw), uuid
 
     def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
-        """Pin the metadata files of a view. They may be absent: no other file depends on them."""
+        """Pin the metadata files of a view. They may be missing, as no other file depends on them."""
         from gc_assets.lakes.iceberg.catalog import UnlistedViews
 
         if isinstance(pointer, UnlistedViews):
@@ -245,7 +246,7 @@ class IcebergLake:
         """Return the children of a manifest list or manifest.
 
         Raises:
-            FormatError: If the container is damaged. The message names it.
+            FormatError: If the container is damaged. The message contains its address.
         """
         return manifests.decode(container, raw)
 
@@ -263,7 +264,7 @@ class IcebergLake:
         return replace(found, expiry=expiry, notes=(*found.notes, *notes))
 
     def _identify(self, name: str, address: str) -> UnreadRegistration:
-        """Read the uuid of a table that cannot be read, if its metadata shows it."""
+        """Read the uuid of an unreadable table, if it is found in the metadata."""
         try:
             return UnreadRegistration(name, address, parse_identity(address, self._objects.read(address)).uuid)
         except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
@@ -274,14 +275,14 @@ class IcebergLake:
             return list(pool.map(lambda address: manifests.summarize_list(address, self._objects.read(address)), addresses))
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Delete idle branches table by table, with one commit for each table."""
+        """Delete idle branches table by table, with one commit per table."""
         from gc_assets.lakes.iceberg.expire import edit_branches
 
         catalog = self._open_catalog()
         yield from edit_branches(catalog, self._build_current_reader(catalog), actions, creates=False)
 
     def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Create deleted branches again, with one commit for each table."""
+        """Create deleted branches again, with one commit per table."""
         from gc_assets.lakes.iceberg.expire import edit_branches
 
         yield from edit_branches(self._open_catalog(), self.read_registration, actions, creates=True)
@@ -307,25 +308,25 @@ class IcebergLake:
         yield from CatalogExpiry(tables, self._objects, self.read_registration, read_current, policy).run(actions)
 
     def find_listed(self, tables: Mapping[str, str], *, is_strict: bool = True) -> Mapping[str, str]:
-        """Return why tables (uuid to name) may still be in the catalog, by uuid."""
+        """Return by uuid why the given tables (uuid to name) may still be in the catalog."""
         from gc_assets.lakes.iceberg.unlisted_tables import find_listed
 
         return find_listed(self._open_catalog(), tables, is_strict=is_strict)
 
     def find_recoverable(self, uuids: Collection[str]) -> Mapping[str, str]:
-        """Return why dropped tables can be restored in the catalog, by uuid."""
+        """Return by uuid why dropped tables can be restored in the catalog."""
         from gc_assets.lakes.iceberg.policy_reader import find_recoverable
 
         return find_recoverable(self._open_catalog(), uuids)
 
     def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
-        """Return why pyiceberg cannot load tables (uuid to name), by uuid."""
+        """Return by uuid why pyiceberg cannot load the given tables (uuid to name)."""
         from gc_assets.lakes.iceberg.preflight import find_unloadable
 
         return find_unloadable(self._open_catalog(), tables)
 
     def probe_edits(self) -> Finding:
-        """Check the right to commit, without changing anything."""
+        """Check the permission to commit, without changing anything."""
         from gc_assets.lakes.iceberg.preflight import probe_commits
 
         return probe_commits(self.name, self._open_catalog())
@@ -337,7 +338,9 @@ class IcebergLake:
     def publish_history(
         self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str], kept_since: datetime
     ) -> HistoryPublication:
-        """Write the history to the table of `history.publish`, and its name to tables of the lake."""
+        """Write the history to the table in `history.publish`, and add its name to the lake's
+        tables.
+        """
         from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.published_history import HistoryTable, find_expired_tables, point_to
 
@@ -376,7 +379,7 @@ class IcebergLake:
         """Return True if pyiceberg can commit. A REST server writes any format version itself."""
         catalog = {name: self._config.catalog[name].get_secret_value() for name in ("type", "uri") if name in self._config.catalog}
         if "type" not in catalog:
-            is_rest = catalog.get("uri", "").startswith("http")  # as pyiceberg infers it
+            is_rest = catalog.get("uri", "").startswith("http")  # This is how pyiceberg infers it.
             return is_rest or format_version <= MAX_WRITABLE_FORMAT
         kind = catalog["type"].lower()
         return kind == "rest" or (kind not in READ_ONLY_CATALOGS and format_version <= MAX_WRITABLE_FORMAT)
@@ -400,7 +403,7 @@ class IcebergLake:
 
 @dataclass(frozen=True, slots=True)
 class _PinnedView:
-    """Metadata files of a view, with the view if its metadata is readable, else a note."""
+    """Metadata files of a view, with either the view or, if its metadata is unreadable, a note."""
 
     pinned: tuple[ContentRoot, ...] = ()
     view: View | None = None
@@ -420,7 +423,9 @@ def _is_resolvable(address: str, resolver: KeyResolver) -> bool:
 
 
 def _merge_pinned(pinned: Sequence[ContentRoot], of_views: Iterable[ContentRoot]) -> tuple[ContentRoot, ...]:
-    """Add the files of views to those of tables. A file of both has the requirements of the table."""
+    """Add the files of views to those of tables. For a file of both, the table's requirements
+    apply.
+    """
     known = {root.address: root for root in pinned}
     for root in of_views:
         known.setdefault(root.address, root)
@@ -432,8 +437,8 @@ def _require_addresses(table: TableMetadata, resolver: KeyResolver) -> None:
 
     Raises:
         FormatError: If different readers resolve an address differently.
-        StoreError: If it is unknown whether an address leads into a storage, for example because a
-            link leads to itself.
+        StoreError: If it is unknown whether an address leads into a storage, e.g. because of a
+            circular link.
     """
     lists = [snapshot.manifest_list for snapshot in table.snapshots]
     files = [file.address for snapshot in table.snapshots for file in snapshot.files] + [file.address for file in table.unlisted_statistics]
@@ -442,10 +447,10 @@ def _require_addresses(table: TableMetadata, resolver: KeyResolver) -> None:
 
 
 def _build_claims(registrations: Iterable[Registration], protected: set[str]) -> tuple[Claim, ...]:
-    """Return one claim per location and table, because several tables can share a location.
+    """Build one claim per location and table, because several tables can share a location.
 
-    The locations of a table in `protected` are never collected, even inside another table, or if
-    another table shares them.
+    The locations of a table in `protected` are never collected, even if they are inside another
+    table or shared with it.
     """
     found = {(location.rstrip("/") + "/", item.table.table_uuid): item.name for item in registrations for location in item.table.locations}
     shielded = {address for address, uuid in found if uuid in protected}
@@ -453,7 +458,7 @@ def _build_claims(registrations: Iterable[Registration], protected: set[str]) ->
 
 
 def _claim_unread(unreadable: Sequence[UnreadableTable]) -> Iterator[Claim]:
-    """Yield shields for the locations that unreadable tables may have."""
+    """Yield shields for the possible locations of unreadable tables."""
     for item in unreadable:
         yield from (Claim(address, None, item.table_name, collect=False) for address in item.locations)
 
@@ -475,7 +480,7 @@ def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, .
 
 
 def _list_catalog_notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
-    """Yield a note for each reason of the catalog to protect tables or young files."""
+    """Yield a note for each reason why the catalog protects tables or young files."""
     names: dict[str, list[str]] = defaultdict(list)
     for item in registrations:
         if item.policy is not None and item.policy.protect is not None:
@@ -494,7 +499,7 @@ def _orphan_age(item: Registration) -> int:
 
 
 def _describe_empty(lake: str, catalog_name: str, others: Sequence[str]) -> Iterator[str]:
-    """Yield a note if the database has tables, but of other catalogs."""
+    """Yield a note if all tables in the database belong to other catalogs."""
     if others:
         yield (
             f"lake {lake}: catalog {catalog_name!r} has no tables, but its database has tables of {join_names(list(map(repr, others)))}; "

@@ -1,7 +1,7 @@
 """Decode manifest lists and manifests into rows of `ENTRY_SCHEMA`, with verified lengths and counts.
 
-Pure: container and bytes in, rows out. Source: Iceberg's format/spec.md, "Manifests" and "Manifest
-Lists", versions 1 to 3.
+The functions are pure: they convert a container and its bytes to rows. Source: Iceberg's
+format/spec.md, "Manifests" and "Manifest Lists", versions 1 to 3.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from gc_assets.lakes.iceberg.avro import (
 )
 from gc_assets.lakes.protocol import Container, decode_or_error
 
-# The codes `status` and `content` of the format are indices of these arrays.
+# The format's codes for `status` and `content` are indices into these arrays.
 _STATUS = pa.array(["existing", "added", "deleted"])
 _ADDED = 1
 _CONTENT = pa.array([Kind.DATA, Kind.POSITION_DELETES, Kind.EQUALITY_DELETES, Kind.DELETION_VECTOR])
-_MANIFEST_CONTENTS = 2  # data, deletes
+_MANIFEST_CONTENTS = 2  # Codes for data and deletes.
 _SNAPSHOT_ID = b"snapshot-id"
 
-# Iceberg Java wrote `added_data_files_count` before 1.0, with the same field id.
+# Before 1.0, Iceberg Java wrote `added_data_files_count` with the same field id.
 _LIST_COLUMNS = (
     Column("address", (("manifest_path",),), pa.string()),
     Column("size_bytes", (("manifest_length",),), pa.int64()),
@@ -57,8 +57,8 @@ _MANIFEST_COLUMNS = (
 )
 
 
-# From this number of files, decoding them together is faster. From this number of bytes, it also
-# compensates the import of DataFusion, which takes a third of a second.
+# Decoding files together is faster from this number of files. From this number of bytes, it also
+# makes up for the import of DataFusion, which takes a third of a second.
 MIN_GROUP_FILES = 8
 MIN_IMPORT_BYTES = 2**20
 
@@ -67,9 +67,10 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
     """Return the children of a manifest list or manifest, in file order.
 
     Raises:
-        FormatError: If the entry count differs from the parent's value. Without a count, the length
-            must be equal. Also if the file belongs to another snapshot or cannot be decoded, or an
-            entry has no address or an unknown code. The message names the container.
+        FormatError: If the entry count differs from the parent's value (without a count, if the
+            length differs). Also if the file belongs to another snapshot or cannot be decoded, or
+            an entry has no address or an unknown code. The message contains the container's
+            address.
     """
     if container.kind not in _DECODERS:
         raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container, expected manifest_list or manifest")
@@ -98,7 +99,9 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
 
 
 class ListSummary(NamedTuple):
-    """Partition specs of the manifests in a manifest list, and whether one is of delete files."""
+    """Partition specs of the manifests in a manifest list, and whether any of them has delete
+    files.
+    """
 
     specs: frozenset[int]
     has_deletes: bool
@@ -123,10 +126,13 @@ def summarize_list(address: str, raw: bytes) -> ListSummary:
 
 
 def _require_promised_entries(container: Container, raw: bytes) -> None:
-    """Accept a file of another length than expected if its block headers prove that it is whole.
+    """Accept a file with an unexpected length if its block headers prove that it is complete.
 
-    Some writers leave the length of an earlier version in manifest lists (apache/iceberg #13719,
+    Some writers record the length of an earlier version in manifest lists (apache/iceberg #13719,
     apache/iceberg-go #438). If the list has counts, the length adds no information.
+
+    Raises:
+        FormatError: If the number of entries differs or is unknown.
     """
     finding = f"{_label(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}"
     if container.expected_entries is None:
@@ -143,7 +149,7 @@ def _require_promised_entries(container: Container, raw: bytes) -> None:
 
 
 def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Return the result or the error of `decode` for each container.
+    """Return the rows from `decode`, or its error, for each container.
 
     Containers of the same kind are decoded together. If one is damaged, each is decoded separately
     so that the error can name it.
@@ -170,23 +176,24 @@ def _has_expected_length(container: Container, raw: bytes) -> bool:
 
 
 def _find_other_snapshot(container: Container, raw: bytes) -> str | None:
-    """Return the snapshot of a manifest list if it is not that of its parent.
+    """Return the snapshot of a manifest list if it differs from the expected one, otherwise None.
 
-    All known writers name it in the header of the file, although the specification does not require
-    it. Neither a length nor a count of a manifest list is recorded anywhere.
+    All known writers record it in the header of the file, although the specification does not
+    require it. It is needed because the length and count of a manifest list are not recorded
+    anywhere.
     """
     if container.kind != Kind.MANIFEST_LIST or container.snapshot_id is None:
         return None
     try:
         named = read_header(raw).metadata.get(_SNAPSHOT_ID)
     except ValueError:
-        return None  # an error of the decoder
+        return None  # The decoder reports the error.
     found = None if named is None else named.decode("utf-8", "replace")
     return None if found == container.snapshot_id else found
 
 
 def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[pa.RecordBatch]:
-    """Return the children of all containers of a kind, or nothing if one of them is damaged."""
+    """Return the children of all containers of the same kind, or nothing if one of them is damaged."""
     columns, build_rows = _DECODERS[kind]
     found: dict[int, pa.RecordBatch] = {}
     try:
@@ -214,15 +221,15 @@ def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[p
 def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:  # noqa: ARG001 - as `_build_file_rows`
     _require_addresses(name, table, Kind.MANIFEST_LIST)
     _read_codes(name, table, "content", _MANIFEST_CONTENTS)
-    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # v1 may omit a count; the sum is then unknown
+    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # v1 files may omit a count; the sum is then unknown.
     return _entries(table, pa.scalar(Kind.MANIFEST), is_container=True, expected=counts, snapshot=table["snapshot_id"])
 
 
 def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
     """Build file rows. Entries without a snapshot inherit their manifest's `parent_snapshot`.
 
-    The snapshot that added a manifest added its added entries. Manifests of two snapshots may have
-    equal lengths and counts.
+    The added entries of a manifest were added by the snapshot that added the manifest. This is
+    verified, because manifests of two snapshots may have equal lengths and counts.
     """
     _require_addresses(name, table, Kind.MANIFEST)
     content = _read_codes(name, table, "content", 3)
@@ -247,7 +254,7 @@ def _require_addresses(name: str, table: pa.Table, kind: str) -> None:
 
 
 def _read_codes(name: str, table: pa.Table, column_name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
-    """Return a column of codes from 0 to `codes - 1`. If `nullable`, a null in the column is 0."""
+    """Return a column of codes from 0 to `codes - 1`. If `nullable`, missing values become 0."""
     column: pa.ChunkedArray = pc.fill_null(table[column_name], 0 if nullable else -1)
     unknown = pc.filter(column, pc.or_(pc.less(column, 0), pc.greater_equal(column, codes)))
     if len(unknown):

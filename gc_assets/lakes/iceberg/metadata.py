@@ -1,11 +1,11 @@
 """Parse snapshots, refs, properties and direct files in an Iceberg metadata.json.
 
-Pure: bytes in, values out, without catalog or retention. Source: Iceberg's format/spec.md, "Table
-Metadata Fields", "Snapshots", "Snapshot References" and "Table Statistics", versions 1 to 3, and
-format/view-spec.md, "View Metadata".
+The functions are pure: they convert bytes to values, without a catalog or retention. Source:
+Iceberg's format/spec.md, "Table Metadata Fields", "Snapshots", "Snapshot References" and "Table
+Statistics", versions 1 to 3, and format/view-spec.md, "View Metadata".
 
 This module is the only one that reads such JSON. All text in its results can be encoded as UTF-8,
-and all numbers fit into 64 bits. Any other document raises `FormatError`.
+and all numbers fit into 64 bits. All other documents are rejected with `FormatError`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gc_assets.lakes.protocol import ContentRoot
 
 MAX_FORMAT_VERSION = 3
 MAIN = "main"
-# Retention settings of a ref, and the table properties that are their defaults.
+# Retention settings of a ref, and the table properties with their defaults.
 MIN_SNAPSHOTS_TO_KEEP = "min-snapshots-to-keep"
 MAX_SNAPSHOT_AGE_MS = "max-snapshot-age-ms"
 MAX_REF_AGE_MS = "max-ref-age-ms"
@@ -38,12 +38,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = range(-(2**63), 2**63)
 _LOCATIONS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 _FILE_LISTS = ("snapshots", "refs", "snapshot-log", "metadata-log", "statistics", "partition-statistics")
-# An object with one of these keys may be metadata, which some readers accept without the others.
+# An object with one of these keys may be metadata, because some readers do not require the others.
 _SIGNS = frozenset(
     ("format-version", "table-uuid", "view-uuid", "location", "snapshots", "versions", "schema", "schemas", "properties", "metadata-log")
 )
 _GZIP_MAGIC = b"\x1f\x8b"
-# The required fields of a table's metadata are longer, also in an encoding of its own.
+# The required fields of a table's metadata are longer than this, in any encoding.
 _MIN_LETTERS = 100
 _BRACKETS_AND_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{}]', re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One entry of `snapshots`. `files` are its statistics files, in the order of the metadata."""
+    """One entry of `snapshots`. Its `files` are the statistics files, in metadata order."""
 
     snapshot_id: str
     parent_id: str | None
@@ -64,7 +64,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """A branch or tag with its retention settings, which are decimal integers."""
+    """A branch or tag with its retention settings as decimal integers."""
 
     name: str
     ref_type: Literal["branch", "tag"]
@@ -76,7 +76,8 @@ class SnapshotRef:
 class Evolution:
     """The schemas and partition specs of a table, by id.
 
-    All are empty if the metadata lists none, as in format version 1, or in an unknown way.
+    All are empty if the metadata has no lists, as in format version 1, or lists them in an unknown
+    way.
     """
 
     schemas: frozenset[int] = frozenset()
@@ -105,7 +106,7 @@ class TableMetadata:
 
     @property
     def relative_locations(self) -> Mapping[str, str]:
-        """The table properties with a relative path, which cannot be resolved."""
+        """The table properties that contain a relative path, which cannot be resolved."""
         return {key: self.properties[key] for key in _LOCATIONS if self.properties.get(key) and _is_relative(self.properties[key])}
 
     @property
@@ -117,8 +118,8 @@ class TableMetadata:
 class ViewMetadata:
     """Parsed metadata of a view.
 
-    `newest` is the time of its newest version in milliseconds since 1970, None if it is unreadable.
-    `previous_metadata` is empty for Iceberg Java's views.
+    `newest` is the time of its newest version in milliseconds since 1970, or None if it is
+    unreadable. `previous_metadata` is empty for Iceberg Java's views.
     """
 
     address: str
@@ -130,15 +131,16 @@ class ViewMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetadataIdentity:
-    """The table or view of a metadata file, of any format version.
+    """The table or view to which a metadata file of any format version belongs.
 
     Attributes:
-        newest: Time of the newest snapshot or view version in milliseconds since 1970, 0 without
-            any, and None if an unsupported format version stores it otherwise.
-        location_if_empty: The location of the table if the file is the first metadata of a table that
-            names no other file, and places all its files in this location. Otherwise None. pyiceberg
-            leaves such a file if it creates a table that exists.
-        lineage: The files and snapshots that the file follows, empty for a view.
+        newest: Time of the newest snapshot or view version in milliseconds since 1970. It is 0
+            without any, and None if an unsupported format version stores it differently.
+        location_if_empty: The location of the table if the file is the first metadata of a table,
+            references no other file, and all files of the table are in this location. Otherwise
+            None. pyiceberg leaves such a file behind if it fails to create a table that already
+            exists.
+        lineage: The earlier files and the snapshots recorded in the file. It is empty for a view.
     """
 
     uuid: str
@@ -156,7 +158,7 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
     """Parse a metadata.json, gzipped or not.
 
     Raises:
-        FormatError: If the metadata is invalid. The message names the file and the key.
+        FormatError: If the metadata is invalid. The message contains the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
     version = document.require("format-version", int)
@@ -199,7 +201,7 @@ def parse_view(address: str, raw: bytes) -> ViewMetadata:
     """Parse the metadata of a view, gzipped or not.
 
     Raises:
-        FormatError: If the metadata is invalid. The message names the file and the key.
+        FormatError: If the metadata is invalid. The message contains the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
     try:
@@ -216,10 +218,10 @@ def parse_view(address: str, raw: bytes) -> ViewMetadata:
 
 
 def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
-    """Parse only the uuid of a table or view, and the time of its newest snapshot or version.
+    """Parse only the identity of a table or view, e.g. its uuid and the time of its newest version.
 
     Raises:
-        FormatError: If these values are invalid. The message names the file and the key.
+        FormatError: If these values are invalid. The message contains the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
     table_uuid, view_uuid = document.get("table-uuid", str), document.get("view-uuid", str)
@@ -239,7 +241,7 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
 
 
 def _find_lineage(document: _JsonObject) -> Lineage:
-    """Return the lineage of a table's metadata. Other damage does not make the file unreadable."""
+    """Return the lineage in a table's metadata. Damage in it does not make the file unreadable."""
     try:
         properties = _parse_properties(document)
         locations = (document.get("location", str), *(properties.get(key) for key in _LOCATIONS))
@@ -274,11 +276,11 @@ def _find_location_if_empty(document: _JsonObject) -> str | None:
 
 
 def is_fragment(raw: bytes) -> bool:
-    """Return True if no reader can use a file as metadata.
+    """Return True if no reader can use the file as metadata.
 
-    A fragment is empty, truncated, a few letters that are no JSON, or JSON without any field of
-    metadata. Content that other readers may understand is no fragment, such as an unknown
-    compression or encryption, or a document beyond the limits.
+    A fragment is empty, truncated, a few characters that are not JSON, or JSON without any metadata
+    field. Content that other readers may understand is not a fragment, e.g. an unknown compression
+    or encryption, or a document beyond the limits.
     """
     try:
         content = gunzip_start(raw)[0] if _GZIP_MAGIC.startswith(raw[:2]) else raw
@@ -292,7 +294,7 @@ def is_fragment(raw: bytes) -> bool:
 
 
 def _is_unclosed(text: str) -> bool:
-    """Return True if text starts a JSON object or array and ends before its closing bracket."""
+    """Return True if a JSON object or array at the start of the text has no closing bracket."""
     if text[0] not in "{[" or "\0" in text:
         return False
     depth = 0
@@ -308,7 +310,7 @@ def _find_newest(document: _JsonObject, key: str) -> int:
 
 
 def _parse_evolution(document: _JsonObject) -> Evolution:
-    """Parse what the removal of unused metadata needs. Damage does not make the table unreadable."""
+    """Parse the values needed to remove unused metadata. Damage does not make the table unreadable."""
     try:
         return Evolution(
             frozenset(item.require("schema-id", int) for item in document.items("schemas")),
@@ -325,12 +327,12 @@ def _parse_metadata_log(document: _JsonObject) -> tuple[str, ...]:
 
 
 def is_gc_enabled(properties: Mapping[str, str]) -> bool:
-    """Return False if `gc.enabled` is anything but `true`, of any case, as Iceberg reads it."""
+    """Return False unless `gc.enabled` is `true` in any letter case, as Iceberg interprets it."""
     return properties.get(GC_ENABLED, "true").lower() == "true"
 
 
 def _as_text(value: object) -> str:
-    """Return a value that is only shown as text that can be encoded."""
+    """Convert a value that is only displayed to text that can be encoded."""
     return (_describe(value) if isinstance(value, dict | list) else str(value)).encode("utf-8", "backslashreplace").decode()
 
 
@@ -341,7 +343,7 @@ def _describe(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _JsonObject:
-    """A JSON object with typed access. Its errors name the file, the object and the key."""
+    """A JSON object with typed access. Its error messages contain the file, the object and the key."""
 
     values: Mapping[str, Any]
     address: str

@@ -1,7 +1,7 @@
 """Remove approved schemas and partition specs from a table, in one atomic commit.
 
-It runs after the expiry of the table, in a commit of its own: a catalog that cannot remove schemas
-still removes snapshots.
+The removal runs after the expiry of the table, in a separate commit, so that a catalog that cannot
+remove schemas can still remove snapshots.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MetadataPruning(TableCommit):
     read_lists: ReadLists
 
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Check what is still unused. An action that an own commit executed is `done`."""
+        """Check which actions are still possible. Actions executed by an earlier commit are `done`."""
         if not registration.collect and not self.is_committed:
             return self.report("changed", f"table {registration.name} is no longer collected: {registration.exclusion}"), []
         table = registration.table
@@ -51,7 +51,7 @@ class MetadataPruning(TableCommit):
         return find_used(table.evolution, schema_ids, [snapshot.manifest_list for snapshot in snapshots], self.read_lists)
 
     def build_change(self, name: str, table: TableMetadata, pending: Sequence[ExpiryAction]) -> TableChange:
-        """Return the commit that removes the schemas and specs."""
+        """Build the commit that removes the schemas and specs."""
         del name
         schemas = frozenset(int(item.snapshot_id) for item in pending if item.action == REMOVE_SCHEMA)
         specs = frozenset(int(item.snapshot_id) for item in pending if item.action == REMOVE_SPEC)

@@ -1,4 +1,4 @@
-"""Find the refs of a Nessie server that a lake on its Iceberg REST catalog does not read."""
+"""Find the refs of a Nessie server that are not read by a lake on its Iceberg REST catalog."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _REMEDY: Final = "configure the server as a lake of kind nessie instead"
 
 
 def find_unread_refs(catalog: CatalogClient) -> str | None:
-    """Return why no table of the catalog is collected, or None.
+    """Return the reason why no table of the catalog is collected, or None.
 
-    Nessie serves one ref per REST catalog. Its other branches and tags need files that no metadata
-    of this ref names.
+    Nessie serves one ref per REST catalog. Its other branches and tags may need files that are not
+    referenced by the metadata of this ref.
     """
     try:
         return catalog.request("refs", _find)

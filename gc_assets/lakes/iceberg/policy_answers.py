@@ -1,8 +1,8 @@
-"""Parse the policies in answers of Polaris and Lakekeeper. Pure.
+"""Parse the policies in responses of Polaris and Lakekeeper, as pure functions.
 
 Sources: Polaris' `policy-apis.yaml` and the schemas `system/snapshot-expiry` and
 `system/orphan-file-removal` of 2025-02-03, Lakekeeper's `management-open-api-plus.yaml`. A key that
-is not in these sources may be a limit, so it is an error.
+is not in these sources is an error, because it may be a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAKEKEEPER_EXPIRY, LAKEKEEPER_ORPHANS = "expire_snapshots", "remove_orphan_files
 _KEEP_LAST, _MAX_AGE, _MAX_REF_AGE = TABLE_SETTINGS
 _DAY_MS: Final = 24 * 3600 * 1000
 _SCHEMA_VERSIONS: Final = (None, "2025-02-03")
-# The schema permits any key in `config`. Its example has the first name of the count.
+# The schema permits any key in `config`. Its example uses the first name of the count.
 _POLARIS_LIMITS: Final = {
     "min_snapshot_to_keep": (_KEEP_LAST, 1),
     "min_snapshots_to_keep": (_KEEP_LAST, 1),
@@ -33,7 +33,7 @@ _POLARIS_LIMITS: Final = {
     "max_ref_age_ms": (_MAX_REF_AGE, 1),
 }
 _LAKEKEEPER_LIMITS: Final = {"min-snapshots-to-keep": _KEEP_LAST, "max-snapshot-age-ms": _MAX_AGE, "max-ref-age-ms": _MAX_REF_AGE}
-# Keys without an effect on what may be removed.
+# Keys that do not affect what may be removed.
 _LAKEKEEPER_SCHEDULE: Final = {
     "queue-name",
     "min-snapshots-to-expire",
@@ -46,16 +46,17 @@ _LAKEKEEPER_ORPHAN_AGE_MS: Final = 7 * _DAY_MS
 
 
 def parse_polaris(policies: Collection[Any], properties: Mapping[str, str]) -> CatalogPolicy:
-    """Return the policy of a table, given the policies that apply to it.
+    """Build the policy of a table from the policies that apply to it.
 
-    The longer one of a limit and the property of the table counts.
+    For each limit, the longer of the policy's value and the table's property applies.
 
     Args:
-        policies: `applicable-policies` in the answers of Polaris.
+        policies: `applicable-policies` in the responses of Polaris.
         properties: The table's properties.
 
     Raises:
-        FormatError: If a policy for snapshots or orphans cannot be applied. The message names it.
+        FormatError: If a policy for snapshots or orphans cannot be applied. The message contains
+            its name.
     """
     expiry = _find_polaris(policies, POLARIS_EXPIRY)
     orphans = _find_polaris(policies, POLARIS_ORPHANS)
@@ -116,7 +117,7 @@ def _read_polaris_limits(label: str, config: Mapping[str, Any]) -> dict[str, int
 
 
 def parse_lakekeeper(expiry: Mapping[str, Any], orphans: Mapping[str, Any], properties: Mapping[str, str]) -> CatalogPolicy:
-    """Return the policy of a table, given the task queues of its warehouse.
+    """Build the policy of a table from the task queues of its warehouse.
 
     Properties of the table have priority where Lakekeeper documents it.
 
@@ -126,7 +127,7 @@ def parse_lakekeeper(expiry: Mapping[str, Any], orphans: Mapping[str, Any], prop
         properties: The table's properties.
 
     Raises:
-        FormatError: If a queue cannot be applied. The message names it.
+        FormatError: If a queue cannot be applied. The message contains its name.
     """
     label = f"Lakekeeper's queue {LAKEKEEPER_EXPIRY}"
     origin, limits, keep_history = None, dict[str, int](), None
@@ -141,7 +142,7 @@ def parse_lakekeeper(expiry: Mapping[str, Any], orphans: Mapping[str, Any], prop
         else:
             keep_history = f"{label} is disabled"
     written = {key: number for key in limits if (number := parse_setting(properties.get(key, ""))) is not None}
-    # The documentation lists no property for the age of refs, so the longer one counts.
+    # The documentation lists no property for the age of refs, so the longer value applies.
     own = {key: number for key, number in written.items() if key != _MAX_REF_AGE or number > limits[key]}
     limits |= own
     label = f"Lakekeeper's queue {LAKEKEEPER_ORPHANS}"
@@ -162,7 +163,7 @@ def _is_enabled(label: str, content: Mapping[str, Any], known: Collection[str]) 
     enabled = content.get("enable")
     if not isinstance(enabled, bool):
         raise FormatError(f"{label} has enable {enabled!r:.40}, expected true or false")
-    if enabled:  # other keys of a disabled policy have no effect
+    if enabled:  # The other keys of a disabled policy have no effect.
         _reject_unknown(label, content, known)
     return enabled
 
@@ -196,11 +197,11 @@ def _reject_unknown(label: str, content: Mapping[str, Any], known: Collection[st
 
 
 def _read_number(label: str, key: str, value: Any, unit: int) -> int:
-    """Return a limit in its unit, rounded up. It is a count if the unit is 1."""
+    """Read a limit and convert it to its unit, rounded up. A count has the unit 1."""
     try:
         number = Decimal(value if isinstance(value, int | str) and not isinstance(value, bool) else repr(value))
         if number.is_finite() and number >= 0:
             return int(min(Decimal(FOREVER_MS), (number * unit).to_integral_value(ROUND_CEILING)))
-    except ArithmeticError:  # no number, or one that is too large
+    except ArithmeticError:  # This is not a number, or it is too large.
         pass
     raise FormatError(f"{label} has {key} {value!r:.40}, expected a number that is not negative")

@@ -1,6 +1,6 @@
-"""Read the policies of a catalog for its tables, by the REST APIs of Polaris and Lakekeeper.
+"""Read a catalog's policies for its tables through the REST APIs of Polaris and Lakekeeper.
 
-A policy that cannot be read protects its table.
+If a policy cannot be read, its table is protected.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _Read = Callable[[str, Mapping[str, str]], CatalogPolicy]
 
 
 class PolicyReader:
-    """Policies of one catalog. Threads may share an instance.
+    """Policies of one catalog. Instances may be shared by threads.
 
     Args:
         catalog: The client of the catalog.
         has_default: True if lakes.yaml has a limit for tables without a policy. Otherwise their
             history is kept.
-        rereads: True to read the queues of Lakekeeper for each table, not only for the first one.
+        rereads: True to read the queues of Lakekeeper again for each table, False to read them only
+            once.
     """
 
     def __init__(self, catalog: CatalogClient, *, has_default: bool, rereads: bool = False) -> None:
@@ -48,7 +49,7 @@ class PolicyReader:
         self._failure: str | None = None
 
     def read(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
-        """Return the policy for a table of this name. Never raises an error of the catalog."""
+        """Return the policy for the table with this name. Never raises an error of the catalog."""
         try:
             with self._lock:
                 read = self._read = self._read or self._connect()
@@ -56,12 +57,12 @@ class PolicyReader:
         except FormatError as error:
             return CatalogPolicy(protect=f"{error}; correct it in the catalog, or set retention.source to table")
         except (GcError, TimeoutError) as error:
-            if isinstance(error, TimeoutError):  # each further request may take as long
+            if isinstance(error, TimeoutError):  # Each further request may take as long.
                 self._failure, self._read = str(error), None
             return CatalogPolicy(protect=f"its policy in the catalog cannot be read: {error}")
 
     def _connect(self) -> _Read:
-        """Find out which API the server has. An error is the answer for all further tables."""
+        """Find out which API the server has. An error applies to all further tables."""
         if self._failure is not None:
             raise GcError(self._failure)
         try:
@@ -100,18 +101,18 @@ class PolicyReader:
 
 
 def find_recoverable(catalog: CatalogClient, uuids: Collection[str]) -> dict[str, str]:
-    """Return why tables can be restored, by uuid, if Lakekeeper has them as soft-deleted tables.
+    """Return by uuid why tables can be restored, for those that are soft-deleted in Lakekeeper.
 
     Raises:
-        TimeoutError: If Lakekeeper does not answer in time.
-        GcError: If it does not list them, or the answer is invalid.
+        TimeoutError: If Lakekeeper does not respond in time.
+        GcError: If it does not list them, or the response is invalid.
     """
     until = {item["id"].lower(): item.get("expiration-date") for item in catalog.request("deleted tables", _list_deleted)}
     return {uuid: f"Lakekeeper can restore it until {until[uuid]}" for uuid in uuids if uuid in until}
 
 
 def _find_management_api(rest: RestCatalog) -> str | None:
-    """Return the address of the warehouse in the management API, or None if it is not Lakekeeper."""
+    """Return the warehouse's address in Lakekeeper's management API, or None on other servers."""
     root, warehouse = str(rest.uri).rstrip("/"), find_warehouse(rest.properties)
     if warehouse is None or not urlsplit(root).path.endswith("/catalog"):
         return None
@@ -171,6 +172,6 @@ def _list_pages(read: Callable[[dict[str, str]], dict[str, Any]], key: str) -> I
 
 
 def find_warehouse(properties: Mapping[str, Any]) -> str | None:
-    """Return the id of Lakekeeper's warehouse, which is the prefix of its paths."""
+    """Return the id of a Lakekeeper warehouse, which is the prefix of its paths."""
     found = _UUID.search(str(properties.get("prefix", "")))
     return found[0] if found else None

@@ -15,9 +15,9 @@ CHECK = "history edits"
 
 
 def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
-    """Return why pyiceberg cannot load tables (uuid to name), by uuid. It makes the commits.
+    """Return by uuid why pyiceberg, which makes the commits, cannot load tables (uuid to name).
 
-    A table that was renamed since is left out.
+    Tables that were renamed in the meantime are left out.
     """
 
     def check(table_uuid: str, name: str) -> str | None:
@@ -37,10 +37,10 @@ def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[s
 
 
 def probe_commits(lake: str, catalog: CatalogClient) -> Finding:
-    """Check the right to commit with a commit that must be rejected.
+    """Check the permission to commit by sending a commit that must be rejected.
 
-    Over REST the commit has no updates, and requires a random table uuid. In an SQL catalog, an
-    UPDATE of no row is rolled back.
+    Over REST, the commit contains no updates and requires a random table uuid. In an SQL catalog,
+    an UPDATE that changes no row is rolled back.
     """
     try:
         way = catalog.probe_commit(uuid.uuid4())

@@ -1,11 +1,12 @@
-"""Write the history of snapshots into an Iceberg table that every engine can read.
+"""Write the history of snapshots to an Iceberg table that every engine can read.
 
-Iceberg's proposal 10646, "Extend Snapshot Metadata Lifecycle", stores expired snapshots in a side
-file that the table metadata names (`expired-snapshots-path`). No engine reads such a file. Here it
-is a table with one row per snapshot and a flag `expired`, named by a property of each table.
+Iceberg's proposal 10646, "Extend Snapshot Metadata Lifecycle", stores expired snapshots in a
+separate file that the table metadata references (`expired-snapshots-path`). Because no engine reads
+such a file, the history is a table here, with one row per snapshot and a flag `expired`. A property
+of each table contains its name.
 
-A publication compares the rows of the lake with the table, and commits the differences. A repeated
-one finds none, and one after the loss of the table writes all rows again.
+A publication compares the lake's rows with the table and commits the differences. If it is
+repeated, it finds none. If the table was lost, all rows are written again.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from gc_assets.core.errors import GcError, UsageError
 from gc_assets.lakes.iceberg.catalog import CatalogClient, CommitRejected
 from gc_assets.lakes.protocol import HistoryPublication
 
-# Property of the published table, with the version of its schema, and of the tables that it is about,
-# with its name.
+# Property of the published table with its schema version, and of the described tables with the name
+# of the published table.
 PROPERTY: Final = "gc-assets.snapshot-history"
 VERSION: Final = "1"
-# Prefix of properties of the published table: the catalog from which the rows of a lake come.
+# Prefix of the properties of the published table that contain the source catalog of each lake's
+# rows.
 LAKE_PROPERTY: Final = "gc-assets.lake."
 SCHEMA: Final = Schema(
     NestedField(1, "lake", StringType(), doc="Name of the lake in lakes.yaml."),
@@ -52,24 +54,25 @@ SCHEMA: Final = Schema(
     NestedField(14, "reason", StringType(), doc="Rule that removed the snapshot."),
     NestedField(15, "plan_id", StringType(), doc="Plan of gc-assets that removed the snapshot."),
 )
-# Columns whose values change. Refs change with every run and are not published.
+# Columns with changing values. Refs are not published, because they change with every run.
 _KEY: Final = ("table_uuid", "snapshot_id")
 _COMPARED: Final = (*_KEY, "table_name", "expired", "expired_at", "reason", "plan_id")
-# A longer filter, or more files, costs more than all rows of the lake again.
+# A longer filter or more files would cost more than writing all rows of the lake again.
 _MAX_REPLACED: Final = 10_000
 _MAX_FILES: Final = 64
 _MAX_ATTEMPTS: Final = 5
 _FIRST_WAIT_SECONDS: Final = 0.2
 _TABLE_PROPERTIES: Final = {
     PROPERTY: VERSION,
-    # A repeated append after the commit of another run would write the same rows twice.
+    # An append retried after the commit of another run would write the same rows twice.
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
     "comment": "Snapshots of Iceberg tables, including expired ones. Written by gc-assets.",
 }
 
-# Reads the rows of `snapshot_history`, with these columns or all, as often as it is called.
+# Function that reads the rows of `snapshot_history` with the given columns, or with all columns. It
+# can be called repeatedly.
 ReadHistory = Callable[[list[str] | None], Iterator[pa.RecordBatch]]
 
 
@@ -80,9 +83,9 @@ class HistoryTable:
     Attributes:
         client: Catalog of the published table.
         name: Its name, as `namespace.table`.
-        lake: Name of the lake whose rows are written.
-        origin: Identity of the lake's catalog. Two lakes of one name do not replace each other's
-            rows.
+        lake: Name of the lake to which the written rows belong.
+        origin: Identity of the lake's catalog, so that two lakes with the same name do not replace
+            each other's rows.
     """
 
     client: CatalogClient
@@ -91,16 +94,17 @@ class HistoryTable:
     origin: str
 
     def publish(self, read: ReadHistory, kept_since: datetime) -> HistoryPublication:
-        """Commit the differences between the history and the table. Creates the table.
+        """Commit the differences between the history and the table, creating the table if
+        necessary.
 
         Args:
             read: Reads the rows of `snapshot_history`.
-            kept_since: Records of snapshots that expired since this time are never removed. A state
-                that was lost, or restored from a backup, lacks some of them.
+            kept_since: Records of snapshots that expired since this time are never removed, because
+                a state that was lost or restored from a backup does not contain all of them.
 
         Raises:
-            UsageError: If the table is not the collector's, or has rows of another lake with this
-                name.
+            UsageError: If the table was not created by the collector, or has rows of another lake
+                with this name.
             GcError: If the catalog or the store fails.
         """
         for attempt in range(1, _MAX_ATTEMPTS):
@@ -161,12 +165,12 @@ class HistoryTable:
                 catalog.create_namespace(tuple(parts[:number]))
         try:
             return catalog.create_table(self.name, SCHEMA, properties=_TABLE_PROPERTIES)
-        except TableAlreadyExistsError:  # another run created it
+        except TableAlreadyExistsError:  # Another run created it.
             return catalog.load_table(self.name)
 
 
 def _read_rows(table: Table, of_lake: BooleanExpression, keys: pa.Table) -> pa.Table:
-    """Return one published row for each key."""
+    """Return one published row per key."""
     rows = table.scan(row_filter=of_lake).to_arrow()
     joined = _join_keys(rows)
     rows = rows.append_column("_row", pa.array(range(rows.num_rows), pa.int64())).append_column("_key", joined)
@@ -188,11 +192,11 @@ class Changes:
     """Differences between the published rows and the history.
 
     Attributes:
-        new: Compared columns of rows to write: of new and of changed snapshots.
-        stale: Compared columns of published rows to replace or remove.
-        gone: The number of stale rows whose snapshot the history no longer has.
-        has_duplicates: True if the table has two rows of one snapshot.
-        kept: Compared columns of published records that the history lacks, but that are not old
+        new: Compared columns of the rows to write, i.e. those of new and changed snapshots.
+        stale: Compared columns of the published rows to replace or remove.
+        gone: Number of stale rows for snapshots that are no longer in the history.
+        has_duplicates: True if the table has two rows for the same snapshot.
+        kept: Compared columns of published records that are missing from the history but not old
             enough to be removed.
     """
 
@@ -208,7 +212,7 @@ class Changes:
 
 
 def compare(published: pa.Table, wanted: pa.Table, kept_since: datetime) -> Changes:
-    """Compare two tables with the compared columns."""
+    """Compare the published rows with the history, given the compared columns of both."""
     found, history = _without_nulls(published), _without_nulls(wanted)
     unknown = found.join(history, list(_KEY), join_type="left anti")
     since = pa.scalar(kept_since, pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -236,17 +240,18 @@ def _without_nulls(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows to write: those of new and changed snapshots, and all rows with a replaced snapshot id.
+    """Rows to write, i.e. those of new and changed snapshots and all rows with a replaced snapshot
+    id.
 
     Tables can share snapshot ids, because one may be registered from a copy of the other. A filter
-    on the ids removes the rows of both.
+    on the ids therefore removes the rows of both.
     """
 
     keys: pa.Array
     replaced_ids: pa.Array | None = None
 
     def matches(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return which rows of `snapshot_history` are selected."""
+        """Return a mask of the selected rows of `snapshot_history`."""
         found = pc.is_in(_join_keys(batch), value_set=self.keys)
         if self.replaced_ids is None:
             return found
@@ -254,7 +259,7 @@ class Selection:
 
 
 def _join_keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
-    """Return table uuid and snapshot id as one text per row."""
+    """Return the table uuid and snapshot id of each row, joined to one text."""
     joined = pc.binary_join_element_wise(rows["table_uuid"].cast(pa.string()), rows["snapshot_id"].cast(pa.string()), "/")
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
 
@@ -263,7 +268,7 @@ def _join_keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
 class _Source:
     """The history as rows of the published table, without the snapshots of that table itself.
 
-    They would make each publication the reason for another one.
+    These would make each publication the reason for another one.
     """
 
     read: ReadHistory
@@ -276,7 +281,7 @@ class _Source:
         return pa.concat_tables(map(pa.Table.from_batches, ([batch] for batch in batches))) if batches else _EMPTY
 
     def rows(self, selection: Selection | None = None, added: pa.Table | None = None) -> pa.RecordBatchReader:
-        """Return the selected rows, or all rows, and the added ones."""
+        """Return the selected rows (by default all rows), followed by the added ones."""
 
         def batches() -> Iterator[pa.RecordBatch]:
             for batch in map(self._select, self.read(None)):
@@ -310,16 +315,16 @@ def find_expired_tables(read: ReadHistory) -> set[str]:
 
 
 def point_to(client: CatalogClient, tables: Mapping[str, str], name: str) -> tuple[set[str], list[str]]:
-    """Set the property of tables that names the published history.
+    """Set the table property that contains the name of the published history.
 
     Args:
         client: The catalog of the tables.
-        tables: Names of tables by uuid.
+        tables: Table names by uuid.
         name: The published table.
 
     Returns:
-        The uuids of the tables that have the property now, and one note for each table that cannot
-        get it.
+        The uuids of the tables that now have the property, and one note for each table on which it
+        cannot be set.
     """
     pointed, notes = set[str](), list[str]()
     for uuid, table in tables.items():

@@ -1,8 +1,8 @@
 """Read the metadata address of a table or view without parsing its metadata.
 
-pyiceberg parses the whole metadata of a table that it loads, and fails if it does not know a type
-or a default value. Only the address is needed here, and `metadata.py` reads the file. The methods
-and attributes of pyiceberg in this module are private.
+When pyiceberg loads a table, it parses the whole metadata, and fails if it does not know a type or
+a default value. Only the address is needed here, because `metadata.py` reads the file. This module
+uses private methods and attributes of pyiceberg.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LOCATION, _REST_LOCATION = "metadata_location", "metadata-location"
 
 @dataclass(frozen=True, slots=True)
 class RawPointer:
-    """Address of a table's metadata, with the uuid of the table if the answer contains it."""
+    """Address of a table's metadata, with the table's uuid if the response contains it."""
 
     metadata_location: str
     table_uuid: str | None = None
 
 
 def read_raw_pointer(client: Catalog, identifier: Identifier) -> RawPointer | None:
-    """Return the pointer of a table, or None if this catalog's tables cannot be read so.
+    """Return the pointer of a table, or None if this kind of catalog is not supported.
 
     Raises any error of the catalog.
     """
@@ -57,14 +57,14 @@ def _get(client: RestCatalog, endpoint: str, identifier: Identifier, kind: Ident
 
 
 def require_rest(client: Catalog) -> RestCatalog:
-    """Return the client if its catalog is a REST server. Otherwise raise `GcError`."""
+    """Return the client if its catalog is a REST server, otherwise raise `GcError`."""
     if isinstance(client, RestCatalog):
         return client
     raise GcError(f"a {type(client).__name__} has no policies; set retention.source to table")
 
 
 def get_json(client: RestCatalog, url: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """Send a GET request with the client's credentials, and return the JSON object of the answer.
+    """Send a GET request with the client's credentials, and return the JSON object in the response.
 
     Raises any error of the catalog.
     """
@@ -77,7 +77,7 @@ def get_json(client: RestCatalog, url: str, query: Mapping[str, str]) -> dict[st
 
 
 def _read_parameters(client: Catalog, identifier: Identifier) -> dict[str, Any] | None:
-    """Return the parameters of a table in Hive or Glue, whose modules need further packages."""
+    """Return the parameters of a table in Hive or Glue. Their modules need additional packages."""
     database, name = ".".join(identifier[:-1]), identifier[-1]
     if hasattr(client, "_get_hive_table"):
         with client._client as connection:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]

@@ -1,9 +1,9 @@
 """Check that the metadata of a table's retained snapshots is readable.
 
-Every manifest list is read and decoded, and every listed manifest must exist with the listed
-length or, if its length differs, with the listed number of entries. Other manifests are not decoded
-here, because they are decoded by the marks before the plan and
-after the expiry. Files are only deleted by a plan from the latter mark.
+Every manifest list is read and decoded. Every listed manifest must exist with the listed length or,
+if its length differs, with the listed number of entries. Other manifests are not decoded here,
+because the runs before the plan and after the expiry decode them. Files are only deleted by a plan
+of the latter run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gc_assets.lakes.iceberg.manifests import decode
 from gc_assets.lakes.iceberg.metadata import Snapshot
 from gc_assets.lakes.protocol import Container
 
-# Manifest lists repeat each other's manifests. A table may have thousands of lists with thousands of
-# rows, so duplicates are removed after this number of lists.
+# Many manifests occur in several manifest lists. A table may have thousands of lists with thousands
+# of rows, so duplicates are removed after this number of lists.
 _LISTS_PER_BATCH = 64
 _UNKNOWN_SIZE = -1
 _LISTED = ("address", "size_bytes", "expected_entries")
@@ -43,7 +43,8 @@ class ReadabilityChecker:
         """Check the manifest lists and manifests of snapshots.
 
         Raises:
-            LakeUnreadable: If an object cannot be read. The message names the table and the object.
+            LakeUnreadable: If an object cannot be read. The message contains the table and the
+                object.
         """
         unchecked = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._checked_lists]
         try:

@@ -1,7 +1,7 @@
-"""Separate errors that a catalog or its store repeats from errors that may end.
+"""Distinguish permanent refusals of a catalog or its store from errors that may be temporary.
 
-Used for commits: after a refusal nothing was written, and a retry cannot help. Every other error
-may have taken effect, or may end.
+This is used for commits. After a refusal, nothing was written and a retry cannot succeed. After any
+other error, the commit may have taken effect or a retry may succeed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyiceberg.exceptions import BadRequestError, ForbiddenError, NotInstalledEr
 
 from gc_assets.core.errors import is_permanent
 
-# Arrow raises an OSError without errno for an answer of S3.
+# Arrow raises an OSError without errno for a response of S3.
 _DENIED_BY_S3: Final = re.compile(r"AWS Error ACCESS_DENIED|AccessDenied")
 _AWS_CODES: Final = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"})
 # PostgreSQL: insufficient_privilege, read_only_sql_transaction.
@@ -26,9 +26,9 @@ _PERMANENT: Final = (ForbiddenError, UnauthorizedError, BadRequestError, NotImpl
 
 
 def is_refusal(error: Exception) -> bool:
-    """Check if an error of a catalog refuses the request, so that a retry cannot help."""
-    # pyiceberg raises this class itself for answers with a 4xx code that has no class of its own.
-    # Before 0.12 that includes 429, Too Many Requests.
+    """Check if a catalog's error is a refusal of the request, so that a retry cannot succeed."""
+    # pyiceberg raises this class itself for responses with a 4xx code that has no class of its own.
+    # Before 0.12, this includes 429, Too Many Requests.
     is_rejected = type(error) is RESTError and _http_status(error.__cause__) != HTTPStatus.TOO_MANY_REQUESTS
     if isinstance(error, _PERMANENT) or is_rejected or is_permanent(error):
         return True
@@ -45,7 +45,7 @@ def _http_status(error: BaseException | None) -> int | None:
 
 
 def _is_denied_by_database(error: Any) -> bool:
-    """Check the driver's error of an SQL catalog."""
+    """Check if the database driver's error is a refusal, in an SQL catalog."""
     if isinstance(error, sqlite3.Error):
         return (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_READONLY")
     if (getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) in _SQL_STATES:

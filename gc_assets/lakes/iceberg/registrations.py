@@ -1,4 +1,7 @@
-"""The registration of a table in a catalog, and its refs, commit source and snapshot graph. Pure."""
+"""The registration of a table in a catalog, with its refs, commit source and snapshot graph.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ class Registration:
         name: `namespace.table`.
         table: The parsed metadata.
         size_bytes: Size of the metadata file.
-        matched: True if a pattern of `tables` matches the name.
+        matched: True if the name matches a pattern of `tables`.
         writable: False if pyiceberg cannot commit to the table. Its history is then retained,
             because every plan would fail otherwise.
         digest: SHA-256 of the metadata file.
-        policy: Policy of the catalog, if `retention.source` is `catalog` or the catalog has refs that
-            the lake does not read.
+        policy: The catalog's policy, if `retention.source` is `catalog` or the catalog has refs
+            that the lake does not read.
     """
 
     name: str
@@ -44,7 +47,7 @@ class Registration:
 
     @property
     def exclusion(self) -> str | None:
-        """Why no file of the table is collected, or None."""
+        """Reason why no file of the table is collected, or None."""
         if not self.table.gc_enabled:
             return f"gc.enabled is {self.table.properties[GC_ENABLED]}"
         if not self.matched:
@@ -57,9 +60,10 @@ class Registration:
 
 
 def list_refs(item: Registration) -> Iterator[Ref]:
-    """Yield every branch and tag, with the reason for which a branch is never deleted as idle.
+    """Yield every branch and tag. Protected branches have the reason why they are never deleted as
+    idle.
 
-    A table without refs has `main` without a head.
+    For a table without refs, `main` is yielded without a head.
     """
     for ref in item.table.refs:
         reason = find_protection(item, ref.name, ref.settings) if ref.ref_type == "branch" else None
@@ -70,12 +74,12 @@ def list_refs(item: Registration) -> Iterator[Ref]:
 
 
 def find_protection(item: Registration, branch: str, settings: Mapping[str, str]) -> str | None:
-    """Return why a branch is never deleted as idle, or None.
+    """Return the reason why a branch is never deleted as idle, or None.
 
     Args:
         item: The table.
         branch: Name of the branch.
-        settings: Its own settings.
+        settings: The branch's own settings.
     """
     if branch == MAIN:
         return "it is the main branch"
@@ -87,7 +91,7 @@ def find_protection(item: Registration, branch: str, settings: Mapping[str, str]
 
 
 def build_source(item: Registration) -> CommitSource:
-    """Return the commit source of the table, with the properties that retention needs."""
+    """Build the commit source of the table, with the properties needed for retention."""
     properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
     own = {COLLECT: "true" if item.collect else "false"} | ({} if item.writable else {WRITABLE: "false"})
     own |= {} if item.policy is None else item.policy.as_property()
@@ -98,9 +102,9 @@ def build_source(item: Registration) -> CommitSource:
 
 
 def build_graph(items: Iterable[Registration]) -> pa.Table:
-    """Return the distinct snapshots of all registrations as `commit_graph` rows.
+    """Build `commit_graph` rows of the distinct snapshots of all registrations.
 
-    Only the columns that retention reads are filled.
+    Only the columns read by retention are filled.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for item in items:

@@ -4,8 +4,8 @@ A REST server supports only the updates and requirements of the REST protocol. T
 assert each known ref, but not that no other ref exists.
 
 Every other catalog of pyiceberg reloads the table inside `commit_table`, applies the updates in
-this process, and replaces the pointer only if it did not move. For these catalogs this module has
-its own requirement and its own update, because pyiceberg's `remove-snapshots`:
+this process, and replaces the pointer only if it did not move. For these catalogs, this module
+defines its own requirement and update, because pyiceberg's `remove-snapshots`:
 
 - takes quadratic time,
 - removes the parent ids of retained snapshots,
@@ -64,7 +64,7 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class BranchCreation:
-    """Branches to create in a table that has the metadata `base`."""
+    """Branches to create in a table with the metadata `base`."""
 
     base: TableMetadata
     branches: tuple[SnapshotRefMetadata, ...]
@@ -75,9 +75,10 @@ Refs = dict[str, tuple[str, int, int | None, int | None, int | None]]
 
 
 class AssertSameRefs(ValidatableTableRequirement):
-    """A requirement: the table has exactly these refs, with the same retention settings.
+    """Requirement that the table has exactly these refs, with the same retention settings.
 
-    No ref was created, moved, changed or deleted, and no retention property of the table changed.
+    It fails if a ref was created, moved, changed or deleted, or if a retention property of the
+    table changed.
     """
 
     type: Literal["assert-same-refs"] = "assert-same-refs"  # pyright: ignore[reportIncompatibleVariableOverride]  # as pyiceberg does
@@ -85,7 +86,7 @@ class AssertSameRefs(ValidatableTableRequirement):
     properties: dict[str, str]
 
     def validate(self, base_metadata: LoadedMetadata | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as pyiceberg does
-        """Raise `CommitFailedException` with the first difference."""
+        """Raise `CommitFailedException` with the first difference, if there is any."""
         if base_metadata is None:
             raise CommitFailedException("Requirement failed: the table does not exist")
         found = {name: _ref_values(ref) for name, ref in base_metadata.refs.items()}
@@ -97,7 +98,7 @@ class AssertSameRefs(ValidatableTableRequirement):
 
 
 class AssertSameSnapshots(ValidatableTableRequirement):
-    """A requirement: the table has exactly these snapshots, so no new one uses what is removed."""
+    """Requirement that the table has exactly these snapshots: a new one may use what is removed."""
 
     type: Literal["assert-same-snapshots"] = "assert-same-snapshots"  # pyright: ignore[reportIncompatibleVariableOverride]  # as pyiceberg does
     snapshot_ids: frozenset[int]
@@ -110,7 +111,7 @@ class AssertSameSnapshots(ValidatableTableRequirement):
 
 
 class RemoveHistoryUpdate(IcebergBaseModel):
-    """An update: remove snapshots and refs from the metadata, with their statistics and log."""
+    """Update that removes snapshots and refs, with their statistics and log, from the metadata."""
 
     action: Literal["forget"] = "forget"
     snapshot_ids: frozenset[int]
@@ -121,8 +122,8 @@ class RemoveHistoryUpdate(IcebergBaseModel):
 def _remove_history(update: RemoveHistoryUpdate, base_metadata: LoadedMetadata, context: _TableMetadataUpdateContext) -> LoadedMetadata:
     """Remove the snapshots and refs in linear time.
 
-    Retained snapshots are unchanged. A parent that is no longer listed ends the ancestry, as after
-    Iceberg's own expiry.
+    Retained snapshots stay unchanged. A parent that is no longer listed ends the ancestry, as it
+    does after Iceberg's own expiry.
     """
     refs = {name: ref for name, ref in base_metadata.refs.items() if name not in update.ref_names}
     for name, ref in refs.items():
@@ -141,7 +142,7 @@ def _remove_history(update: RemoveHistoryUpdate, base_metadata: LoadedMetadata, 
 
 
 def build_local_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Return the updates and requirements for catalogs that apply updates in this process."""
+    """Build the updates and requirements for catalogs that apply updates in this process."""
     refs: Refs = {}
     for ref in removal.base.refs:
         keep, age, ref_age = (int(ref.settings[name]) if name in ref.settings else None for name in REF_SETTINGS)
@@ -152,7 +153,7 @@ def build_local_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple
 
 
 def build_rest_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Return the updates and requirements for REST catalogs, with an assertion for every known ref."""
+    """Build the updates and requirements for REST catalogs, with an assertion for every known ref."""
     removed = [snapshot for snapshot in removal.base.snapshots if snapshot.snapshot_id in removal.snapshot_ids]
     owners = {kind: [int(item.snapshot_id) for item in removed if any(file.kind == kind for file in item.files)] for kind in _STATISTICS}
     updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in sorted(removal.ref_names)]
@@ -165,7 +166,7 @@ def build_rest_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[
 
 
 def build_pruning_commit(pruning: Pruning, *, is_rest: bool) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Return the updates and requirements to remove schemas and partition specs.
+    """Build the updates and requirements that remove schemas and partition specs.
 
     The REST protocol cannot assert that no snapshot without a ref was added.
     """
@@ -187,7 +188,7 @@ def build_pruning_commit(pruning: Pruning, *, is_rest: bool) -> tuple[tuple[Tabl
 
 
 def build_creation_commit(creation: BranchCreation) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Return the updates and requirements to create branches whose names are not in use."""
+    """Build the updates and requirements that create branches, whose names must be unused."""
     updates: list[TableUpdate] = []
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=uuid.UUID(creation.base.table_uuid))]
     for branch in creation.branches:
@@ -214,7 +215,7 @@ def _retention_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trim_snapshot_log(log: list[SnapshotLogEntry], listed: set[int]) -> list[SnapshotLogEntry]:
-    """Return the entries after the last one whose snapshot is not listed.
+    """Return the log entries after the last one that refers to an unlisted snapshot.
 
     Source: format/spec.md, `snapshot-log`: entries before an expired snapshot are removed too.
     """

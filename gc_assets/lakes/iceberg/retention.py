@@ -1,8 +1,9 @@
 """Apply Iceberg's six-step snapshot retention to frozen refs and snapshots, with reasons.
 
-Pure: no catalog, no clock. Source: `RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with
-"now" = `as_of`. The written specification lacks its rule for unreferenced snapshots. Running
-time is nearly linear in the number of snapshots and refs per table.
+The functions are pure and use neither a catalog nor a clock. Source:
+`RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with "now" = `as_of`. Its rule for
+unreferenced snapshots is missing from the written specification. The running time is nearly linear
+in the number of snapshots and refs per table.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _YEAR_9999 = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
 
 @dataclass(frozen=True, slots=True)
 class _KeepRule:
-    """Rule keeping a snapshot until a given time.
+    """Rule that keeps a snapshot until a given time.
 
     `keep_until` is in microseconds, and infinite if the rule does not depend on age.
     """
@@ -52,7 +53,9 @@ class _KeepRule:
 
 @dataclass(frozen=True, slots=True)
 class _WalkState:
-    """Limits of a branch's walk at a snapshot. A later walk with smaller limits stops there."""
+    """Remaining limits of a branch's walk at a snapshot. A later walk with smaller limits stops
+    there.
+    """
 
     cutoff: float
     remaining: int
@@ -67,7 +70,7 @@ class _LapsedRef:
 
 @dataclass(frozen=True, slots=True)
 class _TableHistory:
-    """Snapshots of a table with its registrations and their refs."""
+    """Snapshots of a table, with its registrations and their refs."""
 
     uuid: str
     rows: Sequence[int]
@@ -76,7 +79,7 @@ class _TableHistory:
     registrations: Sequence[tuple[CommitSource, Sequence[Ref]]]
 
     def qualify(self, source: CommitSource, ref: Ref) -> str:
-        """Return the ref's name, with the name of its table if there are several registrations."""
+        """Return the ref's name, qualified by the table's name if there are several registrations."""
         return ref.ref_name if len(self.registrations) == 1 else f"{source.table_name}:{ref.ref_name}"
 
     def head_index(self, source: CommitSource, ref: Ref) -> int | None:
@@ -94,8 +97,8 @@ class _TableHistory:
 class _Verdicts:
     """Kept snapshots and lapsed refs for all registrations of a table.
 
-    The rule that keeps a snapshot the longest has priority. A ref lapses only if it lapses in all
-    registrations.
+    If several rules keep a snapshot, the one that keeps it the longest has priority. A ref lapses
+    only if it lapses in all registrations.
     """
 
     keeps: dict[int, _KeepRule]
@@ -118,12 +121,12 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
         refs: The frozen refs, with the settings of the tables in their sources.
         commits: The snapshots, with the columns of `commit_graph`.
         as_of: The time at which ages are computed.
-        grace_cutoff: Younger snapshots are kept even if no rule keeps them.
+        grace_cutoff: Snapshots younger than this time are kept even if no rule keeps them.
         policy: The overrides of the configuration.
 
     Returns:
-        One row per commit in `commits` order with the deciding rule, and actions to remove expired
-        snapshots and lapsed refs.
+        One row per commit in the order of `commits` with the deciding rule, and the actions that
+        remove expired snapshots and lapsed refs.
 
     Raises:
         LakeUnreadable: If the head of a ref is missing in `commits`, or the table of a commit is
@@ -170,7 +173,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 @contextmanager
 def _name_errors(table_name: str) -> Generator[None]:
-    """Name the table in an unexpected error."""
+    """Add the name of the table to an unexpected error."""
     try:
         yield
     except GcError:
@@ -247,7 +250,7 @@ def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention
 def _keep_branch(
     table: _TableHistory, verdicts: _Verdicts, walked: dict[int, _WalkState], name: str, head: int, limits: RefLimits, keep_until: float
 ) -> None:
-    """Keep ancestors of the head up to the first that is neither among the newest nor young enough."""
+    """Keep the head's ancestors up to the first that is neither among the newest nor young enough."""
     index, remaining = head, limits.keep_last
     while index != NO_PARENT:
         stamp = table.stamps[index]
@@ -272,7 +275,7 @@ def _keep_branch(
 
 
 def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
-    """Add the head and its ancestors. The ancestors of a marked snapshot are marked already."""
+    """Add the head and its ancestors, up to the first marked one, whose ancestors are marked too."""
     index = head
     while index != NO_PARENT and index not in marked:
         marked.add(index)
@@ -323,7 +326,7 @@ def _not_collected_reason(properties: Mapping[str, str]) -> str:
 
 
 def describe_retention(properties: Mapping[str, str], policy: IcebergRetention, source: str = "lakes.yaml") -> str:
-    """Return in words what a table keeps on its branches, and where the limits come from.
+    """Describe what a table keeps on its branches, and where the limits come from.
 
     Args:
         properties: The frozen properties of the table.
@@ -341,7 +344,7 @@ def describe_retention(properties: Mapping[str, str], policy: IcebergRetention, 
 
 
 def _keep_all(table: _TableHistory, verdicts: _Verdicts, reason: str) -> None:
-    """Keep all snapshots and refs. A snapshot that a rule keeps has the reason of that rule."""
+    """Keep all snapshots and refs. Snapshots already kept by a rule have the reason of that rule."""
     for index in range(len(table.rows)):
         verdicts.keeps.setdefault(index, _KeepRule(NEVER, f"kept: {reason}"))
     verdicts.lapsed.clear()
@@ -363,7 +366,7 @@ def _find_state(verdicts: _Verdicts, reach: Reach, index: int, rule: str) -> tup
         return RETAINED, keep.reason
     if not reach.count:
         return DANGLING, f"dangling: no ref reaches it, and it is older than {rule}"
-    # The reason of a kept branch is more useful than that of a tag or a lapsed ref.
+    # The reason of a kept branch is more useful than the reason of a tag or a lapsed ref.
     reasons = [verdicts.expiry_reasons[name] for name in reach.names]
     others = f" (and {count_of(reach.count - 1, 'other ref')})" if reach.count > 1 else ""
     return EXPIRED, next((reason for reason in reasons if "on branch" in reason), reasons[0]) + others

@@ -34,7 +34,7 @@ class Removal:
 
     @property
     def refs(self) -> tuple[SnapshotRef, ...]:
-        """The refs that are kept."""
+        """The refs to keep."""
         return tuple(ref for ref in self.base.refs if ref.name not in self.ref_names)
 
 
@@ -42,7 +42,7 @@ class Removal:
 class Revalidation:
     """Removals to commit, at most one per registration.
 
-    `settled` holds the actions that need no commit. Their verdict is `absent` or `changed`.
+    `settled` contains the actions that need no commit. Their verdict is `absent` or `changed`.
     """
 
     removals: tuple[Removal, ...]
@@ -50,12 +50,12 @@ class Revalidation:
 
 
 def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registration], retention: Retention) -> Revalidation:
-    """Determine the actions that are still valid.
+    """Determine which actions are still valid.
 
     Args:
         actions: The approved edits of one table.
         registrations: All registrations of the table, as read now.
-        retention: The current policy's result over all `registrations` together.
+        retention: The result of the current policy for all `registrations` together.
     """
     requested = {(row["action"], row["snapshot_id"], row["ref_name"]) for row in retention.expiry.to_pylist()}
     refs = {item.name: {ref.name: ref for ref in item.table.refs} for item in registrations}
@@ -89,9 +89,9 @@ def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registra
 def _revalidate_ref_deletion(
     action: ExpiryAction, refs: Mapping[str, dict[str, SnapshotRef]], requested: set[tuple[str, str, str | None]]
 ) -> ExpiryOutcome | Sequence[str]:
-    """Return the names of the registrations to edit, or the outcome if nothing is to be edited.
+    """Return the names of the registrations to edit, or the outcome if no edit is needed.
 
-    `refs` holds the refs of each registration by name.
+    `refs` contains the refs of each registration by name.
     """
     found = {name: own[action.ref_name] for name, own in refs.items() if action.ref_name in own}
     same = [name for name, ref in found.items() if (ref.ref_type, ref.snapshot_id) == (action.ref_type, action.snapshot_id)]
@@ -114,13 +114,13 @@ def _find_kept_heads(
 
 
 def _revalidate_snapshot_removal(action: ExpiryAction, holders: Sequence[str], head: SnapshotRef | None) -> ExpiryOutcome | Sequence[str]:
-    if head is not None:  # this ref lapses too, but its deletion is not approved
+    if head is not None:  # This ref lapses too, but its deletion is not approved.
         return _report_change(action, f"{head.ref_type} {head.name} points at it, and its deletion is not in this plan")
     return holders
 
 
 def find_damage(removal: Removal, after: TableMetadata) -> str | None:
-    """Describe the first kept snapshot or ref that the metadata after the commit lacks, or None."""
+    """Describe the first kept snapshot or ref that is missing after the commit, or return None."""
     listed = {snapshot.snapshot_id for snapshot in after.snapshots}
     refs = {ref.name: ref for ref in after.refs}
     if after.table_uuid != removal.base.table_uuid:
@@ -136,9 +136,7 @@ def find_damage(removal: Removal, after: TableMetadata) -> str | None:
 
 
 def find_leftovers(removal: Removal, after: TableMetadata) -> str | None:
-    """Describe the first removed snapshot or ref that the metadata after the commit still has, or
-    None.
-    """
+    """Describe the first removed snapshot or ref that the commit left behind, or return None."""
     if left := sorted(removal.snapshot_ids & {snapshot.snapshot_id for snapshot in after.snapshots}):
         return f"{after.address} still lists {len(left):,} of the removed snapshots, for example {left[0]}"
     if left := sorted(removal.ref_names & {ref.name for ref in after.refs}):

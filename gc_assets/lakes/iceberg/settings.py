@@ -1,9 +1,9 @@
 """Compute a table's ref retention limits at a given time.
 
-Configured ref rules have priority, followed by ref settings, and finally table settings with the
-configured overrides.
+Configured ref rules have the highest priority, followed by ref settings, and finally by table
+settings with the configured overrides.
 
-Pure. Times are integers in microseconds since 1970 UTC.
+The functions are pure. Times are integers in microseconds since 1970 UTC.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ NEVER = math.inf
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-# Overrides of the configuration that replace a table property.
+# Overrides in the configuration that replace a table property.
 _OVERRIDES = dict(zip(TABLE_SETTINGS, ("min_snapshots_to_keep", "max_snapshot_age", "max_ref_age"), strict=True))
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def parse_setting(value: str) -> int | None:
-    """Return the value of a `history.expire.*` property or ref setting, None if it is invalid.
+    """Return the value of a `history.expire.*` property or ref setting, or None if it is invalid.
 
-    Iceberg refuses to expire snapshots if a value is no 64-bit integer. A negative value would
-    expire all history, but is often written for "no limit".
+    Iceberg does not expire snapshots if a value is not a 64-bit integer. A negative value would
+    expire all history, but is often meant as "no limit".
     """
     number = int(value) if _INTEGER.fullmatch(value) else -1
     return number if 0 <= number <= FOREVER_MS else None
@@ -55,7 +55,7 @@ def parse_setting(value: str) -> int | None:
 def find_invalid_settings(properties: Mapping[str, str], refs: Iterable[Ref], overrides: IcebergRetention) -> Iterator[str]:
     """Yield a description of each invalid retention setting of a table and its refs.
 
-    A property that the configuration overrides is not needed.
+    Properties that the configuration overrides are ignored, because they are not needed.
     """
     for key, override in _OVERRIDES.items():
         if getattr(overrides, override) is None and key in properties and parse_setting(properties[key]) is None:
@@ -66,12 +66,12 @@ def find_invalid_settings(properties: Mapping[str, str], refs: Iterable[Ref], ov
 
 
 def find_keeping_policy(properties: Mapping[str, str], overrides: IcebergRetention) -> str | None:
-    """Return why the catalog's policy keeps the whole history of a table, or None."""
+    """Return the reason why the catalog's policy keeps a table's whole history, or None."""
     return _policy_of(properties, overrides).keep_history
 
 
 def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention, source: str) -> str:
-    """Return the limits of a table in words, and where they come from.
+    """Describe the limits of a table, and where they come from.
 
     Args:
         source: Origin of the overrides, in words.
@@ -112,11 +112,11 @@ def to_micros(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AgeLimit:
-    """A limit that keeps everything with a timestamp at or after `cutoff`.
+    """Age limit that keeps everything with a timestamp at or after `cutoff`.
 
     Attributes:
         cutoff: `ALWAYS` keeps everything, `NEVER` keeps nothing by age.
-        duration: How long an item is kept after its timestamp. Infinite if the cut-off is fixed.
+        duration: How long an item is kept after its timestamp, infinite if the cut-off is fixed.
         label: The name of the rule in reasons.
     """
 
@@ -133,7 +133,7 @@ class RefLimits:
     """Limits of one ref.
 
     `ref_age` applies to the head and decides whether the ref lapses. A branch that does not lapse
-    keeps its newest `keep_last` snapshots and those that `age` keeps.
+    keeps its newest `keep_last` snapshots, as well as those kept by `age`.
     """
 
     ref_age: AgeLimit
@@ -145,8 +145,8 @@ class RefLimits:
 class TableLimits:
     """Table retention at a given time.
 
-    `unreferenced` applies to snapshots that no kept ref reaches. It is the age of the table, as in
-    Iceberg, unless the configuration sets `retention.dangling`.
+    `unreferenced` applies to snapshots that no kept ref reaches. As in Iceberg, it is the table's
+    age limit, unless the configuration sets `retention.dangling`.
     """
 
     age: AgeLimit
@@ -162,8 +162,9 @@ class TableLimits:
     def of(cls, properties: Mapping[str, str], overrides: IcebergRetention, as_of: datetime) -> TableLimits:
         """Read the table's `history.expire.*` properties and apply the overrides.
 
-        Invalid properties are ignored. The history of their table is kept (`find_invalid_settings`).
-        A policy of the catalog replaces the ages of both, and `min_snapshots_to_keep` limits it.
+        Invalid properties are ignored, because the history of their table is kept
+        (`find_invalid_settings`). A policy of the catalog replaces the ages of both, and
+        `min_snapshots_to_keep` limits it.
         """
         keep_last, max_age, max_ref_age = (parse_setting(properties[key]) if key in properties else None for key in TABLE_SETTINGS)
         if overrides.max_snapshot_age is not None:
@@ -190,10 +191,10 @@ class TableLimits:
         )
 
     def for_ref(self, ref: Ref) -> RefLimits:
-        """Return the limits of a ref.
+        """Compute the limits of a ref.
 
-        A pattern of the configuration that matches the complete name replaces the settings of the
-        ref. `main` never lapses, and no tag lapses with `tags: keep`.
+        If a pattern of the configuration matches the complete name, its rule replaces the settings
+        of the ref. `main` never lapses, and no tag lapses with `tags: keep`.
         """
         for index, rule in enumerate(self.overrides.refs):
             if re.fullmatch(rule.match, ref.ref_name):
@@ -222,7 +223,7 @@ def _milliseconds(age: timedelta) -> int:
 
 
 def _limits_by_cutoff(cutoff: Cutoff, rule: str, ref: Ref, as_of: datetime) -> RefLimits:
-    """Return the limits of a ref under a rule of the configuration.
+    """Compute the limits of a ref under a rule of the configuration.
 
     A branch never lapses. A tag lapses by the age of the rule, unless the rule has a count.
     """

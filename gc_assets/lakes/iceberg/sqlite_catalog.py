@@ -1,4 +1,4 @@
-"""An SQL catalog in an SQLite file that is never locked by a reader of this process."""
+"""An SQL catalog in an SQLite file that readers in this process never lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyiceberg.utils.config import Config, merge_config
 from sqlalchemy import Engine, NullPool, create_engine
 from sqlalchemy.engine import make_url
 
-# A commit waits as long for other writers of the file. The default of SQLite is 5 s.
+# Maximum time for which a commit waits for other writers of the file. SQLite's default is 5 s.
 _WAIT_SECONDS: Final = 30.0
 
 
@@ -21,7 +21,7 @@ class _Connection(sqlite3.Connection):
     """A connection that ends its statements when it is closed.
 
     Python 3.11 and later end a statement when its cursor is destroyed. Until then, a statement that
-    was not read to its end locks the file, although the connection is closed.
+    was not read to its end locks the file, even if the connection is closed.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -29,7 +29,7 @@ class _Connection(sqlite3.Connection):
         self._cursors = WeakSet[sqlite3.Cursor]()
 
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
-        """Return a new cursor, which `close` will close."""
+        """Return a new cursor, which is closed by `close`."""
         cursor = super().cursor(factory)
         self._cursors.add(cursor)
         return cursor
@@ -44,15 +44,15 @@ class _Connection(sqlite3.Connection):
 class SqliteCatalog(SqlCatalog):
     """pyiceberg's SQL catalog with a new connection for each request.
 
-    A pool would keep a connection with its statements, and pyiceberg does not read all results to
-    their end. Writers of the file would then fail with `database is locked`.
+    A pool would keep a connection open with its statements, and pyiceberg does not read all results
+    to their end. Writers of the file would then fail with `database is locked`.
     """
 
     _engine: Engine
 
     @property
     def engine(self) -> Engine:  # pyright: ignore[reportIncompatibleVariableOverride]  # set by SqlCatalog before it connects
-        """The engine without a pool."""
+        """The engine, which has no connection pool."""
         return self._engine
 
     @engine.setter
@@ -62,7 +62,7 @@ class SqliteCatalog(SqlCatalog):
 
 
 def open_sqlite_catalog(name: str, properties: Mapping[str, str]) -> SqliteCatalog | None:
-    """Open the catalog as `load_catalog` does. Return None if it is not in an SQLite file."""
+    """Open the catalog like `load_catalog`. Return None if it is not in an SQLite file."""
     merged = cast(dict[str, str], merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
     uri = merged.get(URI)
     if not isinstance(uri, str) or not uri.startswith("sqlite"):

@@ -1,4 +1,4 @@
-"""Edit a table in one atomic commit: compare, commit, retry and check the effect."""
+"""Edit a table in one atomic commit, i.e. compare, commit, retry and check the effect."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class TableCommit(ABC):
 
     Attributes:
         catalog: The client of the catalog.
-        read_registration: Reads the registration of a name and a metadata address.
+        read_registration: Function that reads the registration for a name and a metadata address.
         uuid: The uuid of the table.
-        locations: Its names.
+        locations: Names of the table in the catalog.
         actions: The actions.
         is_committed: True if a commit was sent.
-        damage: Unplanned changes of the commit, or None.
+        damage: Description of unapproved changes made by the commit, or None.
     """
 
     catalog: CatalogClient
@@ -46,19 +46,21 @@ class TableCommit(ABC):
 
     @abstractmethod
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Return outcomes of the actions that need no commit, and the others."""
+        """Split the actions: return the outcomes of those that need no commit, and the remaining
+        actions.
+        """
 
     @abstractmethod
     def build_change(self, name: str, table: TableMetadata, pending: Sequence[ExpiryAction]) -> TableChange:
-        """Return the commit that executes the actions."""
+        """Build the commit that executes the actions."""
 
     def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
-        """Return what a commit changed without approval, or None.
+        """Describe what a commit changed without approval, or return None.
 
         Args:
             change: The commit.
             name: The name of the table.
-            address: Its new metadata.
+            address: Address of its new metadata.
         """
         del change, name, address
         return None
@@ -102,7 +104,7 @@ class TableCommit(ABC):
             address = self.catalog.commit(loaded, change)
         except (CommitRejected, CommitDenied):
             raise
-        except GcError:  # it may have taken effect: the next load of the table shows that
+        except GcError:  # The commit may have taken effect. The next load of the table shows it.
             self.is_committed = True
             raise
         self.is_committed = True
@@ -110,5 +112,5 @@ class TableCommit(ABC):
             self.damage = f"the catalog accepted the commit, but {damage}"
 
     def report(self, verdict: ExpiryVerdict, reason: str) -> list[ExpiryOutcome]:
-        """Return the same outcome for all actions."""
+        """Build the same outcome for all actions."""
         return [ExpiryOutcome(action, verdict, reason) for action in self.actions]

@@ -28,10 +28,10 @@ Policy = Callable[[Sequence[Registration]], Retention]
 
 
 def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_committed: bool) -> list[ExpiryOutcome]:
-    """Return the outcomes of actions on a table that an error ended.
+    """Build the outcomes for actions on a table that were interrupted by an error.
 
     Args:
-        is_committed: True if a commit was sent before.
+        is_committed: True if a commit was sent before the error.
     """
     reason = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
     if is_committed:
@@ -42,22 +42,22 @@ def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_commit
 
 @dataclass(slots=True)
 class TableExpiry:
-    """Table edits in all registrations.
+    """Edits of a table in all its registrations.
 
     Attributes:
         catalog: The client of the catalog.
-        read_registration: Reads the registration of a name and a metadata address.
-        policy: Computes the retention of all registrations together.
+        read_registration: Function that reads the registration for a name and a metadata address.
+        policy: Function that computes the retention of all registrations together.
         uuid: The uuid of the table.
         locations: The metadata address of each name of the table, as first listed.
         unreadable: The reasons why other tables of the catalog are unreadable, by name.
         actions: The approved edits.
         checker: Checks that the metadata of retained snapshots is readable.
         commits: The removals that the catalog accepted or may have accepted, by name.
-        failures: The errors that are not retried, by name.
-        denied: The names among them at which no later apply can succeed.
+        failures: Errors that are not retried, by name.
+        denied: Those of these names for which no later apply can succeed.
         rejections: The latest rejection, by name.
-        damaged: The edits whose commit removed more than was approved, with the message.
+        damaged: Edits with a commit that removed more than was approved, with the message.
     """
 
     catalog: CatalogClient
@@ -139,7 +139,7 @@ class TableExpiry:
             self.failures[removal.name] = str(error)
             self.denied.add(removal.name)
             return
-        except GcError as error:  # it may have taken effect: the next load of the table shows that
+        except GcError as error:  # The commit may have taken effect. The next load of the table shows it.
             self.commits[removal.name] = removal
             self.failures[removal.name] = str(error)
             return
@@ -153,9 +153,9 @@ class TableExpiry:
     def _mark_lost_refs(self, registration: Registration, revalidation: Revalidation) -> None:
         """Mark all actions as damaged if a commit removed a ref without approval.
 
-        A REST server may drop a ref that was created during the commit, together with its snapshot.
-        The protocol has no requirement against that. The metadata log shows it, also in a later
-        call.
+        A REST server may drop a ref that was created during the commit, together with its snapshot,
+        because the protocol has no requirement against that. The metadata log shows it, even in a
+        later call.
         """
         absent = [action for action, outcome in revalidation.settled.items() if outcome.verdict == "absent"]
         removed_ids = {action.snapshot_id for action in absent if action.action == REMOVE_SNAPSHOT}
@@ -170,7 +170,7 @@ class TableExpiry:
             except LakeUnreadable:
                 if self.commits:
                     raise
-                return  # engines delete old metadata; the snapshots were removed before this call
+                return  # Engines delete old metadata. The snapshots were removed before this call.
             expected_refs = approved.union(ref.name for ref in after.refs)
             for ref in previous.refs:
                 if ref.snapshot_id in removed_ids and ref.name not in expected_refs:
@@ -197,9 +197,9 @@ class TableExpiry:
         return settled
 
     def _report_missing(self) -> list[ExpiryOutcome]:
-        """Return outcomes for a table without any registration.
+        """Build the outcomes for a table without any registration.
 
-        The table was dropped or re-created, unless one of the unreadable tables is this table.
+        The table was dropped or re-created, unless it is one of the unreadable tables.
         """
         outcomes: list[ExpiryOutcome] = []
         for action in self.actions:

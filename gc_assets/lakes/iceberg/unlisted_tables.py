@@ -1,6 +1,6 @@
-"""Ask a catalog for tables that its list lacks.
+"""Ask a catalog for tables that are missing from its list.
 
-A catalog may leave out tables that the user may not read.
+A catalog may omit tables that the user is not allowed to read.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     from gc_assets.lakes.iceberg.catalog import CatalogClient
 
-# Longer names have too many possible identifiers. Of those, only some are requested.
+# Longer names have too many possible identifiers, so only some of them are requested.
 _MAX_PARTS: Final = 6
 
 
 def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict: bool = True) -> dict[str, str]:
-    """Return why tables (uuid to name) may still be in a catalog, by uuid.
+    """Return by uuid why the given tables (uuid to name) may still be in a catalog.
 
-    A table whose uuid is unknown has its name instead. Listed tables with the same name are others.
-    Unless `is_strict`, the properties of a namespace need not be readable, and the name of a table
-    may belong to an object of another format. After a request that timed out, no other one is sent,
-    and that is the reason of the rest.
+    If a table's uuid is unknown, its name takes the place of the uuid. Listed tables with the same
+    name are different tables. Unless `is_strict`, the properties of a namespace need not be
+    readable, and the name of a table may belong to an object of another format. After a request
+    timed out, no further request is sent, and the time-out is the reason for all remaining tables.
     """
-    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # pyiceberg takes half a second
+    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # The import takes half a second.
 
     hidden: dict[str, str | None] = {}
     found, checked = dict[str, str](), set[str]()
@@ -46,7 +46,7 @@ def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict:
 
 
 def _find_hidden(catalog: CatalogClient, namespace: str, *, is_strict: bool) -> str | None:
-    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # pyiceberg takes half a second
+    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # The import takes half a second.
 
     try:
         is_hidden = catalog.hides_namespace(tuple(namespace.split(".")))
@@ -58,7 +58,7 @@ def _find_hidden(catalog: CatalogClient, namespace: str, *, is_strict: bool) -> 
 
 
 def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: bool) -> str | None:
-    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut, InvalidRequest, NotIceberg  # pyiceberg takes half a second
+    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut, InvalidRequest, NotIceberg  # The import takes half a second.
 
     for number, identifier in enumerate(list_identifiers(name)):
         try:
@@ -69,7 +69,7 @@ def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: boo
             raise
         except LakeUnreadable as error:
             if number and isinstance(error, InvalidRequest):
-                continue  # such a catalog permits no dots in its names
+                continue  # Such a catalog does not permit dots in its names.
             if not is_strict and isinstance(error, NotIceberg):
                 continue
             return f"its catalog does not confirm that it does not exist: {error}"
@@ -81,7 +81,7 @@ def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: boo
 
 
 def _find_namesakes(catalog: CatalogClient, name: str) -> set[str | None]:
-    """Return the uuids of the listed tables with a name that several tables can have."""
+    """Return the uuids of the listed tables with this name, if several tables can have it."""
     if name.count(".") < 2:
         return set()
     loaded = (catalog.load(identifier) for identifier in catalog.find_identifiers(name))
@@ -89,10 +89,10 @@ def _find_namesakes(catalog: CatalogClient, name: str) -> set[str | None]:
 
 
 def list_identifiers(name: str) -> Iterator[Identifier]:
-    """Yield the identifiers that a table name can have, most likely first.
+    """Yield the possible identifiers of a table name, the most likely one first.
 
     The levels of a namespace, and the name of the table, are joined by dots and may contain dots.
-    A name without a namespace has none, because pyiceberg cannot load it.
+    Nothing is yielded for a name without a namespace, because pyiceberg cannot load it.
     """
     parts = name.split(".")
     if len(parts) > _MAX_PARTS:

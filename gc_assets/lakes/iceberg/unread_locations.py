@@ -1,4 +1,4 @@
-"""Find the locations that a table without readable metadata may have.
+"""Find the possible locations of a table without readable metadata.
 
 Files under these locations are protected. All functions accept any input, because the metadata is
 damaged or of an unknown format version.
@@ -20,10 +20,10 @@ _PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path",
 
 
 def read_locations(raw: bytes) -> tuple[str, ...]:
-    """Return the locations in a metadata file of any format version, none if it is not JSON."""
+    """Return the locations in a metadata file of any format version. Invalid JSON contains none."""
     try:
         document: Any = parse_json(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except Exception:  # noqa: BLE001 - other programs write the metadata
+    except Exception:  # noqa: BLE001 - The metadata is written by other programs.
         return ()
     if not isinstance(document, dict):
         return ()
@@ -33,7 +33,7 @@ def read_locations(raw: bytes) -> tuple[str, ...]:
 
 
 def default_locations(warehouse: str | None, name: str) -> tuple[str, ...]:
-    """Return where engines create a table by default, in the layouts of Iceberg and Hive."""
+    """Return the default locations of a new table, in the layouts of Iceberg and Hive."""
     *namespace, table = name.split(".")
     if warehouse is None or not namespace:
         return ()
@@ -44,9 +44,10 @@ def default_locations(warehouse: str | None, name: str) -> tuple[str, ...]:
 
 
 def sibling_locations(name: str, others: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the locations next to tables of the same namespace that are named like their directory.
+    """Yield the locations next to those tables of the same namespace that have a directory of their
+    name.
 
-    `others` are pairs of a table name and its location.
+    `others` contains pairs of a table name and its location.
     """
     namespace, _, table = name.rpartition(".")
     for other, location in others:
@@ -57,7 +58,7 @@ def sibling_locations(name: str, others: Iterable[tuple[str, str]]) -> Iterator[
 
 
 def absolute_locations(addresses: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct addresses that can be resolved, each with a slash at its end."""
+    """Return the distinct resolvable addresses, each ending in a slash."""
     return tuple(dict.fromkeys(f"{address.rstrip('/')}/" for address in addresses if _is_absolute(address)))
 
 

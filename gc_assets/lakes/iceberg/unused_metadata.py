@@ -1,4 +1,6 @@
-"""Find schemas and partition specs that no retained snapshot needs. Pure, except for reading lists.
+"""Find the schemas and partition specs that no retained snapshot needs.
+
+The functions are pure, except that they read manifest lists.
 
 Source: `RemoveSnapshots.cleanExpiredMetadata` of Apache Iceberg 1.11. A schema is used if it is
 current or belongs to a retained snapshot. Unlike Iceberg, a retained snapshot keeps all schemas if
@@ -24,22 +26,22 @@ from gc_assets.lakes.iceberg.manifests import ListSummary
 from gc_assets.lakes.iceberg.metadata import Evolution
 from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, RETAINED, Action, CommitSource, is_editable
 
-# Key of a frozen source's properties. Only tables with more than one schema or spec have it.
+# Key in a frozen source's properties. It is only set for tables with more than one schema or spec.
 EVOLUTION: Final = "evolution"
 _SCHEMA_ID: Final = "schema-id"
-# A summary in which one of these totals is 0 is of a snapshot without equality deletes.
+# If one of these totals is 0 in a summary, the snapshot has no equality deletes.
 _DELETE_TOTALS: Final = ("total-equality-deletes", "total-delete-files")
 _REASONS: Final[Mapping[Action, str]] = {
     REMOVE_SCHEMA: "no retained snapshot has schema {}, and it is not current",
     REMOVE_SPEC: "no manifest of a retained snapshot has partition spec {}, and it is not the default",
 }
 
-# Summarizes manifest lists, by address.
+# Function that returns the summaries of manifest lists, given their addresses.
 ReadLists = Callable[[Sequence[str]], Iterable[ListSummary]]
 
 
 def write_evolution(evolution: Evolution) -> dict[str, str]:
-    """Return the frozen property of a table that has more than one schema or spec."""
+    """Return the frozen property for a table that has more than one schema or spec."""
     if len(evolution.schemas) < 2 and len(evolution.specs) < 2:
         return {}
     values = (sorted(evolution.schemas), evolution.current_schema, sorted(evolution.specs), evolution.default_spec)
@@ -60,22 +62,24 @@ class UsedMetadata:
 
 
 def read_needed_schema(summary: Mapping[str, str]) -> str | None:
-    """Return the id of the schema that a snapshot needs, or None if it may need all.
+    """Return the id of the schema needed by a snapshot, or None if it may need all schemas.
 
-    An equality delete file names columns by id, and readers find a dropped column in former schemas.
+    An equality delete file refers to columns by id, and readers look up a dropped column in earlier
+    schemas.
     """
     has_no_deletes = any(summary.get(name) == "0" for name in _DELETE_TOTALS)
     return summary.get(_SCHEMA_ID) if has_no_deletes else None
 
 
 def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Sequence[str], read: ReadLists) -> UsedMetadata:
-    """Return what snapshots use.
+    """Find the schemas and specs used by snapshots.
 
     Args:
         evolution: The schemas and specs of the table.
-        schema_ids: The schema that each snapshot needs, None if it may need all.
+        schema_ids: The schema needed by each snapshot, or None if it may need all schemas.
         lists: Addresses of their manifest lists, the newest last.
-        read: Reads lists. It is not called after all schemas and specs of the table were found.
+        read: Reads lists. It is not called any more when all schemas and specs of the table have
+            been found.
 
     Raises:
         GcError, OSError: If a list cannot be read.
@@ -100,12 +104,12 @@ _BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class UnreadRegistration:
-    """A name of a catalog whose table cannot be read.
+    """A table name in a catalog, for a table that cannot be read.
 
     Attributes:
         name: The name.
         address: Address of its metadata.
-        table_uuid: Its uuid, or None if the metadata does not show it.
+        table_uuid: Its uuid, or None if it is not found in the metadata.
     """
 
     name: str
@@ -113,7 +117,7 @@ class UnreadRegistration:
     table_uuid: str | None
 
     def may_be(self, source: CommitSource) -> bool:
-        """Check if it may be another registration of a table."""
+        """Check if this may be another registration of the given table."""
         if self.table_uuid is not None:
             return self.table_uuid == source.table_uuid
         return find_table_location(self.address) == find_table_location(source.address)
@@ -126,7 +130,8 @@ def plan_pruning(
     read: ReadLists,
     unread: Sequence[UnreadRegistration] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return actions that remove unused schemas and specs, and notes on tables that are left alone.
+    """Plan the removal of unused schemas and specs. Returns the actions, and notes on skipped
+    tables.
 
     Args:
         sources: The frozen tables.
@@ -188,7 +193,7 @@ def _group_rows(commits: pa.Table, uuids: Iterable[str]) -> dict[str, list[int]]
 
 
 def _read_snapshots(rows: pa.Table) -> tuple[list[str | None], list[str]]:
-    """Return the needed schemas and the addresses of the manifest lists of snapshots."""
+    """Return the schemas needed by snapshots, and the addresses of their manifest lists."""
     summaries = [dict(summary or ()) for summary in rows.column("summary").to_pylist()]
     roots = rows.column("content_roots").to_pylist()
     return list(map(read_needed_schema, summaries)), [items[0]["address"] for items in roots if items]
