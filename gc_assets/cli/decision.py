@@ -64,8 +64,11 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
         print_message("Not approved. Nothing was recorded.")
         raise click.exceptions.Exit(1)
     event = approve(platform.config, platform.clock, plan.header.plan_id, by, overrides, comment)
-    plan = load_plan(platform.config, plan.published)
-    report_decision(platform.run_context(platform.clock.today()), plan)
+    is_repeated, plan = event in plan.verdict.events, load_plan(platform.config, plan.published)
+    if is_repeated:
+        print_message("This approval is on record, so nothing was recorded.")
+    else:
+        report_decision(platform.run_context(platform.clock.today()), plan)
     _print_decision(platform.config, plan, event, format_)
     if plan.verdict.missing is None and not plan.header.has_work:
         print_message(f"{nothing_to_apply(plan.header)}.")

@@ -217,7 +217,11 @@ def test_approval_names_a_plan_that_was_applied_meanwhile(plans: Plans) -> None:
 def test_second_approval_of_a_name_shows_the_first(plans: Plans) -> None:
     plan = plans.add()
     plans.call("approve", plan, "--by", "ada", "--comment", "as agreed")
-    assert "Already approved by ada at 2026-03-14 09:30:00Z: as agreed." in plans.call("approve", plan, "--by", "ada").stderr
+    again = plans.call("approve", plan, "--by", "ada")
+    assert "Already approved by ada at 2026-03-14 09:30:00Z: as agreed." in again.stderr
+    assert "This approval is on record, so nothing was recorded." in again.stderr
+    (row,) = json.loads(plans.call("plans", "--format", "json").stdout)
+    assert len(row["approval_events"]) == 1
 
 
 def test_restore_of_a_plan_that_was_not_applied_moves_nothing(plans: Plans, tmp_path: Path) -> None:

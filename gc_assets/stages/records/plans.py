@@ -376,10 +376,22 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
 
 
 def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = (), comment: str = "") -> ApprovalEvent:
-    """Record an approval, in addition to earlier events. Raises as `find_approvable_plan`."""
+    """Record an approval, in addition to earlier events, unless it repeats one that is in effect.
+
+    Returns:
+        The approval, or the one that it repeats: of the same name, with the same overrides, and
+        without another comment.
+
+    Raises:
+        GateRefused: As `find_approvable_plan`.
+        UsageError: As `find_approvable_plan`.
+    """
     plan, now = find_approvable_plan(config, clock, plan_id, by, overrides), clock.now()
     _warn_renamed_gates(plan.header, overrides)
     names = tuple(sorted(set(map(gate_name, overrides))))
+    for earlier in plan.verdict.approvals:
+        if (earlier.by, earlier.overrides) == (by.strip(), names) and comment in {"", earlier.comment}:
+            return earlier
     event = ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=now, overrides=names, comment=comment)
     return _record(State.of(config), plan.header, event)
 

@@ -405,6 +405,21 @@ def test_override_needs_as_many_names_as_an_approval(at: Platform) -> None:
     assert find_plan(both.config, header.plan_id).verdict.overrides == ("delete_bytes",)
 
 
+def test_repeated_approval_is_recorded_once(at: Platform) -> None:
+    header = store_plan(at, max_delete_bytes=1)
+    first = approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",), "the owners agreed")
+    later = Clock(NOW + timedelta(hours=1))
+    for comment in ("", "the owners agreed"):
+        assert approve(at.config, later, header.plan_id, " ada", ("delete_bytes",), comment) == first
+    assert find_plan(at.config, header.plan_id).verdict.events == (first,)
+    other = approve(at.config, later, header.plan_id, "ada", ("delete_bytes",), "also the auditor")
+    reject(at.config, later, header.plan_id, "ada")
+    last = approve(at.config, later, header.plan_id, "ada", ("delete_bytes",), "also the auditor")
+    events = find_plan(at.config, header.plan_id).verdict.events
+    assert [event.decision for event in events] == ["approved", "approved", "rejected", "approved"]
+    assert (events[1], events[3]) == (other, last)
+
+
 @pytest.mark.parametrize("again", ["ada", " Ada ", "ADA", "\uff41da"])
 def test_two_spellings_of_a_name_approve_once(at: Platform, again: str) -> None:
     both = platform(Path(at.config.state).parent, approvals_needed=2)
