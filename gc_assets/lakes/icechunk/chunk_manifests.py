@@ -1,8 +1,8 @@
 """numpy parser for chunk manifests (`manifest.fbs`).
 
-Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Chunk Manifest Files". It converts bytes to chunk
-ids and locations. A reference is native (a chunk id), virtual (a location, compressed or not) or
-inline (its bytes are in the manifest).
+Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Chunk Manifest Files". The parser converts bytes to
+chunk ids and locations. A reference is native (a chunk id), virtual (a location, compressed or not)
+or inline (its bytes are in the manifest).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gc_assets.lakes.icechunk.flatbuffers import ABSENT, U8, FlatBuffer, Table
 from gc_assets.lakes.icechunk.ids import ID_BYTES, Ids, distinct, spell_one
 from gc_assets.lakes.icechunk.table_columns import Positions, count_bytes, gather_bytes, gather_ids, group_by_layout, table_positions
 
-# Spec version 2 adds the fields from here on. Library 2.x writes the first two of a manifest into
-# files of spec version 1 too.
+# Spec version 2 adds the fields from here on. Library 2.x also writes the first two of a manifest
+# into files of spec version 1.
 _ID, _ARRAYS, _DICTIONARY, _ALGORITHM, _EXTRA = range(5)
 _MANIFEST_FIELDS: Final = 5
 _REFS, _ARRAY_EXTRA = 1, 2
@@ -62,11 +62,11 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
     """Parse a chunk manifest of any spec version.
 
     Args:
-        source: Name of the file in errors.
+        source: Name of the file in error messages.
         raw: Content of the file.
 
     Raises:
-        FormatError: If the file is damaged or unknown.
+        FormatError: If the file is damaged or has an unknown format.
     """
     buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.CHUNK_MANIFEST, envelope.SPEC_V1_AND_V2))
     root = buffer.root(_MANIFEST_FIELDS)
@@ -112,7 +112,7 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
 
 
 def _ref_tables(buffer: FlatBuffer, arrays: int) -> tuple[Positions, bool]:
-    """Return all reference positions over all arrays, and whether an array has extra bytes."""
+    """Return the positions of the references of all arrays, and whether an array has extra bytes."""
     start, count = buffer.vector(arrays, 4)
     found: list[Positions] = [np.zeros(0, np.int64)]
     total, has_extra = 0, False
@@ -120,7 +120,7 @@ def _ref_tables(buffer: FlatBuffer, arrays: int) -> tuple[Positions, bool]:
         array = buffer.table(buffer.indirect(start + 4 * index), _ARRAY_FIELDS)
         field = array.at(_REFS, "refs")
         total += buffer.vector(field, 4)[1]
-        if 4 * total > len(buffer.data):  # arrays that share a vector could name any number of references
+        if 4 * total > len(buffer.data):  # Arrays that share a vector could contain any number of references.
             raise buffer.damage_error(f"{total:,} references")
         found.append(table_positions(buffer, field))
         has_extra |= _is_filled(array, _ARRAY_EXTRA)

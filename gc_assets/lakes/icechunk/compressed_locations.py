@@ -1,7 +1,7 @@
 """Decompression of virtual chunk locations in chunk manifests of spec version 2.
 
 Format: Icechunk `manifest.fbs`, `ChunkRef.compressed_location` and `Manifest.location_dictionary`.
-Each location is a zstd frame of its own. All frames of a manifest have one dictionary.
+Each location is a separate zstd frame. All frames of a manifest share one dictionary.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from gc_assets.core.errors import FormatError
 from gc_assets.core.untrusted_input import max_decompressed_bytes
 
 UNCOMPRESSED, ZSTD = 0, 1
-# The library reads up to 1,024 bytes. A key of S3 has up to 3,072 bytes in percent encoding.
+# The library reads up to 1,024 bytes. A percent-encoded S3 key has up to 3,072 bytes.
 MAX_LOCATION_BYTES: Final = 1 << 16
 
 
 def decompress_locations(
     source: str, frames: Iterable[pa.BinaryArray], algorithm: int, dictionary: bytes, file_bytes: int
 ) -> pa.BinaryArray:
-    """Return the distinct locations in frames.
+    """Decompress the frames and return the distinct locations.
 
     Args:
-        source: Name of the manifest in errors.
+        source: Name of the manifest in error messages.
         frames: Compressed locations.
         algorithm: `compression_algorithm` of the manifest.
-        dictionary: Bytes of its dictionary, empty if it has none.
-        file_bytes: Size of the manifest, which limits the size of all locations together.
+        dictionary: Bytes of its dictionary, or empty if it has none.
+        file_bytes: Size of the manifest, which limits the total size of all locations.
 
     Raises:
         FormatError: If a location is damaged or too large, or the algorithm is not zstd.
@@ -46,7 +46,8 @@ def decompress_locations(
         shared = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         decompressor = zstandard.ZstdDecompressor(dict_data=shared)
         for frame in distinct:
-            # The decompressor allocates the size in the header of a frame before it reads the content.
+            # The decompressor allocates the size given in a frame's header before it reads the
+            # content.
             size = zstandard.frame_content_size(frame)
             if size > MAX_LOCATION_BYTES:
                 raise FormatError(f"{source}: expected a location of at most {MAX_LOCATION_BYTES:,} bytes, found {size:,}")

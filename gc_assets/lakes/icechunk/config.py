@@ -15,7 +15,8 @@ from gc_assets.config.values import CutoffValue, Model, TagPolicy
 from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.units import Cutoff, parse_cutoff
 
-# Snapshots that no ref reaches can be recovered for a week. A longer grace period also keeps them.
+# Snapshots that no ref reaches can be recovered for a week, or longer if the grace period is
+# longer.
 _DANGLING: Final = Cutoff(max_age=timedelta(days=7))
 _OBJECT_ID: Final = "^[0-9A-HJKMNP-TV-Z]{20}$"
 _OVERWRITTEN: Final = Cutoff(max_age=timedelta(days=30))
@@ -97,8 +98,8 @@ class IcechunkLakeConfig(LakeConfig):
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
         del storages
-        # Rows of decoders that did not resolve virtual chunk containers lack these locations. Others
-        # require that all names of a location exist.
+        # Rows of decoders that did not resolve virtual chunk containers do not contain these
+        # locations. Other old rows require that all names of a location exist.
         return ["virtual chunk containers", "possible names"]
 
     def resolve_paths(self, anchor: BaseFolder) -> IcechunkLakeConfig:

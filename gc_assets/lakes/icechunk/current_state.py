@@ -1,6 +1,6 @@
-"""The current state of a repository, and the check of planned actions against it.
+"""The current state of a repository, and checks of planned actions against it.
 
-Pure: the functions change nothing.
+The functions are pure and change nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RequestedEdits:
         return cls(frozenset(map(_edit_key, actions)), edits)
 
     def find_refusal(self, action: ExpiryAction) -> str | None:
-        """Return the reason against an action that the policy does not require, otherwise None."""
+        """Return the reason why the policy does not require an action, or None if it does."""
         if _edit_key(action) in self.keys:
             return None
         reason = "its refs or the rules changed"
@@ -56,21 +56,21 @@ class RequestedEdits:
 
 
 def _edit_key(action: ExpiryAction) -> EditKey:
-    """Return a value that is equal for actions with the same effect."""
+    """Return a key that is equal for actions with the same effect."""
     if action.action == EDIT_PARENT:
         return (action.action, action.snapshot_id, action.old_parent_id, action.new_parent_id)
     return (action.action, action.snapshot_id, action.ref_type, action.ref_name)
 
 
 def ref_of(action: ExpiryAction) -> tuple[RefType, str]:
-    """Return the ref that a deletion names. Raises `ValueError` if the row has no ref."""
+    """Return the ref to be deleted by an action. Raises `ValueError` if the row has no ref."""
     if action.ref_type is None or action.ref_name is None:
         raise ValueError("the plan does not contain the ref to delete (an earlier release wrote it); plan again")
     return action.ref_type, action.ref_name
 
 
 def parents_of(action: ExpiryAction) -> tuple[str, str]:
-    """Return the old and the new parent of an edit. Raises `ValueError` if the row lacks one."""
+    """Return the old and the new parent of an edit. Raises `ValueError` if one of them is missing."""
     if action.old_parent_id is None or action.new_parent_id is None:
         raise ValueError("the plan does not contain the old and the new parent (an earlier release wrote it); plan again")
     return action.old_parent_id, action.new_parent_id
@@ -81,7 +81,7 @@ def label(action: ExpiryAction) -> str:
 
 
 def check_action(action: ExpiryAction, state: CurrentState, requested: RequestedEdits) -> ExpiryOutcome | None:
-    """Return the outcome of an approved action that must not be executed, otherwise None.
+    """Return the outcome of an approved action that must not be executed, or None if it may be.
 
     An action is executed if the repository is in the planned state and the policy still requires
     the action.

@@ -16,16 +16,16 @@ from gc_assets.lakes.icechunk.repository import repo_address
 _SNAPSHOTS: Final = "snapshots"
 _REFS: Final = "refs"
 _REPO: Final = "repo"
-# The objects that are listed to find repositories, and the folders above them.
+# Maximum number of objects listed to find repositories, and maximum depth of their folders.
 MAX_OBJECTS: Final = 100_000
 _DEPTH: Final = 3
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the repository if the target is the root of one, otherwise those under a location in a
-    bucket.
+    """Yield the repository at the target, or those under the target if it is in a bucket.
 
-    A repository has snapshots, and `refs/` in spec version 1 or the object `repo` in version 2.
+    A repository has snapshots, and either `refs/` (spec version 1) or the object `repo` (version
+    2).
     """
     if _holds(target, _SNAPSHOTS) and (_holds(target, _REFS) or _has_repo_object(target)):
         location = str(Location.parse(target.address))
@@ -67,7 +67,7 @@ def _holds(target: DiscoveryTarget, folder: str) -> bool:
 def _has_repo_object(target: DiscoveryTarget) -> bool:
     if target.path is not None:
         path = target.path / "repo"
-        if not path.is_file():  # opening a FIFO would block
+        if not path.is_file():  # Opening a FIFO would block.
             return False
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC

@@ -1,6 +1,6 @@
 """Repository changes made by expiry and restore.
 
-Each change concerns one object, is atomic, and is conditional on the content that was read before.
+Each change affects one object, is atomic, and is conditional on the content that was read before.
 `execution` and `restore` decide on the changes and their order.
 """
 
@@ -23,13 +23,13 @@ Change = Callable[[], ExpiryOutcome]
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Editor for one repository. All methods convert store errors to outcomes."""
+    """Editor for one repository. All its methods convert store errors to outcomes."""
 
     objects: EditableObjects
     repository: str
 
     def set_parent(self, action: ExpiryAction, expected: str | None, parent: str) -> ExpiryOutcome:
-        """Replace the parent of a snapshot if it is the expected one, and verify the written bytes."""
+        """Replace a snapshot's parent if it is the expected one, and verify the written bytes."""
         address = f"{self.repository}/snapshots/{action.snapshot_id}"
 
         def change() -> ExpiryOutcome:
@@ -74,7 +74,7 @@ class Editor:
         return _attempt(action, address, "absent", change)
 
     def create_branch(self, action: ExpiryAction) -> ExpiryOutcome:
-        """Create the deleted branch at its old head, if no branch of that name exists."""
+        """Create the deleted branch again at its old head, unless a branch with that name exists."""
         ref_type, ref_name = ref_of(action)
         address = ref_address(self.repository, ref_type, ref_name)
 
@@ -97,7 +97,7 @@ def _attempt(action: ExpiryAction, address: str, missing: ExpiryVerdict, change:
     try:
         with suppress(ObjectChanged):
             return change()
-        return change()  # a concurrent expiry may have made the same change
+        return change()  # A concurrent expiry may have made the same change.
     except ObjectChanged as error:
         return ExpiryOutcome(action, "changed", str(error))
     except FileNotFoundError as error:

@@ -1,7 +1,7 @@
 """Decode snapshots and chunk manifests into `ENTRY_SCHEMA` rows.
 
-Pure. The decoder verifies all counts, sizes and ids that the format records. Addresses are derived
-from the container's own address, `<repository>/<folder>/<id>`.
+The functions are pure. The decoder verifies all counts, sizes and ids recorded in the format.
+Addresses are derived from the container's own address, `<repository>/<folder>/<id>`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def decode(container: Container, raw: bytes, chunk_containers: NamedPrefixes | N
         chunk_containers: The virtual chunk containers of the repository, if known.
 
     Raises:
-        FormatError: If the container is damaged, its size or count differs from the expected one, or
-            a location names an unknown virtual chunk container.
+        FormatError: If the container is damaged, its size or count differs from the expected one,
+            or a location refers to an unknown virtual chunk container.
     """
     source = f"{container.kind} {container.address}"
     if container.kind not in FOLDERS:
@@ -56,7 +56,7 @@ def decode(container: Container, raw: bytes, chunk_containers: NamedPrefixes | N
 
 
 def verify_id(source: str, expected: str, found: str) -> None:
-    """Raise `FormatError` if a file has the content of another object."""
+    """Raise `FormatError` if a file contains an object with a different id."""
     if expected != found:
         raise FormatError(f"{source}: expected the object {expected}, found the content of {found}; restore the file from a backup")
 
@@ -81,8 +81,8 @@ def _snapshot_rows(repository: str, snapshot: Snapshot) -> pa.RecordBatch:
         }
         for item in snapshot.manifest_files
     ]
-    # The first snapshot of a repository has no transaction log in spec version 1. A log with its name
-    # would still belong to it.
+    # The first snapshot of a repository has no transaction log in spec version 1. A log with the
+    # snapshot's name would still belong to it.
     log = {
         "address": f"{repository}/transactions/{snapshot.snapshot_id}",
         "kind": Kind.TRANSACTION_LOG,
@@ -94,7 +94,7 @@ def _snapshot_rows(repository: str, snapshot: Snapshot) -> pa.RecordBatch:
 
 def _manifest_rows(source: str, repository: str, manifest: ChunkManifest, chunk_containers: NamedPrefixes | None) -> pa.RecordBatch:
     chunks = chunk_addresses(f"{repository}/chunks/", manifest.chunk_ids)
-    if not len(manifest.locations):  # most manifests, and there may be many small ones
+    if not len(manifest.locations):  # This is the case for most manifests, and there may be many small ones.
         addresses, kinds = chunks, pa.repeat(Kind.CHUNK, len(chunks))
     else:
         found = virtual_addresses(source, manifest.locations, chunk_containers)

@@ -1,7 +1,7 @@
 """Metadata file envelope: a 39-byte header followed by one zstd frame.
 
 Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Binary File Format". The module converts bytes to a
-payload and back. It does not interpret payloads.
+payload and back, but does not interpret payloads.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from gc_assets.core.untrusted_input import decompress_zstd
 MAGIC: Final = "ICE🧊CHUNK".encode()
 HEADER_BYTES: Final = 39
 SPEC_V1: Final = frozenset({1})
-# Spec version 2.1 also writes 2. A repository of spec version 2 can hold files of both versions.
+# Spec version 2.1 also writes 2. A repository of spec version 2 can contain files of both versions.
 SPEC_V1_AND_V2: Final = frozenset({1, 2})
 SPEC_V2: Final = frozenset({2})
 SNAPSHOT, CHUNK_MANIFEST, TRANSACTION_LOG, REPO_INFO = 1, 2, 4, 6
 _FILE_TYPES = {1: "snapshot", 2: "chunk manifest", 3: "attributes", 4: "transaction log", 5: "chunk", 6: "repository info"}
 _SPEC_AT, _FILE_TYPE_AT, _COMPRESSION_AT = 36, 37, 38
 _UNCOMPRESSED, _ZSTD = 0, 1
-# The library's default, then the other levels that a repository can configure, except the three
-# that need hundreds of MiB.
+# The library's default, followed by the other levels that a repository can configure, except the
+# three that need hundreds of MiB.
 _LEVELS = (3, 1, 2, *range(4, 20))
 
 
 class SpecVersionError(FormatError):
-    """Valid file with an unsupported spec version."""
+    """The file is valid, but has an unsupported spec version."""
 
 
 def unwrap(source: str, raw: bytes, file_type: int, spec_versions: frozenset[int]) -> bytes:
     """Return the decompressed payload.
 
     Args:
-        source: Name of the object in errors.
+        source: Name of the object in error messages.
         raw: Content of the file.
         file_type: Expected type in the header.
         spec_versions: Accepted spec versions.
@@ -74,15 +74,15 @@ def unwrap(source: str, raw: bytes, file_type: int, spec_versions: frozenset[int
 
 
 def spec_version(raw: bytes) -> int:
-    """Return the spec version in the header of a file that `unwrap` accepted."""
+    """Return the spec version in the header of a file accepted by `unwrap`."""
     return raw[_SPEC_AT]
 
 
 def rewrap(raw: bytes, payload: bytes) -> bytes:
-    """Return a file with another payload, and with the header and the compression of `raw`.
+    """Build a file with a new payload, using the header and the compression of `raw`.
 
-    The compression level is the one that reproduces `raw` from its payload. If no level does,
-    because another release of zstd wrote the file, it is the library's default.
+    The compression level is the one that reproduces `raw` from its payload. If there is no such
+    level, because another release of zstd wrote the file, the library's default is used.
     """
     header, body = raw[:HEADER_BYTES], raw[HEADER_BYTES:]
     if header[_COMPRESSION_AT] == _UNCOMPRESSED:
@@ -93,7 +93,7 @@ def rewrap(raw: bytes, payload: bytes) -> bytes:
 
 
 def _frame(payload: bytes, like: bytes, level: int) -> bytes:
-    """Return a zstd frame with the same optional parts as the frame `like`."""
+    """Build a zstd frame with the same optional parts as the frame `like`."""
     settings = zstandard.get_frame_parameters(like)
     size = len(payload) if settings.content_size != zstandard.CONTENTSIZE_UNKNOWN else -1
     compressor = zstandard.ZstdCompressor(level, write_content_size=size >= 0, write_checksum=settings.has_checksum)

@@ -1,7 +1,7 @@
-"""Execute planned edits that are still required by the policy, first parents, then refs.
+"""Execute the planned edits that the policy still requires, first those of parents, then of refs.
 
-The order matters: a ref is deleted only if the edits left its snapshot unreachable for other refs.
-If the process is killed between two edits, the repository is valid.
+The order matters, because a ref is only deleted if no other ref can reach its snapshot after the
+edits. The repository stays valid if the process is killed between two edits.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _IN_EFFECT = frozenset({"done", "absent"})
 
 
 def execute(actions: Sequence[ExpiryAction], requested: RequestedEdits, state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Execute the approved actions, and yield one outcome for each.
+    """Execute the approved actions, yielding one outcome per action.
 
     Args:
         actions: The approved actions.
-        requested: The edits that the policy requires now. Other actions are not executed.
+        requested: The edits that the policy requires now. All other actions are not executed.
         state: The current state. An action is executed only if the state is the planned one.
         editor: Makes the changes.
     """
@@ -42,7 +42,7 @@ def execute(actions: Sequence[ExpiryAction], requested: RequestedEdits, state: C
 
 
 def _delete_refs(deletions: Sequence[ExpiryAction], state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Delete the refs whose head no other ref reaches.
+    """Delete the refs with a head that no other ref reaches.
 
     If an edit was not made, another ref may still reach the head.
     """

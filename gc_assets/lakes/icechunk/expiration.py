@@ -1,19 +1,20 @@
 """Compute the history edits required by a policy, and the snapshots reachable afterwards.
 
-There are three semantics:
+There are three variants of the semantics:
 
 * `seed`: the Icechunk document `design-docs/007-basic-expiration.md`. For each ref, the oldest
   snapshot on the walk from its tip that is not expired gets the first snapshot of the history as
-  parent. A ref with an expired tip is left unchanged.
+  parent. A ref with an expired tip stays unchanged.
 * `icechunk-v1`: the library since 0.2.11 (PR 870). An expired tip also gets the first snapshot as
   parent.
-* `icechunk-v2`: the library since 2.0, in repositories of spec version 2. As before, but a snapshot
-  keeps its parent if another ref keeps that. A ref with an expired tip is deleted even if another
-  ref has the same tip.
+* `icechunk-v2`: the library since 2.0, in repositories of spec version 2. As in `icechunk-v1`, but
+  a snapshot keeps its parent if another ref keeps that parent. A ref with an expired tip is deleted
+  even if another ref has the same tip.
 
-Pure, and linear in the number of snapshots, except for rules that count snapshots. Positions are
-those of `Forest`. Unlike in the document and the library, refs may have different cut-offs. An edit
-that would cut off history that another ref keeps is not made, so the order of refs is irrelevant.
+The functions are pure and take linear time in the number of snapshots, except for rules that count
+snapshots. Positions are those of `Forest`. Unlike in the document and the library, refs may have
+different cut-offs. An edit that would cut off history that another ref keeps is not made, so the
+order of refs is irrelevant.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Semantics = Literal["seed", "icechunk-v1", "icechunk-v2"]
 
 
 def resolve_semantics(configured: str, spec_version: int) -> Semantics:
-    """Return the semantics for a repository, for a value of `expiry.semantics`."""
+    """Return the semantics that a value of `expiry.semantics` selects for a repository."""
     if configured == "seed":
         return "seed"
     return "icechunk-v1" if spec_version == 1 else "icechunk-v2"
@@ -42,7 +43,7 @@ class Rule:
 
     Attributes:
         path: Path of the rule in the configuration.
-        moment: Time of the cut-off in microseconds since 1970, None if the rule has no age.
+        moment: Time of the cut-off in microseconds since 1970, or None if the rule has no age.
     """
 
     cutoff: Cutoff
@@ -80,8 +81,8 @@ class History:
 
     Attributes:
         stamps: Time of each snapshot in microseconds since 1970.
-        first: Position of the first snapshot of the ancestry. `NO_PARENT` if a snapshot of the
-            ancestry is missing or its parents form a cycle.
+        first: Position of the first snapshot in the ancestry, or `NO_PARENT` if a snapshot in the
+            ancestry is missing or the parents form a cycle.
         depth: Distance to the first snapshot.
     """
 
@@ -97,7 +98,7 @@ class History:
         Args:
             forest: The parents.
             stamps: Time of each snapshot in microseconds since 1970.
-            incomplete: Positions of snapshots whose parent is missing.
+            incomplete: Positions of snapshots with a missing parent.
         """
         first, depth = [NO_PARENT] * len(forest.ids), [0] * len(forest.ids)
         without_parent = set(incomplete)
@@ -114,7 +115,8 @@ class History:
 
         Returns:
             For each snapshot, the last snapshot on the walk to its ancestors that is not older than
-            the moment, and the last one that is older. `NO_PARENT` if there is no such snapshot.
+            the moment, and the last one that is older. `NO_PARENT` means that there is no such
+            snapshot.
         """
         young, old = [NO_PARENT] * len(self.stamps), [NO_PARENT] * len(self.stamps)
         for index in reversed(self.forest.children_first):
@@ -139,8 +141,9 @@ class Walk:
     """Part of a ref's history that its rule keeps.
 
     Attributes:
-        last: The oldest kept snapshot. `NO_PARENT` if nothing is kept. If clocks were wrong, an
-            expired head may have an ancestor that is not expired. Then `last` is that ancestor.
+        last: The oldest kept snapshot, or `NO_PARENT` if nothing is kept. If clocks were wrong, an
+            expired head may have an ancestor that is not expired. In this case, `last` is that
+            ancestor.
         head_expired: True if the head is older than the cut-off.
     """
 
@@ -151,7 +154,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A new parent for a snapshot at which the walks of these refs end. Reports name the first ref."""
+    """A new parent for a snapshot at which the walks of these refs end. Reports show the first ref."""
 
     snapshot: int
     new_parent: int
@@ -165,9 +168,9 @@ class Expiration:
     Attributes:
         edits: New parents of snapshots.
         deleted: Walks of the refs to delete.
-        keepers: By position, the walk whose rule keeps the snapshot and reaches furthest.
+        keepers: By position, the furthest-reaching walk with a rule that keeps the snapshot.
         reached: By position, the walk of the first ref that reaches the snapshot after the edits.
-        skewed: Refs whose history has inconsistent times, see `Bounds.is_skewed`.
+        skewed: Refs with inconsistent times in their history, see `Bounds.is_skewed`.
     """
 
     edits: tuple[Edit, ...]
@@ -178,14 +181,14 @@ class Expiration:
 
 
 class Bounds:
-    """Caches the bounds of each moment, so that all tags with the same rule cost one pass."""
+    """Cache of the bounds of each moment, so that all tags with the same rule cost a single pass."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._known: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
     def walk(self, pointer: Pointer) -> Walk:
-        """Return the kept part of the ref's history. The caller handles incomplete histories."""
+        """Return the kept part of the ref's history. The caller must handle incomplete histories."""
         history, cutoff = self._history, pointer.rule.cutoff
         if cutoff.forever:
             return Walk(pointer, history.first[pointer.head], head_expired=False)
@@ -200,7 +203,7 @@ class Bounds:
         return Walk(pointer, last, head_expired=cutoff.keep_last is None and old_head)
 
     def is_skewed(self, pointer: Pointer) -> bool:
-        """Return whether the first snapshot is younger than the cut-off and a later one is older.
+        """Return True if the first snapshot is younger than the cut-off but a later one is older.
 
         The library panics for such a history.
         """
@@ -216,17 +219,17 @@ class Bounds:
 
 
 def expire(history: History, pointers: Sequence[Pointer], removable: Sequence[Pointer], semantics: Semantics) -> Expiration:
-    """Compute the edits of the semantics and the refs to delete.
+    """Compute the edits required by the semantics, and the refs to delete.
 
     A ref is deleted only if its head is expired and no longer reachable (icechunk issue 1534). The
-    head of a deleted ref is never edited. The library edits it, which makes the object younger, so
-    that its garbage collector keeps the snapshot and deletes the objects that it needs. With
-    `icechunk-v2`, the head may be reachable (issue 1520), but must not be the first snapshot, nor
-    one that another ref's rule keeps.
+    head of a deleted ref is never edited. The library edits it and thereby makes the object
+    younger, so that its garbage collector keeps the snapshot but deletes the objects that it needs.
+    With `icechunk-v2`, the head may be reachable (issue 1520), but must not be the first snapshot,
+    nor one that another ref's rule keeps.
 
     Args:
         history: The snapshots.
-        pointers: The refs whose history expires.
+        pointers: The refs with an expiring history.
         removable: The refs that may be deleted.
         semantics: The rule for edits.
     """
@@ -292,7 +295,7 @@ def _find_edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, W
 
 
 def _find_reached(history: History, walks: Sequence[Walk], new_parents: Mapping[int, int]) -> dict[int, Walk]:
-    """Return each snapshot that a ref reaches after the edits, with the walk of the first such ref."""
+    """Return the snapshots reachable after the edits, with the walk of the first ref reaching each."""
     reached: dict[int, Walk] = {}
     for walk in walks:
         index = walk.pointer.head

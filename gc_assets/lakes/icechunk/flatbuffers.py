@@ -1,7 +1,8 @@
 """A reader of FlatBuffers tables that verifies each offset against the size of the buffer.
 
-Format: flatbuffers.dev, "FlatBuffer Internals". The module contains no schema. Files with many equal
-rows are read with numpy, files with nested tables by `TableReader`.
+Format: flatbuffers.dev, "FlatBuffer Internals". The module does not contain a schema. Files with
+many rows of the same layout are read with numpy, and files with nested tables are read by
+`TableReader`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gc_assets.core.errors import FormatError
 U8, U16, U32, U64 = struct.Struct("<B"), struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<Q")
 I32 = struct.Struct("<i")
 ABSENT = 0
-# Limit of the library for a file.
+# The library's size limit for a file.
 _MAX_TABLES: Final = 5_000_000
 
 
@@ -24,8 +25,8 @@ _MAX_TABLES: Final = 5_000_000
 class VTable:
     """Layout of a table.
 
-    `fields[i]` is the distance of field i from the start of the table, or `ABSENT` for the default
-    value.
+    `fields[i]` is the distance of field i from the start of the table, or `ABSENT` if the field has
+    its default value.
     """
 
     fields: tuple[int, ...]
@@ -34,7 +35,7 @@ class VTable:
 
 @dataclass(frozen=True, slots=True)
 class FlatBuffer:
-    """A buffer, and its name in errors."""
+    """A buffer, with its name in error messages."""
 
     source: str
     data: bytes
@@ -53,8 +54,8 @@ class FlatBuffer:
         """Return the layout at `at` for tables up to position `table`.
 
         Raises:
-            FormatError: If the table has a field that the schema does not have. It may name objects,
-                which would look like garbage.
+            FormatError: If the table has a field that is not in the schema. The field may refer to
+                objects, which would then look like garbage.
         """
         size, table_bytes = self.number(U16, at), self.number(U16, at + 2)
         if size < 4 or size % 2 or at + size > len(self.data) or table_bytes < 4 or table + table_bytes > len(self.data):
@@ -70,7 +71,7 @@ class FlatBuffer:
         return VTable((*fields[:known_fields], *(ABSENT,) * (known_fields - len(fields))), table_bytes)
 
     def vector(self, field: int, item_bytes: int) -> tuple[int, int]:
-        """Return the start and the number of items of the vector of the field at position `field`."""
+        """Return the start and the number of items of the vector in the field at position `field`."""
         at = field + self.number(U32, field)
         count = self.number(U32, at)
         if at + 4 + count * item_bytes > len(self.data):
@@ -117,15 +118,15 @@ class Table:
         return self.position + self.layout.fields[field]
 
     def number(self, field: int, layout: struct.Struct, default: int = 0) -> int:
-        """Return a scalar. Writers omit a field with the default value."""
+        """Return a scalar. Writers omit fields with the default value."""
         return self.buffer.number(layout, self.at(field, "")) if self.has(field) else default
 
 
 class TableReader:
     """Reads nested tables, strings and bytes in time and memory proportional to the buffer.
 
-    In a written file no two vectors overlap, so their sizes are at most the size of the buffer. Only
-    strings may be shared. A damaged file can name one vector any number of times.
+    In a valid file, no two vectors overlap, so their total size is at most the size of the buffer.
+    Only strings may be shared. A damaged file can refer to a vector any number of times.
     """
 
     def __init__(self, buffer: FlatBuffer) -> None:
@@ -135,13 +136,13 @@ class TableReader:
         self._strings: dict[int, str] = {}
 
     def tables(self, field: int, known_fields: int) -> Iterator[Table]:
-        """Yield the tables of the vector of the field at position `field`."""
+        """Yield the tables in the vector referenced by the offset field at position `field`."""
         start, count = self._vector(field, 4)
         for index in range(count):
             yield self.table(start + 4 * index, known_fields)
 
     def table(self, field: int, known_fields: int) -> Table:
-        """Return the table to which the field at position `field` points."""
+        """Return the table referenced by the offset field at position `field`."""
         table = self._buffer.table(self._buffer.indirect(field), known_fields)
         self._unread_tables -= 1
         if self._unread_tables < 0:
@@ -150,13 +151,13 @@ class TableReader:
         return table
 
     def strings(self, field: int) -> Iterator[str]:
-        """Yield the strings of the vector of the field at position `field`."""
+        """Yield the strings in the vector referenced by the offset field at position `field`."""
         start, count = self._vector(field, 4)
         for index in range(count):
             yield self.string(start + 4 * index)
 
     def string(self, field: int) -> str:
-        """Return the string to which the field at position `field` points."""
+        """Return the string referenced by the offset field at position `field`."""
         position = self._buffer.indirect(field)
         if (known := self._strings.get(position)) is not None:
             return known
@@ -168,11 +169,11 @@ class TableReader:
             raise FormatError(f"{source}: expected a string in UTF-8, found {error}; restore the file from a backup") from error
 
     def raw(self, field: int) -> bytes:
-        """Return the bytes of the vector of the field at position `field`."""
+        """Return the byte vector referenced by the offset field at position `field`."""
         return self._buffer.take(*self._vector(field, 1))
 
     def structs(self, field: int, item_bytes: int) -> list[bytes]:
-        """Return the structs of the vector of the field at position `field`."""
+        """Return the structs in the vector referenced by the offset field at position `field`."""
         start, count = self._vector(field, item_bytes)
         raw = self._buffer.take(start, count * item_bytes)
         return [raw[at : at + item_bytes] for at in range(0, len(raw), item_bytes)]

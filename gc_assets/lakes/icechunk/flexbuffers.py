@@ -1,7 +1,7 @@
 """A reader of FlexBuffers maps and strings that verifies each position against the size of the buffer.
 
-Format: flatbuffers.dev, "FlexBuffers". The package `flatbuffers` has a reader too, but it accepts
-positions outside of the buffer and does not bound its time. Lists and numbers are not read.
+Format: flatbuffers.dev, "FlexBuffers". The package `flatbuffers` also has a reader, but that reader
+accepts positions outside the buffer and does not bound its time. Lists and numbers are not read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FlexValue:
         position: Position of the element.
         width: Size of the element, which contains a number or the distance to its content.
         type: Type of the content.
-        content_width: Size of the elements of the content.
+        content_width: Size of the elements in the content.
     """
 
     position: int
@@ -35,8 +35,8 @@ class FlexValue:
 class FlexReader:
     """Reads a buffer in time and memory proportional to its size.
 
-    Contents precede the elements that point to them. In a written buffer no two maps overlap, so they
-    have fewer elements together than the buffer has bytes.
+    Contents precede the elements that point to them. In a valid buffer, no two maps overlap, so
+    their total number of elements is less than the number of bytes in the buffer.
     """
 
     def __init__(self, source: str, data: bytes) -> None:
@@ -45,7 +45,9 @@ class FlexReader:
         self._unread_bytes = len(data)
 
     def root(self) -> FlexValue:
-        """Return the root. The last byte is its width, and the byte before is its type."""
+        """Return the root. Its width is in the last byte of the buffer, its type in the byte
+        before.
+        """
         if len(self._data) < 3 or (width := self._data[-1]) not in _WIDTHS:
             raise self.damage_error("no root")
         return self._value(len(self._data) - 2 - width, width, self._data[-2])
@@ -58,7 +60,7 @@ class FlexReader:
         return [self._value(start + number * width, width, packed) for number, packed in enumerate(types)]
 
     def fields(self, value: FlexValue, *names: str) -> list[FlexValue | None]:
-        """Return the values of a map with these keys, None for each key that is missing."""
+        """Return the values of a map for the given keys. Missing keys yield None."""
         values = self.values(value)
         start, width = self._keys(value, len(values))
         found: dict[bytes, FlexValue] = {}
@@ -88,7 +90,7 @@ class FlexReader:
         return FormatError(f"{self._source}: expected a valid FlexBuffer of {len(self._data):,} bytes, found {found}")
 
     def _map(self, value: FlexValue) -> tuple[int, int]:
-        """Return the position of the first element of a map and the number of its elements."""
+        """Return the position of a map's first element, and the number of its elements."""
         if value.type != MAP:
             raise self.damage_error(f"a value of type {value.type} instead of a map")
         start = self._target(value.position, value.width)
@@ -97,7 +99,7 @@ class FlexReader:
         return start, count
 
     def _keys(self, value: FlexValue, count: int) -> tuple[int, int]:
-        """Return the position of the first key of a map and the width of each key."""
+        """Return the position of a map's first key, and the width of each key."""
         width = value.content_width
         start = self._target(value.position, value.width)
         keys_width = self._number(start - 2 * width, width)
@@ -113,7 +115,7 @@ class FlexReader:
         return FlexValue(position, width, packed >> 2, 1 << (packed & 3))
 
     def _target(self, position: int, width: int) -> int:
-        """Return the position to which the element at `position` points."""
+        """Return the position referenced by the element at `position`."""
         target = position - self._number(position, width)
         if target < 0:
             raise self.damage_error(f"the position {target}")

@@ -1,4 +1,7 @@
-"""The commit graph of a repository by position, with its refs and their rules. Pure."""
+"""The commit graph of a repository by position, with its refs and their rules.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ from gc_assets.lakes.protocol import Commit, FrozenRefs
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import COMMIT_GRAPH
 
-# Keys of a commit's summary: the reason for which its snapshot object is unreadable, and in spec
-# version 2 its entry in `repo` as JSON. A snapshot file that `repo` does not list has no entry.
+# Keys of a commit's summary for the reason why its snapshot object is unreadable and, in spec
+# version 2, for its entry in `repo` as JSON. A snapshot file that `repo` does not list has no
+# entry.
 UNREADABLE = "unreadable"
 ENTRY = "entry"
-# The storage time of the object of a listed snapshot, in microseconds since 1970.
+# The storage time of a listed snapshot's object, in microseconds since 1970.
 STORED = "stored_us"
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,11 +38,13 @@ class Graph:
 
     Attributes:
         missing_parent: By position, the id of a parent that is not among the snapshots.
-        unreadable: By position, the reason for which a snapshot is unreadable.
-        entries: By position, the entries of snapshots that `repo` lists. Empty for spec version 1.
+        unreadable: By position, the reason why a snapshot is unreadable.
+        entries: By position, the entries of snapshots listed in `repo`. It is empty for spec
+            version 1.
         stored: By position, the storage times of their objects in microseconds since 1970.
         pointers: The refs, tags first, by name.
-        renamed: Refs whose other name has another rule, with this rule. They only protect.
+        renamed: Refs that have a second name with a different rule, with that rule. They only
+            protect snapshots.
         reach: By position, the refs that reach the snapshot before any edit.
     """
 
@@ -65,7 +71,7 @@ def moment_micros(moment: datetime | None) -> int | None:
 
 
 def commit_table(commits: Iterable[Commit]) -> pa.Table:
-    """Return the columns of `commit_graph` that `read_graph` needs."""
+    """Return the columns of `commit_graph` needed by `read_graph`."""
     names = ("commit_id", "parents", "committed_at", "summary")
     rows = [(commit.commit_id, commit.parents, commit.committed_at, list(commit.summary.items())) for commit in commits]
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
@@ -121,5 +127,5 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
 
 
 def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:
-    """Return the names of several refs, such as a branch and a tag."""
+    """Return the names that are shared by several refs, such as a branch and a tag."""
     return frozenset(name for name, count in Counter(pointer.ref.ref_name for pointer in pointers).items() if count > 1)

@@ -1,7 +1,7 @@
 """Object ids of Icechunk: 12 random bytes, spelled as 20 characters of Crockford's base32.
 
-Format: Icechunk `spec.md`, "Object Ids". Pure. Several ids are an array of unsigned bytes with the
-shape (n, 12).
+Format: Icechunk `spec.md`, "Object Ids". The functions are pure. Arrays of ids consist of unsigned
+bytes and have the shape (n, 12).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 ID_BYTES = 12
 ID_CHARS = 20
 _ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-# 96 bits fill 19 characters and one bit. The four padding bits are zero, so the last character is 0
+# 96 bits fill 19 characters and one bit of the last one. Its four padding bits are zero, so it is 0
 # or G.
 _SPELLED = re.compile("[0-9A-HJKMNP-TV-Z]{19}[0G]")
-# Both encodings split the bits in the same way and differ only in their letters.
+# Both encodings split the bits in the same way and differ only in their alphabets.
 _RFC_4648 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _FROM_RFC_4648, _TO_RFC_4648 = bytes.maketrans(_RFC_4648, _ALPHABET), bytes.maketrans(_ALPHABET, _RFC_4648)
-# Two characters for each value of ten bits, so that an id takes ten lookups.
+# Two characters for each ten-bit value, so that an id takes ten lookups.
 _PAIRS = np.frombuffer(b"".join(bytes((_ALPHABET[value >> 5], _ALPHABET[value & 31])) for value in range(1024)), "<u2")
 
 Ids = NDArray[np.uint8]
 
 
 def is_object_id(name: str) -> bool:
-    """Return whether a name is the canonical spelling of an id."""
+    """Return True if a name is the canonical spelling of an id."""
     return _SPELLED.fullmatch(name) is not None
 
 
@@ -51,7 +51,7 @@ def spell_one(object_id: bytes) -> str:
 
 
 def unspell_one(name: str) -> bytes:
-    """Return the bytes of a spelled id. Raises `ValueError` for another name."""
+    """Return the bytes of a spelled id. Raises `ValueError` for any other name."""
     if not is_object_id(name):
         raise ValueError(f"expected an object id of {ID_CHARS} characters, found {name!r}")
     return base64.b32decode(name.encode().translate(_TO_RFC_4648) + b"====")

@@ -1,7 +1,7 @@
 """Lake for an Icechunk repository.
 
-A commit is a snapshot, and its content root is the snapshot object itself. `Repository` hides where
-a spec version stores refs and parents.
+A commit is a snapshot, and its content root is the snapshot object itself. `Repository` abstracts
+from where each spec version stores refs and parents.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class IcechunkLake:
         return (self._v2 if source.address == repo_address(self._repository) else self._v1).commits(source)
 
     def has_source(self, source: CommitSource) -> bool:
-        """Check if a frozen source is that of the current spec version."""
+        """Check if a frozen source has the current spec version."""
         return self._is_v2() == (source.address == repo_address(self._repository))
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
@@ -91,7 +91,7 @@ class IcechunkLake:
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
         """Make the approved history edits.
 
-        If anything cannot be read, every action fails, because each of them may depend on it.
+        If anything cannot be read, every action fails, because any of them may depend on it.
         """
         try:
             if self._is_v2():
@@ -99,7 +99,7 @@ class IcechunkLake:
                 return
             refs, commits = self._read_current()
             policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
-            if (now := self._v1.read_state()).refs != refs.refs:  # refs may have moved while many snapshots were read
+            if (now := self._v1.read_state()).refs != refs.refs:  # Refs may have moved while many snapshots were read.
                 refs, commits = now, [*commits, *self._v1.read_new_commits({commit.commit_id for commit in commits})]
                 policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
         except (LakeUnreadable, StoreError) as error:
@@ -125,7 +125,7 @@ class IcechunkLake:
         yield from self.undo(actions)
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Undo actions if the repository is in the state after them and the old history exists."""
+        """Undo actions if the repository is in the state that they left and the old history exists."""
         try:
             if self._is_v2():
                 yield from restore_repo(actions, self._repo_file)
@@ -159,10 +159,12 @@ class IcechunkLake:
         return RepoFile(self._objects, self._repository)
 
     def _prepare_policy(self, as_of: datetime, grace_cutoff: datetime) -> Callable[[RepoInfo], Retention]:
-        """Return a function that applies the policy to any version of `repo`, without requests.
+        """Return a function that applies the policy to any version of `repo` without sending
+        requests.
 
-        Writers may commit between a read of `repo` and its replacement, so that time must be short.
-        Therefore unlisted snapshots are read once. They only protect their ancestors.
+        Writers may commit between a read of `repo` and its replacement, so this interval must be
+        short. Unlisted snapshots, which only protect their ancestors, are therefore read once in
+        advance.
         """
         repository = self._v2
         info = repository.read()

@@ -1,8 +1,9 @@
-"""Find the copies of `repo` in `overwritten/` that are needed.
+"""Find the needed copies of `repo` in `overwritten/`.
 
 The library copies `repo` to `overwritten/` before each change and never deletes a copy (icechunk
-issue 1852). Measured with 2.3.0: `ops_log()` reads the copy that `repo_before_updates` names, then
-the copy that this one names, and so on. Without one of them, it ends there without an error.
+issue 1852). Measured with 2.3.0: `ops_log()` reads the copy given by `repo_before_updates`, then
+the copy given by that one, and so on. If one of them is missing, the log ends there without an
+error.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Backup:
     """A copy of `repo`.
 
     Attributes:
-        made_us: The time in its name.
-        written_us: The later one of this time and the storage time.
+        made_us: The time contained in its name.
+        written_us: The later of this time and the storage time.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class NeededBackups:
-    """Objects in `overwritten/` that are needed, and messages for the report."""
+    """Needed objects in `overwritten/`, and messages for the report."""
 
     files: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
@@ -49,8 +50,8 @@ class NeededBackups:
 def find_needed_backups(lake: str, objects: Objects, repository: str, info: RepoInfo, cutoff: Cutoff, as_of: datetime) -> NeededBackups:
     """Find the needed objects in `overwritten/`.
 
-    These are the copies that `repo` names, the copies with earlier parts of the operations log, the
-    copies within the cut-off, and all objects with unknown names.
+    These are the copies referenced by `repo`, the copies with earlier parts of the operations log,
+    the copies within the cut-off, and all objects with unknown names.
 
     Args:
         lake: Name of the lake, for messages.
@@ -74,7 +75,7 @@ def find_needed_backups(lake: str, objects: Objects, repository: str, info: Repo
     limit = 0 if moment is None else micros(moment)
     needed = {*unknown, *info.backups, *(name for name, item in backups.items() if item.written_us >= limit)}
     log = _OperationsLog(objects, repository, backups)
-    # A log is only followed if a copy could be garbage. Its copies may be large.
+    # The log is only followed if a copy could be garbage, because its copies may be large.
     problem = log.follow(info, needed) if backups.keys() - needed else None
     notes = [f"lake {lake}: the operations log cannot be read completely: {problem}"] if problem is not None else []
     if unknown:
@@ -108,9 +109,9 @@ class _OperationsLog:
     def follow(self, info: RepoInfo, needed: set[str]) -> str | None:
         """Add the copies with earlier parts of the log to `needed`.
 
-        If one of them is damaged, the earlier parts are unknown, and all copies are added. If one is
-        missing, the earlier parts are in copies that were made before it, so all of these are added:
-        the library reads them again when the missing one is restored.
+        If one of them is damaged, the earlier parts are unknown, so all copies are added. If one is
+        missing, the earlier parts are in copies made before it. All of these are added, because the
+        library reads them again once the missing copy is restored.
 
         Returns:
             The reason why the log could not be followed to its start, or None.
@@ -133,7 +134,7 @@ class _OperationsLog:
 
 
 def _parse_continuation(source: str, raw: bytes) -> str | None:
-    """Return the name of the copy with the part of the log before that of this copy."""
+    """Return the name of the copy that continues the log with earlier entries, or None."""
     buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.REPO_INFO, envelope.SPEC_V2))
     root = buffer.root(REPO_FIELDS, IDENTIFIER)
     return TableReader(buffer).string(root.at(BEFORE_UPDATES, "")) if root.has(BEFORE_UPDATES) else None

@@ -1,6 +1,6 @@
-"""The reason for the state of each snapshot, and the time until which its age keeps it.
+"""The reason for each snapshot's state, and the time until which the snapshot is kept by its age.
 
-The module only describes decisions of `expiration` and `retention`.
+The module only describes decisions made in `expiration` and `retention`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Reasons:
         self._reached_from = _first_through(graph)
 
     def explain_kept(self, index: int) -> str:
-        """Return the reason for a snapshot that a ref reaches after expiry."""
+        """Return the reason for a snapshot that is reachable from a ref after expiry."""
         history, walk = self._graph.history, self._expiration.reached[index]
         if index in self._heads and id(self._heads[index]) not in self._deleted:
             return f"kept: head of {self._heads[index].label}"
@@ -74,7 +74,7 @@ def _kept_by_rule(history: History, pointer: Pointer, index: int) -> str:
 
 
 def _first_through(graph: Graph) -> dict[int, Pointer]:
-    """Return for each snapshot one ref that reaches it before any edit, a branch before a tag."""
+    """Return for each snapshot one ref that reaches it before any edit, preferably a branch."""
     through: dict[int, Pointer] = {}
     for pointer in sorted(graph.pointers, key=lambda item: item.ref.ref_type != "branch"):
         index = pointer.head
@@ -85,7 +85,7 @@ def _first_through(graph: Graph) -> dict[int, Pointer]:
 
 
 def keep_until(graph: Graph, expiration: Expiration, index: int, reason: str) -> int | None:
-    """Return the time until which a snapshot is kept, None unless its own age is the reason."""
+    """Return the time until which a snapshot is kept, or None unless its own age is the reason."""
     keeper = expiration.keepers.get(index)
     if keeper is None or not reason.startswith("kept: within"):
         return None

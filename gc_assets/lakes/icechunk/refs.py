@@ -1,9 +1,9 @@
 """Refs in a repository with spec version 1, one JSON object per branch or tag in `refs/`.
 
-Format: Icechunk `spec.md`, "References". The module only lists and reads, and raises for every
-object that it cannot read. The official library treats an unreadable tag as deleted, and its
-garbage collector then deletes the tag's data. This was reproduced with 1.1.21 for a truncated
-object, 403 and 503.
+Format: Icechunk `spec.md`, "References". The module only lists and reads, and raises an error for
+every unreadable object. The official library treats an unreadable tag as deleted, and its garbage
+collector then deletes the tag's data. This was reproduced with 1.1.21 for a truncated object and
+for the statuses 403 and 503.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from gc_assets.lakes.protocol import ContentRoot, Ref, RefType
 
 POINTER = "ref.json"
 TOMBSTONE = f"{POINTER}.deleted"
-# Property of a ref in a directory that the library would name differently, so that only its reads
-# are possible.
+# Property of a ref in a directory that the library would name differently, so that it can only be
+# read.
 READ_ONLY = "read_only"
-# A process that is killed while it creates or removes a branch on a local disk leaves such a file.
-# The library does not list such names either. Tags are never removed, so a tag with no other file is
-# damaged.
+# If a process is killed while it creates or removes a branch on a local disk, it leaves such a file
+# behind. The library does not list such names either. Tags are never removed, so a tag without any
+# other file is damaged.
 _STAGED = re.compile(rf"{re.escape(POINTER)}#[0-9]+")
-# Attempts to read refs that do not change in the meantime.
+# Maximum number of attempts to read the refs without a change in the meantime.
 _MAX_READS = 10
 _TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
 
 
 @dataclass(frozen=True, slots=True)
 class RefListing:
-    """Refs, tags before branches and by name, and all their files, including deleted tags."""
+    """Refs, tags first and ordered by name, and all their files, including those of deleted tags."""
 
     refs: tuple[Ref, ...]
     files: tuple[ContentRoot, ...]
@@ -52,10 +52,10 @@ class _BranchDeleted(LakeUnreadable):
 def read_refs(lake: str, objects: Objects, repository: str) -> RefListing:
     """Read all refs in `<repository>/refs/`.
 
-    A directory without objects is not a ref: deleting a branch leaves one on a local disk.
+    A directory without objects is not a ref. On a local disk, deleting a branch leaves one behind.
 
     Listing and reading are not atomic, and a branch that is renamed in the meantime may be missing
-    under both names. Therefore refs are valid only if a second listing contains the same refs.
+    under both names. The refs are therefore only valid if a second listing contains the same refs.
 
     Raises:
         LakeUnreadable: If an object cannot be read or parsed, or the refs keep changing.
@@ -84,14 +84,14 @@ def list_ref_files(lake: str, objects: Objects, repository: str) -> tuple[Conten
 def _list_objects(lake: str, objects: Objects, repository: str) -> dict[str, int]:
     prefix = f"{repository}/refs/"
     try:
-        # Consoles and copy programs write empty objects as markers of directories.
+        # Consoles and copy programs write empty objects as directory markers.
         return {address: size for address, size, _ in objects.list(prefix) if size or not address.endswith("/")}
     except OSError as error:
         raise LakeUnreadable(f"lake {lake}: {prefix} cannot be listed: {error}") from error
 
 
 def _ref_files(listed: Iterable[str]) -> set[str]:
-    """Return the addresses without files of unfinished writes."""
+    """Return the addresses, excluding files of unfinished writes."""
     return {address for address in listed if address.rpartition("/")[2] in {POINTER, TOMBSTONE}}
 
 
@@ -144,7 +144,7 @@ def _read_head(lake: str, objects: Objects, address: str, ref_type: RefType, ref
 
 
 def parse_head(source: str, raw: bytes) -> str:
-    """Return the snapshot that a ref's object names. Raises `FormatError` for an invalid object."""
+    """Return the snapshot id in a ref's object. Raises `FormatError` if the object is invalid."""
     try:
         document: Any = parse_json(raw)
     except ValueError as error:
@@ -156,19 +156,19 @@ def parse_head(source: str, raw: bytes) -> str:
 
 
 def head_document(snapshot_id: str) -> bytes:
-    """Return the content of a ref's object, in the same form as the library writes it."""
+    """Return the content of a ref's object, in the form in which the library writes it."""
     return json.dumps({"snapshot": snapshot_id}, separators=(",", ":")).encode()
 
 
 def ref_address(repository: str, ref_type: RefType, ref_name: str) -> str:
-    """Return the address of a ref's object, as the library writes it in this store."""
+    """Return the address at which the library writes a ref's object in this store."""
     return f"{repository}/refs/{ref_type}.{stored_name(repository, ref_name)}/{POINTER}"
 
 
 def tombstone_address(repository: str, tag_name: str) -> str:
     """Return the address of the empty object that marks a tag as deleted.
 
-    The tag's own object stays, and its name can never be used again.
+    The tag's own object is kept, and its name can never be used again.
     """
     return f"{repository}/refs/tag.{stored_name(repository, tag_name)}/{TOMBSTONE}"
 

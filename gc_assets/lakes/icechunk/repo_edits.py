@@ -1,12 +1,12 @@
-"""Edits of the `repo` object by expiry and restore, as a function of its content.
+"""Edits of the `repo` object for expiry and restore, as functions of its content.
 
-Pure. The rules are those of the library's `ops/gc.rs` and `repo_info.rs`:
+The functions are pure. They follow the rules of the library's `ops/gc.rs` and `repo_info.rs`:
 
-- A snapshot with a new parent takes over the transaction logs of the snapshots between.
-- The operations log gets an entry with a later time, and the previous entry the name of the copy in
-  `overwritten/`.
+- A snapshot with a new parent takes over the transaction logs of the snapshots in between.
+- The operations log gets an entry with a later time, and the previous entry gets the name of the
+  copy in `overwritten/`.
 
-Unlike the library, an edit keeps everything else, also the reserved bytes.
+Unlike in the library, an edit keeps everything else, including the reserved bytes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ class RepoEdits:
     """Changes of `repo`.
 
     Attributes:
-        parents: New parents of listed snapshots. Logs of snapshots that are cut off are taken over.
-        removed: Snapshots to take out of the list.
+        parents: New parents of listed snapshots, which take over the logs of the snapshots that are
+            cut off.
+        removed: Snapshots to remove from the list.
         deleted_refs: Refs to delete.
-        restored: Entries to list again, or to replace entries with another parent.
+        restored: Entries to list again, or to put in place of entries with a different parent.
         created_branches: Heads of branches to create.
     """
 
@@ -59,10 +60,11 @@ class LogEntry:
 
     Attributes:
         kind: The operation.
-        now_us: Current time in microseconds since 1970. If it is not later than the newest entry, the
-            entry gets the next microsecond after that, because the library requires rising times.
+        now_us: Current time in microseconds since 1970. If it is not later than the newest entry,
+            the new entry gets the next microsecond, because the library requires increasing times.
         backup: Name of the copy of the replaced object in `overwritten/`.
-        max_updates: Entries of one object, before the older ones are left to its copies.
+        max_updates: Maximum number of entries in one object. Older entries are only kept in its
+            copies.
     """
 
     kind: UpdateKind
@@ -72,17 +74,17 @@ class LogEntry:
 
 
 def apply_edits(source: str, info: RepoInfo, edits: RepoEdits, entry: LogEntry) -> RepoInfo:
-    """Return the edited content.
+    """Apply the edits and return the new content.
 
     Args:
-        source: Name of the object in errors.
+        source: Name of the object in error messages.
         info: The current content.
         edits: The changes.
         entry: The entry for the operations log.
 
     Raises:
-        FormatError: If the edits do not fit, or if a ref or a parent would name a snapshot that is
-            not listed.
+        FormatError: If the edits do not fit the content, or if a ref or a parent would refer to an
+            unlisted snapshot.
     """
     snapshots = dict(info.snapshots)
     for snapshot_id, parent in edits.parents.items():
@@ -105,7 +107,7 @@ def apply_edits(source: str, info: RepoInfo, edits: RepoEdits, entry: LogEntry) 
 
 
 def verify(source: str, info: RepoInfo) -> None:
-    """Raise `FormatError` if the library could not read the content."""
+    """Raise `FormatError` if the library would be unable to read the content."""
     if MAIN not in info.branches:
         raise FormatError(f"{source}: the edit would leave no branch {MAIN!r}; nothing was changed")
     for ref_type, refs in (("branch", info.branches), ("tag", info.tags)):
@@ -137,9 +139,10 @@ def _verify_no_ring(source: str, info: RepoInfo) -> None:
 
 
 def needed_snapshots(info: RepoInfo, edits: RepoEdits) -> set[str]:
-    """Return the snapshots that must stay listed: remaining heads, other entries, and their ancestors.
+    """Return the snapshots that must stay listed, i.e. remaining heads, other entries, and their
+    ancestors.
 
-    A removal of one of them would leave a ref or a parent without an entry.
+    Removing one of them would leave a ref or a parent without an entry.
     """
     removed = set(edits.removed)
     heads = [head for name, head in info.branches.items() if ("branch", name) not in edits.deleted_refs]
@@ -154,7 +157,7 @@ def needed_snapshots(info: RepoInfo, edits: RepoEdits) -> set[str]:
 
 
 def entry_document(entry: SnapshotInfo) -> str:
-    """Return the entry of a snapshot as JSON, without its id and its parent."""
+    """Serialize the entry of a snapshot as JSON, without its id and its parent."""
     metadata = [[name, base64.b64encode(value).decode()] for name, value in entry.metadata]
     document: dict[str, Any] = {"flushed_us": entry.flushed_us, "message": entry.message}
     document |= {"metadata": metadata} if metadata else {}
@@ -163,10 +166,10 @@ def entry_document(entry: SnapshotInfo) -> str:
 
 
 def parse_entry(snapshot_id: str, parent_id: str | None, document: str) -> SnapshotInfo:
-    """Return the entry from the result of `entry_document`.
+    """Parse the result of `entry_document` back to an entry.
 
     Raises:
-        FormatError: If it is another document.
+        FormatError: If the document has a different form.
     """
     try:
         fields: dict[str, Any] = json.loads(document)
@@ -183,10 +186,10 @@ def parse_entry(snapshot_id: str, parent_id: str | None, document: str) -> Snaps
 
 
 def with_old_parent(source: str, entry: SnapshotInfo, parent: str) -> SnapshotInfo:
-    """Return the entry with the parent before an edit, and with the logs that it had then.
+    """Return the entry as it was before an edit, with its old parent and its old logs.
 
     Raises:
-        FormatError: If the entry did not take over the log of that parent.
+        FormatError: If the entry did not take over that parent's log.
     """
     if parent not in entry.pruned_logs:
         raise FormatError(
@@ -204,7 +207,7 @@ def _id(name: str) -> str:
 
 
 def _with_parent(source: str, info: RepoInfo, snapshot_id: str, parent: str) -> SnapshotInfo:
-    """Return the entry with another parent and the logs of the snapshots that it no longer names."""
+    """Return the entry with another parent, taking over the logs of the snapshots that are cut off."""
     entry = info.snapshots[snapshot_id]
     between = list(_ancestors_until(source, info, entry, parent))
     logs = [log for ancestor in reversed(between) for log in (*ancestor.pruned_logs, ancestor.snapshot_id)]
@@ -223,8 +226,8 @@ def _ancestors_until(source: str, info: RepoInfo, entry: SnapshotInfo, end: str)
 def _log(source: str, info: RepoInfo, entry: LogEntry) -> dict[str, Any]:
     """Return the fields of the operations log with the new entry.
 
-    Beyond `max_updates`, the log continues in the copy that the first dropped entry names. Entries
-    without a copy are kept, as in the library.
+    Beyond `max_updates`, the log continues in the copy recorded in the first dropped entry. As in
+    the library, entries without a copy are kept.
     """
     if not info.updates or info.updates[0].backup_path is not None:
         raise FormatError(f"{source}: expected an operations log whose newest operation has no copy; nothing was changed")

@@ -1,7 +1,8 @@
-"""Decide which planned edits of a repository of spec version 2 are made.
+"""Decide which planned edits are made in a repository of spec version 2.
 
-An action is executed if the repository is in the planned state and the policy still requires it. If
-only a part of a plan is executed, no ref, parent or new commit loses the entry that it names.
+An action is executed if the repository is in the planned state and the policy still requires it.
+Even if only a part of a plan is executed, no ref, parent or new commit loses the entry to which it
+refers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Refusal = tuple[ExpiryVerdict, str] | None
 
 
 def execute_repo(actions: Sequence[ExpiryAction], policy: Callable[[RepoInfo], Retention], file: RepoFile) -> Iterator[ExpiryOutcome]:
-    """Execute the approved actions in one replacement of `repo`, and yield one outcome for each.
+    """Execute the approved actions in one replacement of `repo`, yielding one outcome per action.
 
     Args:
         actions: The approved actions.
@@ -44,12 +45,12 @@ def execute_repo(actions: Sequence[ExpiryAction], policy: Callable[[RepoInfo], R
 
 
 def _operation(edits: RepoEdits) -> UpdateKind:
-    """Return the library's operation: its collector only removes snapshots that no ref reaches."""
+    """Return the library's name of the operation. Its collector only removes unreachable snapshots."""
     return UpdateKind.EXPIRATION_RAN if edits.parents or edits.deleted_refs else UpdateKind.GC_RAN
 
 
 def decide(actions: Sequence[ExpiryAction], info: RepoInfo, required: Sequence[ExpiryAction]) -> Decision:
-    """Compare the approved actions with the current content and policy. Pure.
+    """Compare the approved actions with the current content and policy. This function is pure.
 
     Args:
         actions: The approved actions.
@@ -93,7 +94,7 @@ def _to_edits(actions: Sequence[ExpiryAction]) -> RepoEdits:
 
 
 def _reached_deletions(accepted: Sequence[ExpiryAction], info: RepoInfo) -> dict[ExpiryAction, str]:
-    """Return the deletions of refs whose head another ref still reaches, with the reason."""
+    """Return the ref deletions, with the reason, whose head is still reached by another ref."""
     edits = _to_edits(accepted)
     parents = {name: edits.parents.get(name, entry.parent_id) for name, entry in info.snapshots.items()}
     reached: set[str] = set()
@@ -116,7 +117,7 @@ def heads_of(info: RepoInfo) -> dict[tuple[RefType, str], str]:
 
 
 def _check(action: ExpiryAction, info: RepoInfo, requested: RequestedEdits) -> Refusal:
-    """Return the outcome of an action that must not be executed, otherwise None."""
+    """Return the outcome of an action that must not be executed, or None if it may be."""
     check = _CHECKS.get(action.action)
     if check is None:
         return "denied", f"Icechunk has no action {action.action!r}; plan again"

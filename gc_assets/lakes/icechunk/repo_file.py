@@ -1,7 +1,7 @@
 """Read and conditionally replace the `repo` object of a repository of spec version 2.
 
-All changes of a plan are one replacement. The replaced object is first copied to `overwritten/`, as
-the library does. If the process is killed in between, the copy is a file that no log names.
+All changes of a plan are made by one replacement. As in the library, the replaced object is first
+copied to `overwritten/`. If the process is killed in between, no log refers to this copy.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gc_assets.lakes.icechunk.repo_updates import Availability, UpdateKind
 from gc_assets.lakes.icechunk.repo_writer import write_repo
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict
 
-# An attempt takes a few requests, and some seconds for 100,000 snapshots. Writers that commit every
-# second let one of several attempts pass.
+# An attempt takes a few requests, and some seconds for 100,000 snapshots. Even if writers commit
+# every second, one of several attempts succeeds.
 _FEWEST_ATTEMPTS = 12
 _LEAST_SECONDS = 60
 _LONGEST_PAUSE = 2.0
@@ -31,7 +31,7 @@ _LONGEST_PAUSE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class StoredRepo:
-    """Content of `repo` with the etag for its replacement."""
+    """Content of `repo`, with the etag needed to replace it."""
 
     raw: bytes
     etag: str
@@ -44,7 +44,7 @@ class Decision:
 
     Attributes:
         settled: Outcomes of actions that must not be executed.
-        accepted: Actions that `edits` execute.
+        accepted: Actions executed by `edits`.
         edits: The changes.
     """
 
@@ -70,14 +70,14 @@ class RepoFile:
         return StoredRepo(raw, etag, parse_repo(self.address, raw))
 
     def replace(self, stored: StoredRepo, edits: RepoEdits, kind: UpdateKind) -> str:
-        """Write the edited content if the object is still the one that was read.
+        """Write the edited content if the object has not changed since it was read.
 
         Returns:
             The name of the copy of the replaced object.
 
         Raises:
-            FormatError: If the edits do not fit, or the object contains something that a rewrite
-                would lose.
+            FormatError: If the edits do not fit the content, or a rewrite would lose a part of the
+                object.
             ObjectChanged: If a writer replaced the object.
             StoreError: If the object cannot be read after the replacement.
             OSError: If the store fails.
@@ -87,14 +87,15 @@ class RepoFile:
         edited = apply_edits(self.address, stored.info, edits, LogEntry(kind, now_us, backup))
         content = write_repo(self.address, stored.raw, edited)
         copy = f"{self.repository}/{BACKUP_FOLDER}/{backup}"
-        with suppress(FileExistsError):  # of an attempt whose answer was lost
+        with suppress(FileExistsError):  # The copy is from an attempt whose response was lost.
             self.objects.create(copy, stored.raw)
         if self.objects.read(copy) != stored.raw:
             raise FormatError(f"{copy}: the bytes read differ from the written ones; nothing was changed; check the storage")
         try:
             self.objects.replace(self.address, content, stored.etag)
         except ObjectChanged:
-            # The answer may have been lost after the write, and a writer may have committed since.
+            # The response may have been lost after the write, and a writer may have committed
+            # since.
             if not self._has_change(backup):
                 raise
         if not self._has_change(backup):
@@ -102,7 +103,7 @@ class RepoFile:
         return backup
 
     def _has_change(self, backup: str) -> bool:
-        """Check if the change with this copy is part of the object. Raises `StoreError`."""
+        """Check if the object contains the change with this copy. Raises `StoreError`."""
         try:
             return is_made(self.read().info, backup)
         except (FormatError, OSError) as error:
@@ -110,15 +111,15 @@ class RepoFile:
 
 
 def is_made(info: RepoInfo, backup: str) -> bool:
-    """Return whether the change with this copy is part of the content.
+    """Return True if the content contains the change with this copy.
 
-    Only one change names a copy, and later changes keep the name.
+    A copy belongs to a single change, and later changes keep its name in the log.
     """
     return backup in info.backups
 
 
 def find_lock(info: RepoInfo) -> str | None:
-    """Return why a user forbids changes of the history, None if the repository is online."""
+    """Return the reason why a user forbids history changes, or None if the repository is online."""
     if info.status.availability == Availability.ONLINE:
         return None
     state = "read-only" if info.status.availability == Availability.READ_ONLY else "offline"
@@ -133,16 +134,17 @@ def edit_repo(
     kind: Callable[[RepoEdits], UpdateKind],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[ExpiryOutcome]:
-    """Make all accepted changes in one replacement, and yield one outcome for each action.
+    """Make all accepted changes in one replacement, yielding one outcome per action.
 
-    If a writer replaces the object in the meantime, the decision is made again for its content.
+    If a writer replaces the object in the meantime, the decision is made again for the new content.
 
     Args:
         actions: The actions.
         file: The object.
-        decide: Compares the actions with the content. Raises `LakeUnreadable` or `StoreError`.
-        kind: Returns the operation for the log.
-        pause: Waits between attempts.
+        decide: Function that compares the actions with the content. It raises `LakeUnreadable` or
+            `StoreError`.
+        kind: Function that returns the operation for the log.
+        pause: Function that waits between attempts.
     """
     error: Exception | None = None
     started, attempt = time.monotonic(), 0

@@ -1,8 +1,9 @@
 """Parser for the `repo` object of spec version 2: refs, listed snapshots and the operations log.
 
 Format: Icechunk `spec-v2.md`, "Repo Info File", and `repo.fbs`. `repo` is the only object that
-changes. It lists all snapshots with their parents. A snapshot file that it does not list is garbage.
-The parser refuses everything that the library never writes, because the meaning is unknown.
+changes. It lists all snapshots with their parents. A snapshot file that it does not list is
+garbage. The parser rejects everything that the library never writes, because its meaning is
+unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SNAPSHOT_FIELDS: Final = 6
 ITEM_NAME, ITEM_VALUE = range(2)
 ITEM_FIELDS: Final = 2
 
-# Feature flags of the library by id. Each is enabled by default.
+# The library's feature flags by id. All are enabled by default.
 FEATURE_FLAGS: Final[Mapping[int, str]] = {3: "move_node", 4: "create_tag", 5: "delete_tag"}
 
 _RESTORE: Final = "restore the object from its newest copy in overwritten/"
@@ -48,7 +49,7 @@ class SnapshotInfo:
 
     Attributes:
         snapshot_id: Spelled id.
-        parent_id: Spelled id of a listed snapshot, None for a root.
+        parent_id: Spelled id of a listed snapshot, or None for a root.
         flushed_us: Time of the commit in microseconds since 1970.
         message: Commit message.
         metadata: Names and FlexBuffer values as stored.
@@ -77,16 +78,16 @@ class RepoInfo:
         spec_version: Spec version of the repository.
         branches: Snapshot id of each branch, sorted by name.
         tags: Snapshot id of each tag, sorted by name.
-        deleted_tags: Names that no new tag may have.
+        deleted_tags: Names that cannot be used for a new tag.
         snapshots: Listed snapshots, sorted by id.
         status: Availability of the repository.
         metadata: Names and FlexBuffer values as stored.
         updates: Operations, newest first.
         repo_before_updates: Name of the object in `overwritten/` that continues the log.
-        config: Configuration as a FlexBuffer, None for the default one.
-        enabled_flags: Ids of enabled feature flags, None if the list is missing.
-        disabled_flags: Ids of disabled feature flags, None if the list is missing.
-        extra: Reserved bytes of later releases.
+        config: Configuration as a FlexBuffer, or None for the default configuration.
+        enabled_flags: Ids of enabled feature flags, or None if the list is missing.
+        disabled_flags: Ids of disabled feature flags, or None if the list is missing.
+        extra: Reserved bytes written by later releases.
     """
 
     header_spec: int
@@ -106,12 +107,12 @@ class RepoInfo:
 
     @property
     def disabled_features(self) -> frozenset[str]:
-        """Names of the feature flags that a user disabled."""
+        """Names of the feature flags disabled by a user."""
         return frozenset(FEATURE_FLAGS[flag] for flag in self.disabled_flags or ())
 
     @property
     def backups(self) -> tuple[str, ...]:
-        """Names in `overwritten/` that the log needs: those of its operations and its continuation."""
+        """Names in `overwritten/` that the log needs, for its operations and for its continuation."""
         named = [update.backup_path for update in self.updates] + [self.repo_before_updates]
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
@@ -119,15 +120,15 @@ class RepoInfo:
 def parse_repo(source: str, raw: bytes) -> RepoInfo:
     """Parse and verify a `repo` object.
 
-    Times of parents and children are not compared: repositories that were upgraded from spec version
+    Times of parents and children are not compared, because repositories upgraded from spec version
     1 can have children that are older than their parents.
 
     Args:
-        source: Name of the object in errors.
+        source: Name of the object in error messages.
         raw: Its bytes.
 
     Raises:
-        SpecVersionError: If the repository has another spec version than 2.
+        SpecVersionError: If the repository has a spec version other than 2.
         FormatError: If the object is damaged, or a later library wrote something unknown.
     """
     buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.REPO_INFO, envelope.SPEC_V2))
@@ -190,7 +191,7 @@ def _parse_snapshots(source: str, reader: TableReader, root: Table) -> dict[str,
 
 
 def _verify_no_ring(source: str, ids: Sequence[str], parents: Sequence[int]) -> None:
-    """Raise `FormatError` if a snapshot is its own ancestor. The library would read it forever."""
+    """Raise `FormatError` if a snapshot is its own ancestor, as the library would not terminate."""
     is_verified = bytearray(len(parents))
     for start in range(len(parents)):
         line: list[int] = []
@@ -250,7 +251,7 @@ def _verify_flags(source: str, info: RepoInfo) -> None:
 
 
 def _verify_sorted(source: str, name: str, keys: list[str]) -> list[str]:
-    """Return the keys. Raises `FormatError` if the library's binary search would miss one of them."""
+    """Return the keys. Raise `FormatError` if the library's binary search would miss one of them."""
     # Code points and UTF-8 bytes have the same order, and ids have the order of their bytes.
     for first, second in pairwise(keys):
         if first >= second:

@@ -1,7 +1,7 @@
 """Operations log in the `repo` object of spec version 2.
 
-Format: Icechunk `repo.fbs`, table `Update` and union `UpdateType`. The log does not decide which
-objects are live, so an operation of a later library can be read, but not written.
+Format: Icechunk `repo.fbs`, table `Update` and union `UpdateType`. The log does not determine which
+objects are live. Therefore operations of a later library can be read, but not written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk.flatbuffers import U8, U16, U64, Table, TableReader
 from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one
 
-# A union takes two fields, its type and its value.
+# A union consists of two fields, its type and its value.
 KIND, VALUE, UPDATED_AT, BACKUP_PATH = range(4)
 UPDATE_FIELDS: Final = 4
 AVAILABILITY, SET_AT, REASON = range(3)
@@ -84,7 +84,7 @@ UPDATE_VALUES: Final[Mapping[int, tuple[tuple[str, FieldType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RepoStatus:
-    """Availability, since when, and the reason that a user gave for it."""
+    """Availability, the time since when it applies, and the reason given by a user."""
 
     availability: Availability
     set_us: int
@@ -100,10 +100,11 @@ class Update:
 
     Attributes:
         kind: Number of the operation, usually an `UpdateKind`.
-        value: Fields by their names in the schema, ids spelled. None if the kind is unknown.
+        value: Fields by their names in the schema, with spelled ids, or None if the kind is
+            unknown.
         updated_us: Time in microseconds since 1970.
-        backup_path: Name of the copy in `overwritten/` that precedes the next operation of the log.
-            The newest operation has none.
+        backup_path: Name of the copy in `overwritten/` that was made before the next operation in
+            the log. The newest operation has none.
     """
 
     kind: int
@@ -124,7 +125,7 @@ def parse_time(table: Table, field: int, name: str) -> int:
 
 
 def parse_status(reader: TableReader, field: int) -> RepoStatus:
-    """Parse a status. Raises `FormatError` for an unknown availability, which may forbid changes."""
+    """Parse a status. An unknown availability, which may forbid changes, raises `FormatError`."""
     table = reader.table(field, STATUS_FIELDS)
     number = table.number(AVAILABILITY, U8)
     if number not in set(Availability):
@@ -135,7 +136,7 @@ def parse_status(reader: TableReader, field: int) -> RepoStatus:
 
 
 def parse_update(reader: TableReader, table: Table) -> Update:
-    """Parse one operation. The value of an unknown kind is None."""
+    """Parse one operation. If its kind is unknown, its value is None."""
     kind = table.number(KIND, U8)
     fields = UPDATE_VALUES.get(kind)
     value: dict[str, UpdateValue] | None = None

@@ -1,6 +1,7 @@
 """Writer for the `repo` object of spec version 2.
 
-Format: Icechunk `repo.fbs`. The library's own rewrite of `repo` drops `extra`, this one keeps it.
+Format: Icechunk `repo.fbs`. The library's own rewrite of `repo` drops `extra`, whereas this writer
+keeps it.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ _ID_WORDS: Final = struct.Struct("<3I")
 
 
 def write_repo(source: str, raw: bytes, info: RepoInfo) -> bytes:
-    """Return a `repo` object with the content `info`.
+    """Serialize the content `info` as a `repo` object.
 
     The result is parsed again, so it is valid and equal to `info`.
 
     Args:
-        source: Name of the object in errors.
-        raw: Object that the result replaces, which decides on the header and the compression.
-        info: New content. Its newest operation is later than the others and has no copy, which the
-            library requires before the next write.
+        source: Name of the object in error messages.
+        raw: Object to be replaced by the result. It determines the header and the compression.
+        info: New content. Its newest operation is later than the others and has no copy, as
+            required by the library before the next write.
 
     Raises:
-        FormatError: If the content is invalid, or it contains an operation of a later library.
+        FormatError: If the content is invalid, or contains an operation of a later library.
     """
     _verify_updates(source, info.updates)
     try:
@@ -68,7 +69,7 @@ def _optional(write: Callable[[T], int], value: T | None) -> int | None:
 
 
 class _Writer:
-    """Builds tables from the end of the buffer, children before parents. Lists become sorted."""
+    """Builds tables from the end of the buffer, children before parents. Lists are sorted."""
 
     def __init__(self) -> None:
         self._builder: Any = flatbuffers.Builder(1 << 16)

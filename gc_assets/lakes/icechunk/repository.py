@@ -34,7 +34,7 @@ class Repository(Protocol):
 
 
 def repo_address(repository: str) -> str:
-    """Return the address of the object that only repositories of spec version 2 have."""
+    """Return the address of the `repo` object, which exists only in repositories of spec version 2."""
     return f"{repository}/repo"
 
 
@@ -42,15 +42,15 @@ def has_repo_object(lake: str, objects: Objects, repository: str) -> bool:
     """Check if a repository has spec version 2.
 
     Raises:
-        LakeUnreadable: If the store fails, or if `repo` is missing but has copies. The refs of spec
-            version 1 that an upgrade can leave are outdated then.
+        LakeUnreadable: If the store fails, or if `repo` is missing but has copies, because the refs
+            of spec version 1 that an upgrade can leave behind are then outdated.
     """
     address = repo_address(repository)
     try:
         if _exists(objects, address):
             return True
         copy = _find_copy(objects, f"{repository}/{BACKUP_FOLDER}/")
-        if copy is None or _exists(objects, address):  # an upgrade may have just finished
+        if copy is None or _exists(objects, address):  # An upgrade may have just finished.
             return copy is not None
     except OSError as error:
         raise LakeUnreadable(f"lake {lake}: cannot determine whether {address} exists: {error}") from error
@@ -69,6 +69,6 @@ def _exists(objects: Objects, address: str) -> bool:
 
 
 def _find_copy(objects: Objects, folder: str) -> str | None:
-    """Return the address of a copy of `repo`, if there is one."""
+    """Return the address of any copy of `repo`, or None if there is no copy."""
     addresses = (address for address, _, _ in objects.list(folder))
     return next((address for address in addresses if backup_time_us(address.removeprefix(folder)) is not None), None)

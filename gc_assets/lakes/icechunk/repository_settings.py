@@ -1,4 +1,4 @@
-"""Settings of a repository that retention depends on, as frozen in the properties of its sources."""
+"""Repository settings that affect retention, as frozen in the properties of its sources."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ DELETE_TAG: Final = "delete_tag"
 
 @dataclass(frozen=True, slots=True)
 class RepositorySettings:
-    """Spec version, availability and disabled features. Version 1 has only the version.
+    """Spec version, availability and disabled features. Repositories of version 1 only have the
+    version.
 
     Attributes:
         availability: `online`, `read-only` or `offline`.
-        disabled_features: Names of the library's feature flags that a user disabled.
+        disabled_features: Names of the library's feature flags that were disabled by a user.
     """
 
     spec_version: int = 1
@@ -27,7 +28,7 @@ class RepositorySettings:
 
     @classmethod
     def of(cls, sources: Sequence[CommitSource]) -> Self:
-        """Return the settings in the properties of frozen sources."""
+        """Read the settings from the properties of frozen sources."""
         found = sources[0].properties if sources else {}
         return cls(
             int(found.get("spec_version", "1")),

@@ -32,11 +32,11 @@ class RepositoryV1:
     address: str
 
     def freeze(self, as_of: datetime) -> FrozenRefs:
-        del as_of  # nothing in this version depends on it
+        del as_of  # Nothing in this version depends on it.
         return replace(self.read_state(), named_prefixes=self.read_prefixes())
 
     def read_state(self) -> FrozenRefs:
-        """Read all except virtual chunk containers. The files of deleted tags are pinned.
+        """Read everything except virtual chunk containers. The files of deleted tags are pinned.
 
         Raises:
             LakeUnreadable: If a ref cannot be read, or the repository has no refs.
@@ -63,15 +63,15 @@ class RepositoryV1:
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yield the snapshots in the source's shard.
 
-        Objects whose names are not object ids are skipped. A damaged snapshot is a commit with an
-        error in its summary.
+        Objects with names that are not object ids are skipped. A damaged snapshot becomes a commit
+        with an error in its summary.
 
         Raises:
-            LakeUnreadable: If the store fails, there is no snapshot, or a snapshot has the name of
-                another one.
+            LakeUnreadable: If the store fails, there is no snapshot, or a file contains a snapshot
+                with a different id.
         """
         files = self._snapshots.list()
-        if not files:  # on a machine without the repository's disk, the whole history would look deleted
+        if not files:  # On a machine without the repository's disk, the whole history would look deleted.
             raise LakeUnreadable(
                 f"lake {self.lake}: {self._snapshots.address} is empty on {socket.gethostname()}, but the repository has refs; "
                 "mount the same storage on every machine (docs/clusters.md), or restore the snapshots"
@@ -79,7 +79,7 @@ class RepositoryV1:
         yield from self._snapshots.read([file for file in snapshots_of(files) if is_in_shard(file.name, source.shard, source.shards)])
 
     def read_new_commits(self, known: set[str]) -> list[Commit]:
-        """Read the snapshots that are not among the known ones."""
+        """Read the snapshots that are not yet known."""
         return list(self._snapshots.read([file for file in snapshots_of(self._snapshots.list()) if file.name not in known]))
 
     def read_prefixes(self) -> NamedPrefixes:

@@ -1,8 +1,8 @@
 """Repository of spec version 2: the object `repo` contains the refs and lists the snapshots.
 
-A snapshot that `repo` lists keeps its files, even if no ref reaches it, until its entry is removed. A
-snapshot file that is not listed is a dangling commit: its writer may not have changed `repo` yet, or
-it was removed from the list.
+A snapshot listed in `repo` keeps its files until its entry is removed, even if no ref reaches it.
+An unlisted snapshot file is a dangling commit, because its writer may not have changed `repo` yet,
+or because it was removed from the list.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RepositoryV2:
     """A repository of spec version 2 at an address without a trailing slash.
 
     Attributes:
-        overwritten: How long copies of `repo` are kept.
+        overwritten: Retention of the copies of `repo`.
     """
 
     lake: str
@@ -63,11 +63,11 @@ class RepositoryV2:
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yield the snapshots in the source's shard.
 
-        `repo` is read again, so snapshots of commits since the freeze are included.
+        `repo` is read again, so that snapshots committed since the freeze are included.
 
         Raises:
-            LakeUnreadable: If the store fails, `repo` is damaged, there is no snapshot, or an unlisted
-                snapshot has the name of another one.
+            LakeUnreadable: If the store fails, `repo` is damaged, there is no snapshot, or an
+                unlisted file contains a snapshot with a different id.
         """
         yield from self.commits_of(self.read(), source.shard, source.shards)
 
@@ -88,7 +88,7 @@ class RepositoryV2:
             raise LakeUnreadable(str(error)) from error
 
     def read_state(self, info: RepoInfo, as_of: datetime) -> FrozenRefs:
-        """Return the state of the repository with this `repo`, without virtual chunk containers.
+        """Return the repository's state given this `repo`, without virtual chunk containers.
 
         Raises:
             LakeUnreadable: If the store fails.
@@ -110,7 +110,7 @@ class RepositoryV2:
         )
 
     def state_without_files(self, info: RepoInfo, shards: int = 1) -> FrozenRefs:
-        """Return the refs and settings in this `repo`, without requests to the store."""
+        """Return the refs and settings in this `repo`, without sending requests to the store."""
         tags, branches = ([Ref(name, kind, head) for name, head in refs.items()] for kind, refs in _refs_by_type(info))
         address, properties = repo_address(self.address), _properties(info)
         return FrozenRefs(
@@ -123,16 +123,19 @@ class RepositoryV2:
         )
 
     def listed_commits(self, info: RepoInfo) -> Iterator[Commit]:
-        """Yield the listed snapshots without requests, so without sizes and storage times."""
+        """Yield the listed snapshots without requests, and therefore without sizes and storage
+        times.
+        """
         return (self._listed_commit(entry, None) for entry in info.snapshots.values())
 
     def commits_of(self, info: RepoInfo, shard: int = 0, shards: int = 1) -> Iterator[Commit]:
-        """Yield the listed snapshots in a shard, then the files that are not listed.
+        """Yield the listed snapshots in a shard, then the unlisted snapshot files.
 
-        Files of listed snapshots are not read. If one is missing, the content root of its commit is.
+        Files of listed snapshots are not read. If such a file is missing, it is reported as a
+        missing content root of its commit.
         """
         files = snapshots_of(self._snapshots.list())
-        if not files:  # on a machine without the repository's disk, all data would look lost
+        if not files:  # On a machine without the repository's disk, all data would look lost.
             raise LakeUnreadable(
                 f"lake {self.lake}: {self._snapshots.address} is empty on {socket.gethostname()}, but `repo` lists snapshots; "
                 "mount the same storage on every machine (docs/clusters.md), or restore the snapshots"
@@ -159,8 +162,8 @@ class RepositoryV2:
         )
 
     def _log(self, snapshot_id: str) -> ContentRoot:
-        # The first snapshot of an upgraded repository has no log, and icechunk 2.0 deletes those of
-        # expired ancestors. Readers do not need them.
+        # The first snapshot of an upgraded repository has no log, and icechunk 2.0 deletes the logs
+        # of expired ancestors. Readers do not need them.
         return ContentRoot(f"{self.address}/transactions/{snapshot_id}", Kind.TRANSACTION_LOG, is_container=False, must_exist=False)
 
     def _prefixes_of(self, info: RepoInfo) -> NamedPrefixes:

@@ -1,9 +1,9 @@
-"""Restore history from an expiry log, first deleted branches, then old parents.
+"""Restore the history from an expiry log, first the deleted branches, then the old parents.
 
 A snapshot becomes reachable again only if its whole history and all their chunk manifests exist.
-The library's garbage collector fails permanently for a ref with an incomplete history. Chunks are
-not checked, because the next mark counts missing ones. The history that refs reach now is assumed
-to be complete.
+This is required because the library's garbage collector fails permanently for a ref with an
+incomplete history. Chunks are not checked, because the next run counts missing ones. The currently
+reachable history is assumed to be complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, EDIT_PARENT
 
 
 def restore(actions: Sequence[ExpiryAction], state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Undo executed actions, and yield one outcome for each.
+    """Undo executed actions, yielding one outcome per action.
 
     `done` means that the repository is in the state before the action.
     """
@@ -33,7 +33,7 @@ def restore(actions: Sequence[ExpiryAction], state: CurrentState, editor: Editor
 
 
 class _Restoration:
-    """Parents including restored ones, and the snapshots with a complete history."""
+    """Parents, including restored ones, and the snapshots with a complete history."""
 
     def __init__(self, state: CurrentState, editor: Editor) -> None:
         self._heads = state.heads

@@ -1,8 +1,8 @@
 """Apply the retention policy: snapshot states and planned history edits.
 
-Pure: no objects, no clock. `expiration` simulates the edits. This module adds the rules that protect
-snapshots regardless of expiry: the grace period, the cut-off for unreachable snapshots, and
-incomplete histories.
+The functions are pure and use neither objects nor a clock. `expiration` simulates the edits. This
+module adds the rules that protect snapshots regardless of expiry: the grace period, the cut-off for
+unreachable snapshots, and incomplete histories.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT_BRANCH = "main"
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: IcechunkLakeConfig) -> Retention:
-    """Apply the policy to the commit graph. `reachable` has the order of `commits`.
+    """Apply the policy to the commit graph. `reachable` has the same order as `commits`.
 
     Raises:
         LakeUnreadable: If the head of a ref is not among the commits, or a damaged snapshot is
@@ -66,7 +66,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
-    """Return all snapshots as retained, without an edit. Damaged ones that no ref reaches are too."""
+    """Return all snapshots as retained, even damaged unreachable ones, without planning edits."""
     _refuse_unreadable(lake, graph, {})
     rows = [
         {"commit_id": commit_id, "state": RETAINED, "refs": list(reach.names), "refs_count": reach.count, "reason": reason}
@@ -76,7 +76,7 @@ def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
 
 
 def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySettings) -> set[int]:
-    """Return the ids of the refs that must not be deleted, whatever the policy."""
+    """Return the ids of the refs that must not be deleted, regardless of the policy."""
     renamed = {id(pointer.ref) for pointer in graph.renamed}
     return {
         id(pointer)
@@ -89,10 +89,11 @@ def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySet
 
 
 def _is_protecting(graph: Graph, pointer: Pointer, config: IcechunkLakeConfig, fixed: set[int]) -> bool:
-    """Return whether a ref protects its history.
+    """Return True if a ref protects its history.
 
-    An ignored tag protects its history only if that is incomplete, or if the tag cannot be deleted.
-    In spec version 2, a tag on a removed snapshot would make the whole repository unreadable.
+    An ignored tag protects its history only if the history is incomplete, or if the tag cannot be
+    deleted. In spec version 2, a tag on a removed snapshot would make the whole repository
+    unreadable.
     """
     ignored = config.retention.tags == "ignore" and pointer.ref.ref_type == "tag"
     return not ignored or graph.history.first[pointer.head] == NO_PARENT or (bool(graph.entries) and id(pointer) in fixed)
@@ -129,7 +130,7 @@ def _find_protected(
     for index, stamp in enumerate(graph.history.stamps):
         if index in expiration.reached:
             continue
-        if index in unreached:  # as in the library's collector, because the writer's clock may be late
+        if index in unreached:  # As in the library's collector, because the writer's clock may be late.
             stamp = max(stamp, graph.stored.get(index, stamp))
         if stamp >= grace_cutoff:
             young.append((index, "kept: younger than the grace period"))
@@ -160,11 +161,11 @@ def _find_unreached(graph: Graph, protecting: Sequence[Pointer]) -> set[int]:
 
 
 def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
-    """Return the snapshots that edits of earlier runs cut off.
+    """Return the snapshots that were cut off by edits of earlier runs.
 
-    They are already expired by the rule of their ref, so the rule for unreachable snapshots does not
-    apply to them. It applies to listed ones, which a partly executed plan leaves: their removal is
-    another edit, and an apply does not know the earlier ones.
+    They have already expired by the rule of their ref, so the rule for unreachable snapshots does
+    not apply to them. It applies to listed ones left behind by a partly executed plan, because
+    their removal is a separate edit, and an apply does not know the earlier edits.
     """
     parent, position = graph.history.forest.parent, graph.history.forest.position
     cut_off: set[int] = set()
@@ -182,10 +183,10 @@ def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
 
 
 def _refuse_incomplete(lake: str, graph: Graph, config: IcechunkLakeConfig) -> None:
-    """Raise `LakeUnreadable` if a ref reaches a snapshot whose parent is missing.
+    """Raise `LakeUnreadable` if a ref reaches a snapshot with a missing parent.
 
-    Only the missing object names its own parent and manifests. Without them, the snapshots before it
-    look like dangling ones, and its files like garbage.
+    Only the missing object contains its own parent and manifests. Without them, the snapshots
+    before it look dangling, and its files look like garbage.
     """
     gaps = {
         parent: index for index, parent in graph.missing_parent.items() if graph.reach[index].count and parent not in config.lost_snapshots
@@ -272,7 +273,7 @@ def _ref_deletion(graph: Graph, pointer: Pointer, reason: str) -> dict[str, Any]
 
 
 def _removals(graph: Graph, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the removals of listed snapshots that are not retained. Before that, their files stay."""
+    """Yield the removals of listed snapshots that are not retained. Until then, their files stay."""
     parent = graph.history.forest.parent
     for index, entry in graph.entries.items():
         if rows[index]["state"] != RETAINED:
@@ -330,7 +331,7 @@ def _build_notes(
 
 
 def _describe_names(lake: str, graph: Graph, ambiguous: frozenset[str]) -> Iterator[str]:
-    """Yield notes on names of several refs, and on directories that the library does not find."""
+    """Yield notes on names shared by several refs, and on directories not found by the library."""
     for name in sorted(ambiguous):
         types = Counter(pointer.ref.ref_type for pointer in graph.pointers if pointer.ref.ref_name == name)
         if len(types) > 1:

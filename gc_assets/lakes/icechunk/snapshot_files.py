@@ -1,4 +1,4 @@
-"""List and read the objects in `snapshots/` as commits. They are read concurrently."""
+"""List the objects in `snapshots/`, and read them concurrently as commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gc_assets.lakes.protocol import Commit, ContentRoot
 
 # Every shard lists the whole folder, so a shard has to be large: 47,000 snapshots have 12 shards.
 SNAPSHOTS_PER_SHARD = 4096
-# Reads are limited by the store and not by the processor.
+# Reads are limited by the store rather than the processor.
 READERS = 16
 # Submitting a read to a thread costs more than parsing a snapshot, so a thread reads a batch.
 BATCHES_PER_READER = 8
@@ -43,13 +43,14 @@ class SnapshotFolder:
     """The folder `snapshots/` of one repository.
 
     Attributes:
-        lake: Name of the lake, for errors.
+        lake: Name of the lake, for error messages.
         objects: Objects of the store.
         repository: Address of the repository.
-        spec_versions: Spec versions of files that the repository can contain.
-        hint: Reason for a file of another version, and what to do.
-        summary: Added to the summary of each commit.
-        by_storage_time: If True, a commit is as young as its object, if that is younger.
+        spec_versions: Spec versions of the files that the repository can contain.
+        hint: Reason for a file with another version, and what to do about it.
+        summary: Key-value pairs added to the summary of each commit.
+        by_storage_time: If True, the time of a commit is the storage time of its object if that is
+            later.
     """
 
     lake: str
@@ -74,13 +75,13 @@ class SnapshotFolder:
     def read(self, files: Sequence[SnapshotFile]) -> Iterator[Commit]:
         """Yield the commits of snapshot files.
 
-        Objects that were deleted after the listing are skipped: if a ref needs one, `retain` raises.
-        A damaged snapshot is a commit with an error in its summary, because only `retain` can decide
-        whether it is needed.
+        Objects that were deleted after the listing are skipped, because `retain` raises an error if
+        a ref needs one of them. A damaged snapshot becomes a commit with an error in its summary,
+        because only `retain` can decide whether it is needed.
 
         Raises:
-            LakeUnreadable: If the store fails, or a file has the name of another snapshot or an
-                unexpected spec version.
+            LakeUnreadable: If the store fails, or a file has an unexpected spec version or contains
+                a snapshot with a different id.
         """
         batch = 1 + len(files) // (READERS * BATCHES_PER_READER)
         with ThreadPoolExecutor(READERS) as readers:
@@ -118,7 +119,7 @@ class SnapshotFolder:
 
 
 def snapshots_of(files: Sequence[SnapshotFile]) -> list[SnapshotFile]:
-    """Return the files with the names of snapshots. Nothing can refer to other names."""
+    """Return the files with snapshot names. Nothing can refer to files with other names."""
     return [file for file in files if is_object_id(file.name)]
 
 
@@ -131,7 +132,7 @@ def count_shards(snapshots: int) -> int:
 
 
 def describe_unknown_names(lake: str, files: Sequence[SnapshotFile]) -> tuple[str, ...]:
-    """Describe objects that are no snapshots."""
+    """Describe objects that are not snapshots."""
     names = sorted(file.name for file in files if not is_object_id(file.name))
     if not names:
         return ()

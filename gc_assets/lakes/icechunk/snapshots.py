@@ -1,8 +1,8 @@
 """Parser for snapshot files (`snapshot.fbs`), and writer for those of spec version 1.
 
-Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Snapshot Files". It reads the id, the parent, the
-time and the chunk manifests of a snapshot, and writes a snapshot with another parent. The nodes are
-not read, because `manifest_files` and `manifest_files_v2` list all manifests of them.
+Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Snapshot Files". The module reads the id, the
+parent, the time and the chunk manifests of a snapshot, and writes a snapshot with another parent.
+The nodes are not read, because `manifest_files` and `manifest_files_v2` list all their manifests.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _FIELDS = 9
 _MANIFEST_ID, _SIZE_BYTES, _CHUNK_REFS, _MANIFEST_EXTRA = range(4)
 _MANIFEST_FIELDS = 4
 _MANIFEST_FILE = np.dtype([("id", "V12"), ("_", "V4"), ("size_bytes", "<u8"), ("chunk_refs", "<u4"), ("__", "V4")])
-# Limit of file systems and of the tables.
+# Limit of file systems and of the collector's tables.
 _LARGEST_FILE = np.iinfo(np.int64).max
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# `datetime` has no later times, and a file with one is damaged.
+# `datetime` cannot represent later times, and a file that contains one is damaged.
 _END_OF_TIME_US = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -53,8 +53,8 @@ class Snapshot:
     """A snapshot file.
 
     Attributes:
-        parent_id: None for the first snapshot of a repository, and in spec version 2, in which only
-            `repo` knows the parents.
+        parent_id: None for the first snapshot of a repository, and for spec version 2, in which
+            only `repo` contains the parents.
         has_extra: True if a reserved field contains bytes of a later library.
     """
 
@@ -70,14 +70,14 @@ def parse_snapshot(source: str, raw: bytes, spec_versions: frozenset[int] = enve
     """Parse a snapshot file.
 
     Args:
-        source: Name of the file in errors.
+        source: Name of the file in error messages.
         raw: Content of the file.
         spec_versions: Accepted spec versions. A reader that follows parents cannot accept spec
             version 2, because all ancestors would look like dangling snapshots.
 
     Raises:
         SpecVersionError: If the file has another spec version.
-        FormatError: If the file is damaged or unknown.
+        FormatError: If the file is damaged or has an unknown format.
     """
     buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.SNAPSHOT, spec_versions))
     root = buffer.root(_FIELDS)
@@ -125,7 +125,7 @@ def _manifest_files(root: Table) -> tuple[list[ManifestFile], bool]:
 
 
 def _manifest_tables(buffer: FlatBuffer, layout: VTable, tables: Positions) -> list[ManifestFile]:
-    """Return the manifests in tables with one layout. Writers omit a number that is 0."""
+    """Return the manifests in tables with the same layout. Writers omit numbers that are 0."""
     if layout.fields[_MANIFEST_ID] == ABSENT:
         raise FormatError(f"{buffer.source}: expected an id in each chunk manifest, found none; restore the file from a backup")
     ids = gather_ids(buffer, tables + layout.fields[_MANIFEST_ID])
@@ -138,14 +138,14 @@ def _manifest_tables(buffer: FlatBuffer, layout: VTable, tables: Positions) -> l
 
 
 def with_parent(source: str, raw: bytes, parent_id: str) -> bytes:
-    """Return the file with another parent.
+    """Build the file with another parent.
 
     Only 12 bytes of the payload differ. Header and codec settings are kept. The library writes the
     same bytes when it expires its own snapshots (verified with 1.1.21).
 
     Raises:
-        FormatError: If the snapshot is the first one and has no field for a parent, or the result is
-            not the same snapshot with the new parent.
+        FormatError: If the snapshot is the first one and has no parent field, or the result is not
+            the same snapshot with the new parent.
     """
     payload = envelope.unwrap(source, raw, envelope.SNAPSHOT, envelope.SPEC_V1)
     at = _parent_position(FlatBuffer(source, payload).root(_FIELDS))
@@ -162,5 +162,5 @@ def with_parent(source: str, raw: bytes, parent_id: str) -> bytes:
 
 
 def _parent_position(root: Table) -> int | None:
-    """Return the position of the 12 bytes of the parent's id, None for a first snapshot."""
+    """Return the position of the parent's 12-byte id, or None for a first snapshot."""
     return root.at(_PARENT_ID, "parent_id") if root.has(_PARENT_ID) else None

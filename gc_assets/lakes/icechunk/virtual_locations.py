@@ -1,9 +1,9 @@
-"""Addresses of virtual chunks, as the library reads them.
+"""Addresses of virtual chunks, as interpreted by the library.
 
-Library 2.x also writes `vcc://NAME/PATH` into repositories of spec version 1. NAME is a virtual chunk
-container in the configuration of the repository. Readers replace `vcc://NAME/` by its current
-`url_prefix`, and then read the location like any other: without query and fragment, with `.` and `..`
-components followed, and percent-decoded. Earlier prefixes of a name are never used.
+Library 2.x also writes `vcc://NAME/PATH` into repositories of spec version 1. NAME is a virtual
+chunk container in the configuration of the repository. Readers replace `vcc://NAME/` by its current
+`url_prefix`, and then interpret the location like any other: they remove the query and fragment,
+resolve `.` and `..` components, and percent-decode it. Earlier prefixes of a name are never used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gc_assets.core.untrusted_input import is_text
 from gc_assets.lakes.icechunk.flexbuffers import NULL, FlexReader
 from gc_assets.lakes.protocol import NamedPrefixes
 
-# A configuration has a few kilobytes. The parser needs a minute for much more.
+# A configuration has a few kilobytes. The parser would need a minute for a much larger one.
 MAX_CONFIG_BYTES: Final = 4 * 2**20
 _NAMED: Final = re.compile(r"vcc://([^/]*)/(.*)", re.DOTALL | re.IGNORECASE)
 _NAMED_PATTERN: Final = "(?i)^vcc:"
@@ -33,7 +33,7 @@ _DOTS: Final = "(?i)/(?:[.]|%2e){1,2}(?:/|$)"
 
 
 class _Loader(yaml.SafeLoader):
-    """Loader that replaces tagged values such as `!s3 {…}` by None."""
+    """YAML loader that replaces tagged values such as `!s3 {…}` by None."""
 
 
 _Loader.add_multi_constructor("", lambda *_: None)  # pyright: ignore[reportUnknownMemberType, reportUnknownLambdaType]
@@ -42,7 +42,7 @@ _Loader.add_multi_constructor("", lambda *_: None)  # pyright: ignore[reportUnkn
 def read_chunk_containers(objects: Objects, repository: str) -> NamedPrefixes:
     """Read the virtual chunk containers in the configuration of a repository.
 
-    A repository without `config.yaml` has none. If the file cannot be read, the result has the
+    A repository without `config.yaml` has none. If the file cannot be read, the result contains the
     reason.
     """
     address = f"{repository}/config.yaml"
@@ -58,12 +58,12 @@ def read_chunk_containers(objects: Objects, repository: str) -> NamedPrefixes:
 
 
 def parse_chunk_containers(source: str, config: bytes | None) -> NamedPrefixes:
-    """Read the virtual chunk containers in the configuration that `repo` of spec version 2 contains.
+    """Read the virtual chunk containers in the configuration inside `repo` (spec version 2).
 
     Args:
-        source: Name of the configuration in errors.
-        config: The FlexBuffer, None for the default configuration. If it cannot be read, the result
-            has the reason.
+        source: Name of the configuration in error messages.
+        config: The FlexBuffer, or None for the default configuration. If it cannot be read, the
+            result contains the reason.
     """
     if config is None:
         return NamedPrefixes({})
@@ -107,7 +107,7 @@ def _yaml_containers(raw: bytes) -> Iterator[tuple[Any, Any]]:
 
 
 def _unique_prefixes(containers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield name and prefix. The meaning of a name with several prefixes is unknown."""
+    """Yield names and prefixes, without names that are ambiguous because of several prefixes."""
     found: dict[str, set[str]] = {}
     for name, prefix in containers:
         if isinstance(name, str):
@@ -123,12 +123,12 @@ def _unique_prefixes(containers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[st
 
 @dataclass(frozen=True, slots=True)
 class VirtualAddresses:
-    """Addresses that may be meant by virtual locations.
+    """Addresses to which virtual locations may refer.
 
     Attributes:
-        files: The addresses that current libraries read.
-        possible: Other addresses. They need not exist.
-        names: The used container names.
+        files: The addresses read by current libraries.
+        possible: Other possible addresses, which need not exist.
+        names: The container names in use.
     """
 
     files: pa.StringArray
@@ -137,10 +137,10 @@ class VirtualAddresses:
 
 
 def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedPrefixes | None) -> VirtualAddresses:
-    """Return every address that may be meant by virtual locations.
+    """Return every address to which virtual locations may refer.
 
     Raises:
-        UnresolvedAddresses: If a location names a container that the configuration does not have.
+        UnresolvedAddresses: If a location refers to a container that is not in the configuration.
     """
     is_named = pc.match_substring_regex(locations, _NAMED_PATTERN)
     names: set[str] = set()
@@ -162,7 +162,7 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
 
 
 def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) -> str | None:
-    """Replace the name of a container by its prefix, and add it to `names`. None if it is unknown."""
+    """Replace a container's name by its prefix and add it to `names`. Unknown names return None."""
     match = _NAMED.fullmatch(location)
     if match is None or containers is None:
         return None
@@ -187,21 +187,25 @@ def _describe_unresolved(source: str, location: str, containers: NamedPrefixes |
 
 
 def spellings(location: str) -> set[str]:
-    """Return all possible names of the file at a virtual location, so that each is protected.
+    """Return all possible names of the file at a virtual location, so that each of them is
+    protected.
 
-    The library stores a URL with encoded spaces and non-ASCII letters, but percent signs are not
-    encoded. Older writers stored the location unchanged. Libraries before 2.3 follow `.` and `..`.
-    Library 2.3 reads a key with them, which is no candidate (`hidden_path` in docs/safety.md).
+    The library stores a URL with encoded spaces and non-ASCII letters, but does not encode percent
+    signs. Older writers stored the location unchanged. Libraries before 2.3 resolve `.` and `..`.
+    Library 2.3 reads a key that contains them, which is never a candidate (`hidden_path` in
+    docs/safety.md).
     """
     names = {_follow_dots(location), _follow_dots(_without_query(location))}
     return names.union(name for spelled in names if (name := _decode(spelled)) is not None)
 
 
 def read_address(location: str) -> str | None:
-    """Return the address that the library reads: the percent-decoded path without query and fragment.
+    """Return the address read by the library, i.e. the percent-decoded path without query and
+    fragment.
 
     Measured with 1.1.21 and 2.3.0 on a disk and on S3: `a b%20c.nc` is stored as `a%20b%20c.nc` and
-    read as `a b c.nc`. None if a file with such a name has no key, so that it is never a candidate.
+    read as `a b c.nc`. Returns None if a file with such a name has no key, because it can then
+    never be a candidate.
     """
     return _decode(_follow_dots(_without_query(location)))
 
@@ -219,7 +223,7 @@ def _decode(location: str) -> str | None:
 
 
 def _follow_dots(location: str) -> str:
-    """Remove `.` and `..` components, also percent-encoded ones, like URL parsers."""
+    """Resolve `.` and `..` components like URL parsers, including percent-encoded ones."""
     match = _PATH.fullmatch(location)
     if match is None or re.search(_DOTS, location) is None:
         return location
