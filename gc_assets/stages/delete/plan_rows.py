@@ -349,9 +349,7 @@ class _FindPresent:
 
 @dataclass(frozen=True)
 class _AddOwner:
-    """Task that adds a column with the lake that claims each key. The value is null in rows
-    claims it.
-    """
+    """Task that adds a column with the lake that claims each key. Rows of unclaimed keys are null."""
 
     claims: Claims
 

@@ -1,8 +1,8 @@
-"""Record prefixes whose older files are garbage of the lake that claims them.
+"""Record prefixes whose existing files are garbage of the lake that claims them.
 
-Files in a claim that may belong to others are foreign and never planned (`core/foreign.py`). A user
-can record that they are garbage. The record is about the files that exist then: files that are
-written later are judged by the rules again.
+Files in a claim that may not belong to the lake are foreign and never planned (`core/foreign.py`).
+A user can record that they are garbage. The record applies to the files that exist at that time.
+The rules apply again to files written later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gc_assets.state.journal import State
 
 
 class PrefixRecord(UserRecord):
-    """A user's statement that the files under a prefix are garbage, or its withdrawal."""
+    """A user's decision that the files under a prefix are garbage, or its withdrawal."""
 
     prefix: str
     decision: Literal["accepted", "withdrawn"] = "accepted"
@@ -44,13 +44,15 @@ _RECORDS: Final = UserRecords(_Records, "accepted_prefixes.json", "accept the pr
 def accept_prefix(
     config: Config, clock: Clock, location: str, by: str, comment: str = "", *, withdraw: bool = False
 ) -> tuple[str, PrefixRecord]:
-    """Record that the files under a location are garbage unless a lake needs them, or withdraw that.
+    """Record that the files under a location are garbage unless a lake needs them, or withdraw the
+    record.
 
     Returns:
         The name of the storage, and the record.
 
     Raises:
-        UsageError: If there is no name, or the location is not inside a storage.
+        UsageError: If `by` is empty, the location is not inside a storage, or there is no record to
+            withdraw.
     """
     if not by.strip():
         raise UsageError("accepting a prefix needs a name: --by WHO")
@@ -69,11 +71,11 @@ def accept_prefix(
 
 
 def accepted_prefixes(context: RunContext, storage_name: str) -> tuple[AcceptedPrefix, ...]:
-    """Return the accepted prefixes: the last record of each prefix, if it accepts it.
+    """Return the prefixes whose last record accepts them.
 
-    The location of a table or repository that was accepted as dead counts too, for files that it may
-    have written, but not in the location of a listed table. For a real run, records of rehearsals and
-    records from the future do not count.
+    The location of a table or repository accepted as dead counts too, but only for files that it
+    may have written, and not in the location of a listed table. For a real run, records of
+    rehearsals and records from the future do not count.
     """
     last = {item.prefix: item for item in _RECORDS.read_valid(context, storage_name)}
     dead = [AcceptedPrefix(item.prefix, item.at, of_table=True) for item in dead_tables(context, storage_name)]

@@ -1,9 +1,9 @@
 """Find the last accepted run, which is the baseline for later runs.
 
 A run is accepted if its plan passed the gates `live_drop` and `lakes_present`, or was approved with
-overrides for them. A refused run is never a baseline, however often its result repeats. Small drops
-of several runs of one date add up, unless a user approved one of them. A user can record that a lake
-is removed on purpose.
+overrides for them. A refused run is never a baseline, even if its result repeats. Small drops in
+several runs of the same run date add up, unless a user approved one of them. A user can record that
+a lake was removed on purpose.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMPARES: Final = frozenset({LIVE_DROP, "lakes_present"})
 
 
 class ForgottenLake(UserRecord):
-    """A user's record that a lake is removed on purpose."""
+    """A user's record that a lake was removed on purpose."""
 
 
 class _Records(RootModel[tuple[ForgottenLake, ...]]):
@@ -43,23 +43,23 @@ _RECORDS: Final = UserRecords(_Records, "forgotten.json", "forget the lake again
 
 
 def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return `deletion_plan` of the last accepted run before this one, or None.
+    """Return the `deletion_plan` of the last accepted run before this one, or None.
 
-    A run of the same date counts if it used an earlier freeze, or a lake that is not configured any
-    more. A run of today freezes a lake again only after a plan edited its history, after an upgrade of
-    its format, or while a part of it is unreadable. Historical plans do not count, and plans of
-    rehearsals do not count for a real run.
+    A run of the same run date counts if it used another freeze, or a lake that is not configured
+    any more. A run of the current date freezes a lake again only after a plan edited its history,
+    after an upgrade of its format, or while a part of it is unreadable. Historical plans do not
+    count, and plans of rehearsals do not count for a real run.
     """
     return next(_list_baselines(context, storage_name), None)
 
 
 def newest_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
-    """Return the plan of the last accepted run, which may be an earlier one of the same run date."""
+    """Return the plan of the last accepted run, which may be of the same run date."""
     return _header_of(newest_accepted_run(context, storage_name))
 
 
 def newest_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return `deletion_plan` of that run, or None."""
+    """Return the `deletion_plan` of the last accepted run up to the run date, or None."""
     return next(_accepted_runs(context, storage_name), None)
 
 
@@ -84,7 +84,7 @@ def _accepted_runs(context: RunContext, storage_name: str) -> Iterator[Published
 def _list_baselines(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
     """Yield the accepted runs with which this run is compared, newest first.
 
-    These are the runs of the run date with other freezes, and the last one of an earlier date.
+    These are the runs of the same run date with other freezes, and the last run of an earlier date.
     """
     newer: PlanHeader | None = None
     for published in _accepted_runs(context, storage_name):
@@ -100,7 +100,9 @@ def _list_baselines(context: RunContext, storage_name: str) -> Iterator[Publishe
 
 
 def _has_other_freeze(context: RunContext, published: PublishedTable) -> bool:
-    """Check if the run read a lake that this run lacks, or froze a shared lake before this run."""
+    """Check whether the run read a lake that is not configured now, or used another freeze of a
+    lake.
+    """
     digests, configured = published.summary(DeletionPlanSummary).header.refs_digests, {lake.name for lake in context.config.lakes}
     if digests.keys() - configured:
         return True
@@ -113,9 +115,10 @@ class AcceptedRun:
     """An earlier accepted run, as the baseline of the current one.
 
     Attributes:
-        live: Its live files, and those that earlier runs of its date had lost without a reason.
-        forgotten: Its lakes that a user removed after that.
-        reused: Names that the current configuration gives to other lakes than that run.
+        live: The run's live files, plus those that earlier runs of its date had lost without a
+            reason.
+        forgotten: The run's lakes that a user has removed since then.
+        reused: Names that belong to other lakes in the current configuration.
     """
 
     plan: PlanHeader
@@ -132,7 +135,7 @@ class AcceptedRun:
 
     @classmethod
     def of(cls, context: RunContext, plan: PlanHeader, live: LiveCount | None = None) -> Self:
-        """Read which lakes were removed since that run.
+        """Build the baseline from a plan, and read which lakes were removed since then.
 
         For a real run, records of rehearsals and records from the future do not count.
         """
@@ -144,23 +147,23 @@ class AcceptedRun:
         return cls(plan, live or _count_live(plan), frozenset(forgotten), frozenset(lake.name for lake in lakes), frozenset(reused))
 
     def count(self, live: LiveCount) -> LiveCount:
-        """Return the live files of that run, for comparison with the current ones.
+        """Return the run's live files, for comparison with the current ones.
 
-        Removed lakes that need no file of the storage now are left out.
+        Removed lakes that need no files in the storage now are left out.
         """
         return self.live.without(self.forgotten - live.by_lake.keys())
 
     def describe_losses(self) -> Iterator[str]:
-        """Yield a sentence if earlier runs of its date lost live files."""
+        """Yield a sentence if earlier runs of the same run date lost live files."""
         if (lost := self.live.files - self.plan.live_files) > 0:
             yield f"earlier runs of the same date lost {lost:,} of these files already"
 
     def missing_lakes(self, live: LiveCount) -> list[str]:
-        """Describe the lakes that need no file of the storage any more and were not removed by a
+        """Describe the lakes that need no files in the storage any more and were not removed by a
         user.
         """
         then = {name: f"{count_of(files, 'live file')} before" for name, files in self.plan.live_by_lake.items()}
-        if not then and self.plan.live_files:  # plans of releases before 0.4 do not record which lake needed files
+        if not then and self.plan.live_files:  # plans of releases before 0.4 do not contain which lakes needed files
             then = dict.fromkeys(self.plan.refs_digests.keys() - self.configured, "configured before")
         return [f"{name} ({self._describe(name)}, {then[name]})" for name in sorted(then.keys() - live.by_lake.keys() - self.forgotten)]
 
@@ -171,14 +174,14 @@ class AcceptedRun:
 
 
 def add_drops(plans: Sequence[PlanHeader]) -> LiveCount:
-    """Return the live files of the newest plan, and those that were lost since the oldest one.
+    """Return the newest plan's live files, plus those that were lost since the oldest plan.
 
-    Files that the policy expired are not lost, nor are those before a plan that was approved with an
-    override. The number of expired files is only known for a storage, so it is subtracted for each
-    lake.
+    Files expired by the policy are not lost, and neither are files missed by a plan that was
+    approved with an override, or before it. The number of expired files is only known for the whole
+    storage, so it is subtracted for each lake.
 
     Args:
-        plans: Plans of accepted runs, each compared with the next one. The newest is the first.
+        plans: Plans of accepted runs, newest first. Each one is compared with the next.
     """
     found = _count_live(plans[-1])
     for plan in reversed(plans[:-1]):
@@ -203,7 +206,7 @@ def _is_accepted(plan: ListedPlan) -> bool:
 
 
 def find_forgotten(context: RunContext, lake_name: str, since: datetime) -> ForgottenLake | None:
-    """Return the first record since a time that a lake is removed on purpose, or None.
+    """Return the first record since a time that a lake was removed on purpose, or None.
 
     For a real run, records of rehearsals and records from the future do not count.
     """
@@ -211,17 +214,20 @@ def find_forgotten(context: RunContext, lake_name: str, since: datetime) -> Forg
 
 
 def _is_deleted(context: RunContext, lake_name: str) -> bool:
-    """Check if a lake is a deleted repository, which requires a record since it was last read."""
+    """Check whether a lake is a deleted repository that was recorded as removed since it was last
+    read.
+    """
     refs = context.find(LAKE_REFS, lake_name) if any(lake.name == lake_name for lake in context.config.lakes) else None
     repository = refs.summary(LakeRefsSummary).repository if refs is not None else None
     return repository is not None and repository.deleted
 
 
 def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> ForgottenLake:
-    """Record that a lake is removed on purpose, so that its missing files no longer refuse plans.
+    """Record that a lake was removed on purpose, so that plans are not refused because its files
+    are missing.
 
     Raises:
-        UsageError: If there is no name, or neither the configuration nor the last plans contain the
+        UsageError: If `by` is empty, or neither the configuration nor the last plans contain the
             lake.
     """
     if not by.strip():
@@ -238,7 +244,7 @@ def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> Forgot
 
 
 def _planned_lakes(config: Config, state: State) -> set[str]:
-    """Return the lakes of the last accepted plan of each storage and of all later plans."""
+    """Return the lakes in each storage's last accepted plan and in all later plans."""
     found: set[str] = set()
     for storage in config.storages:
         for plan in list_plans(config, storage.name, empty=True):

@@ -1,9 +1,10 @@
-"""Find quarantined files that the state does not know, and record them in the ledger.
+"""Find quarantined files that are missing from the state, and record them in the ledger.
 
-A state that was lost, or restored from a backup, lacks the logs of later plans. Their files are
-still in the trash of the storage, with their keys and the ids of their plans. If a backup was copied
-over the state, it may contain logs of plans that it does not know. If a storage was copied to another
-disk, the files in the copied trash differ from the ledger in their identities.
+If the state was lost or restored from a backup, the logs of later plans are missing. Their files
+are still in the storage's trash, with their keys and plan ids. If a backup was copied over the
+state, the state may contain logs of plans that are not in its list of plans. If a storage was
+copied to another disk, the identities of the files in the copied trash differ from those in the
+ledger.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gc_assets.stores.protocol import Outcome, PlannedAction, Store
 from gc_assets.stores.trash import TrashedObject, list_trash
 from gc_assets.stores.write_ahead import WriteAheadLog, find_log
 
-# Entries of the trash that a check examines at most.
+# Maximum number of trash entries that a check examines.
 MAX_EXAMINED: Final = 100_000
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -48,9 +49,9 @@ class UnknownFiles:
     """Files in the trash that neither the ledger nor the log of an unfinished plan contains.
 
     Attributes:
-        is_complete: False if the examination ended at its limit.
-        copies: Other files in the trash, of the recorded lengths but other identities than the
-            ledger has. They cannot be restored until they are recorded again.
+        is_complete: False if the search stopped at its limit.
+        copies: Files in the trash whose lengths match the ledger but whose identities do not. They
+            cannot be restored until they are recorded again.
     """
 
     files: Sequence[TrashedObject]
@@ -68,13 +69,13 @@ class UnknownFiles:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionResult:
-    """Result of an adoption.
+    """The result of an adoption.
 
     Attributes:
         published: The published log, or None if no file was adopted.
         adopted: The files recorded in the ledger.
-        skipped: Objects in the trash that the collector did not put there.
-        ended: Partly applied plans that the state does not contain. They have ended now.
+        skipped: Objects in the trash that were not put there by the collector.
+        ended: Partly applied plans that are missing from the state. The adoption ended them.
     """
 
     published: PublishedTable | None
@@ -84,10 +85,10 @@ class AdoptionResult:
 
 
 def find_unknown_files(context: RunContext, storage_name: str, limit: int | None = None) -> UnknownFiles:
-    """Find the files in the trash of a storage that the state does not know.
+    """Find the files in a storage's trash that are missing from the state.
 
     Args:
-        limit: The maximum number of files to examine. None examines all.
+        limit: The maximum number of files to examine, or None to examine all.
 
     Raises:
         OSError: If the trash cannot be listed.
@@ -112,8 +113,8 @@ def find_unknown_files(context: RunContext, storage_name: str, limit: int | None
 def _find_copies(store: Store, etags: Mapping[TrashedObject, str | None]) -> Iterator[TrashedObject]:
     """Yield the files whose identities differ from those in the ledger.
 
-    Of each plan, the others are only examined if the first one differs: a copy of a disk replaces
-    all files, and an examination is a request.
+    A plan's other files are examined only if its first one differs, because a copied disk changes
+    all files and each examination is a request.
     """
 
     def differs(item: TrashedObject) -> bool:
@@ -128,15 +129,16 @@ def _find_copies(store: Store, etags: Mapping[TrashedObject, str | None]) -> Ite
 
 @log_progress(DELETION_LOG)
 def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = "") -> AdoptionResult:
-    """Record the unknown files and copies in the trash of a storage as quarantined now.
+    """Record the unknown files and copies in a storage's trash as quarantined now.
 
-    They can then be restored, and later plans may purge them after `quarantine_days` from now. Partly
-    applied plans that the state does not contain end. In another mode than `trash`, their logs show
-    which files they quarantined.
+    They can then be restored, and later plans may purge them `quarantine_days` from now. Partly
+    applied plans that are missing from the state are ended. For modes other than `trash`, their
+    logs show which files they quarantined.
 
     Raises:
-        UsageError: If there is no name.
-        GateRefused: If another process holds the lease of the storage, or in a rehearsal.
+        UsageError: If `by` is empty.
+        GateRefused: If another process holds the storage's lease, or the storage does not allow
+            rehearsals.
     """
     if not by.strip():
         raise UsageError("adopting files needs a name: --by WHO")
@@ -182,13 +184,13 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
             summary = DeletionLogSummary(plan_id=adoption_id, approved_by=by.strip(), by_outcome={f"{QUARANTINE}/{DONE}": adopted.amount})
             balances = [Balance(name="adopted files", expected=len(adopted.files), found=written.rows)]
             published = publish(state, run, written, context.clock, balances=balances, summary=summary, unsafe=context.unsafe)
-        for plan_id in ended:  # after their files are on record
+        for plan_id in ended:  # only after their files are recorded
             record_ended(state, storage_name, plan_id, {"at": now.isoformat(), "adopted_by": by.strip()})
         return AdoptionResult(published, adopted, skipped, ended)
 
 
 def _read_moved(log: WriteAheadLog, at: datetime, token: int) -> Iterator[Outcome]:
-    """Yield the moves of a write-ahead log to quarantine. A move without an outcome counts as done."""
+    """Yield a write-ahead log's moves to quarantine. A move without an outcome counts as done."""
     for share in range(log.shares):
         for planned, outcome in log.read_quarantined(share):
             yield outcome or Outcome(planned, DONE, None, at, token)

@@ -1,12 +1,12 @@
 """Record dead tables with their locations.
 
-A table dropped and recreated at the same location leaves metadata with another uuid there, which
-looks like an unconfigured catalog and blocks every plan (`foreign_metadata`). A user can record
-that this uuid is dead at this location. Once old enough, its files are then garbage of the claim on
-the location.
+If a table is dropped and recreated at the same location, metadata with another uuid remains there.
+It looks like metadata of an unconfigured catalog and blocks all plans (`foreign_metadata`). A user
+can record that this uuid is dead at this location. Its files are then garbage under the location's
+claim once they are old enough.
 
-A record is about one uuid and one location. It becomes void if the table is written to after it was
-made, because the table is then in use.
+A record applies to one uuid and one location. It becomes invalid if the table is written to later,
+because the table is then in use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gc_assets.state.summaries import OrphanFilesSummary
 
 
 class DeadTable(RenamedKeys, UserRecord):
-    """A user's statement that a table is dead under a prefix of a storage, or its withdrawal."""
+    """A user's decision that a table is dead under a prefix of a storage, or its withdrawal."""
 
     RENAMED: ClassVar = {"said": "decision"}
 
@@ -73,8 +73,8 @@ def accept_dead_table(
         The name of the storage, and the record.
 
     Raises:
-        UsageError: If there is no name, the uuid is invalid and no table of the last run has it, or
-            the location is not inside a storage.
+        UsageError: If `by` is empty, the uuid is invalid and no table of the last run has it, the
+            location is not inside a storage, or there is no record to withdraw.
     """
     if not by.strip():
         raise UsageError("accepting a table as dead needs a name: --by WHO")
@@ -107,9 +107,9 @@ def accept_dead_table(
 
 
 def read_table_id(text: str) -> str:
-    """Return the id of a table as records contain it: a uuid in its usual form.
+    """Normalize a table id as in the records: a uuid in its usual form.
 
-    Other ids, which the specification does not allow, are in lower case.
+    Other ids, which the specification does not allow, are converted to lower case.
     """
     try:
         return str(UUID(text))
@@ -118,12 +118,12 @@ def read_table_id(text: str) -> str:
 
 
 def describe_unlisted(table_id: str) -> str:
-    """Return the beginning of the message on a table or view that no configured catalog lists."""
+    """Return the beginning of the message about a table or view that no configured catalog lists."""
     return f"{show(table_id)}, which is"
 
 
 def _is_found(state: State, storage: str, prefix: str, table_id: str) -> bool:
-    """Check if the last run found a table with an id that is no uuid, as foreign or dropped."""
+    """Check whether the last run found a foreign or dropped table with an id that is not a uuid."""
     swept = state.latest(storage, ORPHAN_FILES.name)
     if swept is None:
         return False
@@ -137,7 +137,7 @@ def _is_found(state: State, storage: str, prefix: str, table_id: str) -> bool:
 
 
 def dead_tables(context: RunContext, storage_name: str) -> tuple[DeadTable, ...]:
-    """Return the valid records: the last one of each table and prefix, if it accepts the table.
+    """Return the last record of each table and prefix if it accepts the table as dead.
 
     For a real run, records of rehearsals and records from the future do not count.
     """
@@ -145,13 +145,13 @@ def dead_tables(context: RunContext, storage_name: str) -> tuple[DeadTable, ...]
 
 
 def withdrawn_since(context: RunContext, storage_name: str, since: datetime) -> list[DeadTable]:
-    """Return the acceptances that users withdrew since a time, and did not make again."""
+    """Return the acceptances that users have withdrawn since a time and not renewed."""
     last = _select_last(_RECORDS.read_valid(context, storage_name))
     return [item for item in last if item.decision == "withdrawn" and item.at >= since]
 
 
 def accepted_prefixes_of(state: State, storage_name: str, table_uuid: str) -> list[str]:
-    """Return the prefixes under which a table is accepted as dead, by real and rehearsed records."""
+    """Return the prefixes under which a table is accepted as dead, including records of rehearsals."""
     return [item.prefix for item in _select_accepted(_RECORDS.read(state, storage_name)) if item.table_uuid == table_uuid]
 
 

@@ -1,9 +1,10 @@
-"""Find what an apply was denied permanently, so that later plans leave it out for a time.
+"""Find the objects and edits that were denied to an apply, so that later plans leave them out for a
+time.
 
-A store may refuse an object (no right, object lock, a name without a place in the trash), and a
-catalog may refuse every commit to a table. The outcome `denied` ends the row or edit. Plans of the
-next `RETRY_AFTER` leave it out and show it with the reason. It is planned again earlier if the
-object was replaced, if the quarantine mode changed, or after `gc-assets retry`.
+A store may refuse to change an object (missing permission, object lock, a name that the trash
+cannot store), and a catalog may refuse all commits to a table. The outcome `denied` ends the row or
+edit. Plans made within `RETRY_AFTER` leave it out and show it with the reason. It is planned again
+earlier if the object is replaced, if the quarantine mode changes, or after `gc-assets retry`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ DENIED_OBJECTS: Final = pa.schema(
 
 
 class Retry(UserRecord):
-    """A user's request to plan again what was denied in a storage or lake before."""
+    """A user's request to plan again everything that was denied in a storage or lake before."""
 
     comment: str = ""
 
@@ -69,7 +70,7 @@ def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str
     """Record that everything that was denied in a storage or lake is planned again.
 
     Raises:
-        UsageError: If there is no name, or neither a storage nor a lake is named `name`.
+        UsageError: If `by` is empty, or there is no storage or lake `name`.
     """
     if not by.strip():
         raise UsageError("a retry needs a name: --by WHO")
@@ -88,14 +89,14 @@ def retry_advice(config: Config, name: str) -> str:
 
 
 def denied_since(context: RunContext, name: str) -> datetime:
-    """Return the time since which denials in a storage or lake count."""
+    """Return the time after which denials in a storage or lake count."""
     clock = context.clock
     retries = [item.at for item in _RETRIES.read(context.state, name) if item.rehearsal == clock.is_rehearsal]
     return max([clock.now() - RETRY_AFTER, *retries])
 
 
 def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
-    """Return the tables of a lake whose newest edits were denied, by uuid, with the reason."""
+    """Return the reasons why the newest edits of a lake's tables were denied, by table uuid."""
     state, since, now = context.state, denied_since(context, lake), context.clock.now()
     found: dict[str | None, str] = {}
     newest: dict[str | None, datetime] = {}
@@ -103,7 +104,7 @@ def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
         rows = read_parts(state.files, state.open(run).paths(), EXPIRY_LOG.schema, ["table_uuid", "outcome", "error", "at"])
         for row in rows.to_pylist():
             uuid, at = row["table_uuid"], row["at"]
-            # Later times are those of rehearsals.
+            # Later times belong to rehearsals.
             if row["outcome"] not in {DONE, DENIED} or not newest.get(uuid, since) <= at <= now or at == since:
                 continue
             newest[uuid] = at
@@ -115,10 +116,11 @@ def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
 
 
 def denied_objects(spark: SparkSession, context: RunContext, storage: str) -> DataFrame | None:
-    """Return the objects of a storage that an apply was denied (columns `DENIED_OBJECTS`), or None
-    without such a log.
+    """Return the objects of a storage that were denied to an apply (columns `DENIED_OBJECTS`).
 
-    An object may occur several times. Lazy, except in a small session.
+    Returns None if there is no recent log.
+
+    An object may occur more than once. The frame is lazy, except in a small session.
     """
     reader = _open_reader(context, storage)
     if not reader.parts:
@@ -130,14 +132,14 @@ def denied_objects(spark: SparkSession, context: RunContext, storage: str) -> Da
 
 
 def find_denial(context: RunContext, storage: str) -> str | None:
-    """Return the error of one denied object of a storage, or None without any."""
+    """Return the error of one denied object in a storage, or None if no object was denied."""
     reader = _open_reader(context, storage)
     tables = map(reader.read_part, reversed(reader.parts))
     return next((str(table.column("error")[-1].as_py()) for table in tables if table.num_rows), None)
 
 
 def denied_uploads(context: RunContext, storage: str) -> set[tuple[str, str | None]]:
-    """Return the unfinished uploads whose abort was denied, as key and upload id."""
+    """Return the keys and upload ids of the unfinished uploads whose abort was denied."""
     rows = _open_reader(context, storage).read_all()
     mine = rows.filter(pc.equal(rows.column("phase"), ABORT))
     return set(zip(mine.column("key").to_pylist(), mine.column("version_id").to_pylist(), strict=True))
@@ -176,5 +178,5 @@ class _DeniedReader:
 
 
 def _runs_since(runs: Sequence[PastRun], since: datetime) -> list[PastRun]:
-    """Return the runs that may contain rows after a time. Run ids begin with their start."""
+    """Return the runs that may contain rows after a time. Run ids begin with the start time."""
     return [run for run in runs if run.run_id >= f"{since - timedelta(days=1):%Y%m%dT%H%M%SZ}"]

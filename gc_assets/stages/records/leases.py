@@ -1,8 +1,8 @@
-"""Take the lease of a storage, with a fencing token that no record of the storage has yet.
+"""Take a storage's lease, with a fencing token that is higher than all recorded tokens.
 
 The lease counter is part of the storage, so it is lost with the `.gc-assets` directory and starts
-at zero in a new location. The ledger is ordered by tokens, so the state also stores the highest
-one.
+at zero in a new location. The state also stores the highest token, because the ledger is ordered by
+tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gc_assets.stores.protocol import Lease, Store
 
 
 class _Highest(BaseModel):
-    """Highest fencing token of a storage."""
+    """The highest fencing token of a storage."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
@@ -29,11 +29,11 @@ class _Highest(BaseModel):
 def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: str, owner: str) -> Lease:
     """Take the lease of a storage and record its token in the state.
 
-    A lease always uses the real clock, also in a rehearsal, because it excludes other processes
+    A lease always uses the real clock, even in a rehearsal, because it excludes processes that run
     now.
 
     Raises:
-        GateRefused: If another lease is live. The message names its holder.
+        GateRefused: If another process holds the lease. The message contains the holder.
     """
     state, path = context.state, _path(storage_name)
     lease = store.acquire(plan_id, owner, Clock(), after=highest_token(state, storage_name))
@@ -53,7 +53,7 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
 
 
 def refuse_holder(context: RunContext, storage_name: str) -> None:
-    """Raise `GateRefused` if another process holds the lease of a storage, without taking it."""
+    """Raise `GateRefused` if another process holds the storage's lease. Does not take the lease."""
     store = context.store(storage_name)
     holder = store.holder()
     if holder is not None and holder.is_live(store.now()):
@@ -64,7 +64,7 @@ def refuse_holder(context: RunContext, storage_name: str) -> None:
 
 
 def highest_token(state: State, storage_name: str) -> int:
-    """Return the token of the storage's newest lease, or 0 if it never had one."""
+    """Return the highest recorded token of the storage, or 0 if it never had a lease."""
     path = _path(storage_name)
     try:
         return _token(state, path, state.files.read(path))

@@ -1,7 +1,7 @@
-"""Find objects purged because a lakeFS lifecycle rule released them.
+"""Find objects that were purged because a lakeFS lifecycle rule released them.
 
-lakeFS keeps its commits, so extending a rule makes objects live again that the shorter rule
-released. Their absence does not indicate data loss or another spelling.
+lakeFS keeps its commits, so if a rule is extended, objects released by the shorter rule become live
+again. Their absence does not indicate data loss or another spelling.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ BY_RULE = pa.schema([("key", STRING), ("lake", STRING)])
 
 
 def purged_by_rule(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Return the distinct objects purged by a lake rule (columns key, lake).
+    """Return the distinct objects that were purged after a rule of their lake released them
+    (columns key, lake).
 
-    Objects that were purged as never committed are not included: no commit may need them.
+    Objects that were purged as never committed are not included, because no commit can need them.
     """
     lakes = [lake.name for lake in context.config.lakes if context.kind(lake.name).releases_files]
     if not lakes:

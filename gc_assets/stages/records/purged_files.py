@@ -1,4 +1,4 @@
-"""Find files that were purged from quarantine, so that no restore can return them."""
+"""Find files that were purged from quarantine and therefore cannot be restored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PurgedFiles:
     """Files that were purged.
 
     Attributes:
-        amount: Their number and bytes.
+        amount: Number and size of the files.
         first: The time of the first purge.
         last: The time of the last purge.
         rehearsal: True if rehearsals purged all of them.
@@ -53,14 +53,14 @@ class PurgedFiles:
 def find_purged(state: State, storage_name: str, copies: CopySelection) -> PurgedFiles | None:
     """Return the selected files whose last copy was purged, or None if there are no such files.
 
-    Files with another selected copy in quarantine do not count, and neither do those that were
+    Files with another selected copy in quarantine do not count, and neither do files that were
     restored later.
     """
     return _merge(_select_purged(entries) for entries in LogReader.of(state, storage_name, copies).shares())
 
 
 def find_purged_by(state: State, storage_name: str, plan_id: str) -> PurgedFiles | None:
-    """Return the files that a plan purged, or None if it purged none."""
+    """Return the files purged by a plan, or None if it purged no files."""
     shares = LogReader.of(state, storage_name).shares()
     return _merge(_summarize(entries.filter(_equals(entries, phase=PURGE, plan_id=plan_id))) for entries in shares)
 
@@ -75,10 +75,11 @@ def count_restorable(state: State, storage_name: str) -> dict[str, int]:
 
 
 def describe_quarantine(context: RunContext, storage_name: str) -> str | None:
-    """Return a sentence on the files in quarantine and the date of their first purge.
+    """Return a sentence about the files in quarantine and the date of their first purge.
 
     Returns:
-        None if there are no such files, or too many log entries to read them into memory.
+        The sentence, or None if there are no such files or too many log entries to read into
+        memory.
     """
     reader = LogReader.of(context.state, storage_name)
     if not reader.rows or reader.rows > SHARE_ROWS:

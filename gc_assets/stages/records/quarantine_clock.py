@@ -1,7 +1,7 @@
-"""Date the begin of the time in quarantine.
+"""Provide the clock that dates the beginning of the time in quarantine.
 
-A host whose clock is days behind, for example after its battery failed, would make files look
-quarantined for days. The next run could then purge them immediately.
+If a host's clock is days behind, for example after its battery failed, files would seem to have
+been quarantined days ago. The next run could then purge them immediately.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gc_assets.stages.records.plans import list_plans
 
 
 def quarantine_clock(context: RunContext, storage_name: str) -> Clock:
-    """Return a clock that never returns an earlier time than now.
+    """Return a clock that never returns an earlier time than `latest_time`.
 
-    Now is `latest_time`.
+    In a rehearsal, it never returns an earlier time than now.
     """
     clock = context.clock.not_before_now()
     if clock.is_rehearsal:
@@ -35,9 +35,10 @@ def quarantine_clock(context: RunContext, storage_name: str) -> Clock:
 
 
 def latest_time(context: RunContext, storage_name: str) -> datetime:
-    """Return the latest of the times of this host, of the store and of the newest approved plan.
+    """Return the latest time of this host's clock, the store's clock and the newest approved plan.
 
-    A plan that was made in the future cannot be approved. In a rehearsal, it is the fixed time.
+    Approved plans are reliable, because a plan from the future cannot be approved. In a rehearsal,
+    the result is the fixed time.
     """
     now = context.clock.now()
     if context.clock.is_rehearsal:

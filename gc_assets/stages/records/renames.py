@@ -1,4 +1,4 @@
-"""Record that a storage or lake of `lakes.yaml` continues the records of another name."""
+"""Record that a storage or lake in `lakes.yaml` continues the records of another name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gc_assets.state.registry import (
 
 
 def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: str = "") -> RegistryEntry:
-    """Record that the storage or lake `new` of `lakes.yaml` continues the records of `old`.
+    """Record that the storage or lake `new` in `lakes.yaml` continues the records of `old`.
 
-    A storage or lake whose location is on record is recognized without this command. It is needed if
-    the name or the records would otherwise be lost: after a move without `.gc-assets/`, or if the
-    address of a catalog changed.
+    A storage or lake with a recorded location is recognized without this command. The command is
+    needed if the name or the records would otherwise be lost: after a move without `.gc-assets/`,
+    or if a catalog's address changed.
 
     Args:
         old: The recorded name, or an earlier name in `lakes.yaml`.
@@ -34,8 +34,8 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
         The entry of the registry.
 
     Raises:
-        UsageError: If a name is unknown, or another storage or lake of `lakes.yaml` has these
-            records.
+        UsageError: If `by` is empty, a name is unknown, or the records belong to another storage or
+            lake in `lakes.yaml`.
     """
     if not by.strip():
         raise UsageError("renaming needs a name: --by WHO")
@@ -77,7 +77,7 @@ def _find_recorded(registry: Registry, item: ConfiguredEntry, old: str) -> Regis
 
 
 def _without(entry: RegistryEntry, item: ConfiguredEntry) -> RegistryEntry:
-    """Return the entry without the name and address that another one gets."""
+    """Return the entry without the name and address of `item`, if it has the address."""
     if item.scope != entry.scope or not {item.location} & set(entry.locations):
         return entry
     update = {

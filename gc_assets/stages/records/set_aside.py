@@ -1,11 +1,11 @@
-"""Record unreadable tables that a user set aside.
+"""Record the unreadable tables that users set aside.
 
-While a table is unreadable, purges wait, because it may use any file. A user who accepts this risk
-can set the table aside. Its claims stay protected.
+While a table is unreadable, purges wait, because the table may use any file. A user who accepts
+this risk can set the table aside. Its claims remain protected.
 
-A record ends with the first run that reads the table: if the table becomes unreadable later, that
-began after the record was made. It also ends if another table has the name: a record is only valid
-for the uuid of the table, or for the address of its metadata if that does not show a uuid.
+A record ends with the first run that reads the table, so it does not apply if the table becomes
+unreadable again. It also ends if another table takes the name, because a record is only valid for
+the table's uuid, or for the address of its metadata if the uuid is unknown.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 
 class SetAside(UserRecord):
-    """A user's decision on an unreadable table, or its withdrawal.
+    """A user's decision to set an unreadable table aside, or its withdrawal.
 
     `table` is the table's name, or None for the whole lake. `identities` distinguish the table from
-    others of this name (`Unreadable.identity`).
+    others with the same name (`Unreadable.identity`).
     """
 
     table: str | None
@@ -39,7 +39,9 @@ class SetAside(UserRecord):
     comment: str = ""
 
     def is_of(self, item: Unreadable) -> bool:
-        """Check if the record is of this table, and not of another one of this name."""
+        """Check whether the record belongs to this table, and not to another one with the same
+        name.
+        """
         return item.is_whole_lake or item.identity in self.identities
 
     def __str__(self) -> str:
@@ -62,14 +64,15 @@ def set_table_aside(
     """Record that purges do not wait for an unreadable table, or withdraw that record.
 
     Args:
-        table: Name or uuid of a table of the last runs, or name of a lake that is unreadable as a
-            whole. `LAKE/TABLE` selects one of several tables with the same name.
+        table: Name or uuid of a table that is unreadable in the last runs, or name of a completely
+            unreadable lake. `LAKE/TABLE` selects one of several tables with the same name.
 
     Returns:
         The name of the lake, and the record.
 
     Raises:
-        UsageError: If there is no name, or the last runs read the table.
+        UsageError: If `by` is empty, no single table of this name is unreadable in the last runs,
+            or there is no record to withdraw.
     """
     if not by.strip():
         raise UsageError("setting a table aside needs a name: --by WHO")
@@ -94,12 +97,12 @@ def set_table_aside(
 
 
 def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tuple[Unreadable, ...]:
-    """Return the unreadable tables with the valid records of users.
+    """Add the users' valid records to the unreadable tables.
 
-    The last record of a name is valid if it is of all unreadable tables with this name, and they
-    were unreadable in every run since. For a real run, records of rehearsals and records from the
-    future do not count. A missing table that an unreadable one may be has the valid record of that
-    table, unless it has its own.
+    The last record of a name is valid if it belongs to all unreadable tables with this name, and
+    they have been unreadable in all runs since then. For a real run, records of rehearsals and
+    records from the future do not count. If an unreadable table without a record may be another
+    table (`may_be`), that table's valid record applies.
     """
     lakes = {item.lake for item in unreadable}
     last = {(lake, record.table): record for lake in lakes for record in _RECORDS.read_valid(context, lake)}
@@ -123,7 +126,7 @@ def _table_of(item: Unreadable) -> str | None:
 
 
 def _find_table(config: Config, state: State, table: str) -> tuple[tuple[str, str | None], tuple[str | None, ...]]:
-    """Find the lake and name of a table that the last runs could not read, and its identities."""
+    """Return the lake, the name and the identities of a table that the last runs could not read."""
     unreadable = _last_unreadable(config, state)
     labels = {lake.name: lake.label for lake in config.lakes}
     named = {

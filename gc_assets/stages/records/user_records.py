@@ -1,4 +1,4 @@
-"""Decisions of users in the state: one JSON file per storage or lake, to which records are added."""
+"""Store users' decisions in the state, in one append-only JSON file per kind and storage or lake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gc_assets.state.journal import State
 
 
 class UserRecord(BaseModel):
-    """Decision of a user, with the time of its clock, which may be that of a rehearsal."""
+    """A user's decision, with the time of the clock, which may be that of a rehearsal."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
@@ -28,7 +28,7 @@ class UserRecord(BaseModel):
 
     @property
     def signature(self) -> str:
-        """Name and time of the record."""
+        """The name and the time of the record, for messages."""
         return f"by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z"
 
 
@@ -37,12 +37,12 @@ R = TypeVar("R", bound=UserRecord)
 
 @dataclass(frozen=True, slots=True)
 class UserRecords(Generic[R]):
-    """Records of one kind.
+    """The records of one kind of decision.
 
     Attributes:
-        model: All records of one file, in the order in which they were made.
-        file: Name of the file in the directory of a storage or lake.
-        next_step: Advice after a damaged file was removed.
+        model: Model of a file, which contains its records in chronological order.
+        file: Name of the file in the directory of each storage or lake.
+        next_step: Advice for the user after removing a damaged file.
     """
 
     model: type[RootModel[tuple[R, ...]]]
@@ -50,7 +50,9 @@ class UserRecords(Generic[R]):
     next_step: str
 
     def append(self, state: State, owner: str, record: R, check: Callable[[Sequence[R]], None] = lambda _: None) -> None:
-        """Add a record. `check` gets the earlier ones, and may refuse it with an exception."""
+        """Add a record. `check` is called with the earlier records, and may raise an exception to
+        reject it.
+        """
 
         def with_record(content: bytes | None) -> bytes:
             previous = self._parse(state, owner, content) if content is not None else ()
@@ -60,7 +62,7 @@ class UserRecords(Generic[R]):
         state.files.change(f"{owner}/{self.file}", with_record)
 
     def read(self, state: State, owner: str) -> Sequence[R]:
-        """Return all records.
+        """Return all records of a storage or lake.
 
         Raises:
             StateError: If the file is damaged.
@@ -87,10 +89,10 @@ class UserRecords(Generic[R]):
 
 
 def resolve_directory(config: Config, location: str, advice: str) -> tuple[str, str]:
-    """Return the storage and prefix of a directory that a user named, also by an alias.
+    """Resolve a directory specified by a user, which may be an alias, to a storage and a prefix.
 
     Raises:
-        UsageError: If it is not inside a configured storage.
+        UsageError: If the directory is not inside a configured storage.
     """
     resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages], config.address_aliases())
     resolved = resolver.resolve_one(location.rstrip("/") + "/")

@@ -1,7 +1,7 @@
-"""Record the tables that the verification mark of an apply read after the apply had edited them.
+"""Record the tables that were read by an apply's verification mark after the apply had edited them.
 
-An expiry writes metadata, which is newer than the last run that read the table. If the table is
-dropped before the next run, this record shows that the mark read that metadata.
+An expiry writes metadata that is newer than the last run that read the table. If the table is
+dropped before the next run, this record shows that the mark read this metadata.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.engine.run_context import RunContext
 
-# A lake, and the uuid of an Iceberg table in it.
+# A lake, and the uuid of one of its Iceberg tables.
 HistoryName = tuple[str, str | None]
 _FILE: Final = "verified_tables.json"
-# Newer runs have recorded the tables that they read since.
+# Older records are not needed, because later runs have recorded the tables that they read.
 _KEEP: Final = timedelta(days=365)
 
 
@@ -26,10 +26,11 @@ class VerifiedTable(BaseModel):
     """A table that a verification mark read.
 
     Attributes:
-        at: Time of the freeze of the mark.
-        metadata_location: Address of its metadata in the mark.
-        newest_ms: Time of its newest commit in milliseconds since 1970; 0 without commits.
-        rehearsal: True if the clock was that of a rehearsal.
+        at: Time of the mark's freeze.
+        metadata_location: Address of the table's metadata in the mark.
+        newest_ms: Time of the table's newest commit in milliseconds since 1970, or 0 if it has no
+            commits.
+        rehearsal: True if the record was made in a rehearsal.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=DEFER_BUILD)
@@ -47,7 +48,7 @@ class _Records(RootModel[tuple[VerifiedTable, ...]]):
 
 
 def record_verified_tables(context: RunContext, lake_name: str, tables: Sequence[VerifiedTable]) -> None:
-    """Record tables of a lake. They replace earlier records of the same tables."""
+    """Record tables of a lake, replacing earlier records of the same tables."""
     if not tables:
         return
     replaced = {(item.table_uuid, item.rehearsal) for item in tables}
@@ -75,7 +76,10 @@ def read_verified_tables(context: RunContext, lake_name: str) -> Mapping[str, Ve
 
 
 def _parse(content: bytes | None) -> Sequence[VerifiedTable]:
-    """Return the records. Without them, a dropped table waits for a user, so damage stops nothing."""
+    """Return the records, or none if the file is damaged.
+
+    Damage does not stop a run, because dropped tables without a record only wait for a user.
+    """
     try:
         return () if content is None else _Records.model_validate_json(content).root
     except ValidationError:

@@ -1,7 +1,8 @@
-"""Classify every listed object as live, unowned, dropped, protected, young or candidate, in one pass
-over the inventory.
+"""Classify all listed objects in one pass over the inventory.
 
-The live filter may take garbage for live, but never a live file for garbage.
+An object is live, unowned, dropped, protected, young or a candidate.
+
+The live filter may classify garbage as live, but never a live file as garbage.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from gc_assets.state.side_tables import (
 )
 
 LIVE, YOUNG, UNOWNED, PROTECTED, CANDIDATE = "live", "young", "unowned", "protected", "candidate"
-# Files in the claims of dropped tables that wait.
+# Files under the claims of dropped tables that wait.
 DROPPED_WAITING = "dropped"
 
 
@@ -48,16 +49,16 @@ DROPPED_WAITING = "dropped"
 class Probe:
     """Classifies inventory rows and writes the candidates.
 
-    Claimed objects whose names look like metadata of other tables are also written, as suspects.
-    Signs of other formats, and what must be known to find foreign files, are written too. Runs in
-    executors.
+    Claimed objects whose names look like other tables' metadata are also written, as suspects. The
+    directories of datasets in other formats, and the search targets needed to find foreign files,
+    are written too. Runs in executors.
 
     Attributes:
         protected: Regular expression for keys that are never candidates, or None.
-        patterns: The patterns of this expression. The summary counts the tasks in which a listed key
-            matches, by `pattern_field`.
-        foreign: The rules by which a candidate is foreign.
-        dropped: The dropped tables and their prefixes.
+        patterns: The `protect` patterns. For each one, the summary contains the number of tasks in
+            which a listed key matches, under `pattern_field`.
+        foreign: The rules that decide whether a candidate is foreign.
+        dropped: The dropped tables, indexed by the prefixes that they claimed.
     """
 
     live: ProbeFilter
@@ -109,10 +110,10 @@ class Probe:
             unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
             datasets.write(find_datasets(rest.column("key")))
             owned = owned.filter(pc.is_valid(owned.column("lake")))
-            # Before `protect`: data files of a foreign table may be candidates although its metadata
-            # is protected.
+            # Suspects are selected before `protect` applies, because data files of a foreign table
+            # may be candidates although its metadata is protected.
             is_suspect = pc.match_substring_regex(owned.column("key"), self.suspect)
-            if self.claims.names:  # metadata in a claim on metadata is that of the lake
+            if self.claims.names:  # metadata under a metadata claim belongs to the lake
                 is_suspect = pc.and_not(is_suspect, self.claims.is_by_name(owned.column("key")))
             suspects.write(owned.filter(is_suspect).select(CANDIDATES.names))
             if self.protected is not None:
@@ -139,13 +140,13 @@ class Probe:
         )
 
     def _find_dropped(self, unowned: pa.RecordBatch) -> pa.Array:
-        """Return a mask of the files in the claims of dropped tables."""
+        """Return a mask of the files under the claims of dropped tables."""
         directories = pc.replace_substring_regex(unowned.column("key"), "[^/]*$", "").dictionary_encode()
         found = [self.dropped.find_prefix(name) is not None for name in directories.dictionary.to_pylist()]
         return pc.fill_null(pa.array(found, pa.bool_()).take(directories.indices), False)
 
     def _find_side_files(self, batch: pa.RecordBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return a mask of the side files of live files."""
+        """Return a mask of the side files that belong to live files."""
         found = np.zeros(batch.num_rows, bool)
         at = np.flatnonzero(~hits & pc.match_substring_regex(batch.column("key"), SIDE_FILE).to_numpy(zero_copy_only=False))
         if len(at):
@@ -154,31 +155,33 @@ class Probe:
 
 
 def pattern_field(pattern: str) -> str:
-    """Return the name under which the summary counts a pattern of `protect`."""
+    """Return the summary field that counts the matches of a `protect` pattern."""
     return f"protect/{pattern}"
 
 
 def find_unmatched(patterns: Sequence[str], keys: pa.Array) -> tuple[str, ...]:
-    """Return the patterns of `protect` that match none of the keys, live or not."""
+    """Return the `protect` patterns that match none of the keys, whether live or not."""
     return tuple(pattern for pattern in patterns if not pc.any(pc.match_substring_regex(keys, glob_regex([pattern])), min_count=0).as_py())
 
 
 def with_owner(objects: pa.RecordBatch, claims: Claims) -> pa.RecordBatch:
-    """Add columns with the lake and the table that claim each object, null if unclaimed."""
+    """Add columns with the lake and the table that claim each object. Rows of unclaimed objects are
+    null.
+    """
     lake, table_uuid = claims.resolve(objects.column("key"))
     return objects.append_column("lake", lake).append_column("table_uuid", table_uuid)
 
 
 def main_files(keys: pa.Array) -> pa.Array:
-    """Return the keys of the main files of side files."""
+    """Return the keys of the main files to which side files belong."""
     return pc.replace_substring_regex(keys, SIDE_FILE, r"\1\2")
 
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """Live files of a storage that the inventory must contain (parts with the columns `METADATA`).
+    """The live files that a storage's inventory must contain (parts with the columns `METADATA`).
 
-    Pickles as paths.
+    Only paths are pickled.
     """
 
     files: Files
@@ -186,9 +189,9 @@ class ListedFiles:
     storage: str
 
     def count_found(self, objects: pa.RecordBatch) -> int:
-        """Count how many of the files are among these objects.
+        """Return how many of the files are among these objects.
 
-        A file that was decoded counts only if length and etag of the object are unchanged.
+        A decoded file counts only if the object's length and etag are unchanged.
         """
         needed = _read_listed_files(self.files, self.paths, self.storage)
         at = pc.index_in(objects.column("key"), value_set=needed.column("key"))
