@@ -81,6 +81,14 @@ def test_foreign_metadata_in_another_storage_refuses_the_plan(house: SplitTables
     assert f"file://{house.root}/{METADATA}/ns/c/metadata/" in message
 
 
+def test_foreign_metadata_refuses_the_plans_of_all_storages_that_its_lake_claims(house: SplitTables) -> None:
+    """It names no place on the disk with the data, but its manifests may name files there."""
+    new = LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root)
+    new.table("ns.y", days_ago(40), location=f"file://{house.root}/{METADATA}/ns/c").append(days_ago(30))
+    plans = house.plans()
+    assert {name: house.failed_gates(plan) for name, plan in plans.items()} == {name: {"foreign_metadata"} for name in (DATA, METADATA)}
+
+
 def test_foreign_metadata_of_a_lake_that_does_not_use_the_storage_passes(house: SplitTables) -> None:
     """The lake `other` is on one disk only."""
     LakeBuilder(house.root, catalog_name="new", catalog_file="new.db", warehouse=house.root).table(

@@ -119,7 +119,7 @@ def test_chain_ends_at_an_older_file_outside_all_storages_that_cannot_be_read(
 
 
 def suspect(
-    previous: int | None, head: str = "b", parent: str = "a", *, parent_ms: int | None = None, previous_ms: int | None = None
+    previous: int | None, head: str = "b", parent: str | None = "a", *, parent_ms: int | None = None, previous_ms: int | None = None
 ) -> Suspect:
     """Metadata in the location of the table. Its times are by default that of the file before it."""
     at_ms = previous if previous_ms is None else previous_ms
@@ -154,6 +154,15 @@ def test_failed_commit_of_several_snapshots_that_is_older_than_the_chain_is_not_
     """An overwrite of pyiceberg adds two snapshots, both later than the file that it follows."""
     chain = chain_of({9: replace(entry(9, 7, 8), snapshots=commits(2, 4, 6, 7, 8, 9), head="9")}, 9)
     assert not suspect(4, parent_ms=5).is_outside(chain, ())
+
+
+def test_suspect_of_a_table_whose_history_cannot_be_read_is_outside_unless_it_follows_a_known_file() -> None:
+    def read(address: str) -> Lineage:
+        raise PermissionError(f"{address}: access denied")
+
+    chain = follow_chain([file(9)], read, KeyResolver([]))
+    assert suspect(5, parent=None).is_outside(chain, ()), "its log names a file that may be one of the table"
+    assert not suspect(9, parent=None).is_outside(chain, ())
 
 
 @pytest.mark.spark
