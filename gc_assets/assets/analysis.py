@@ -1,6 +1,7 @@
 """The Dagster job for run dates before the first partition.
 
-It shows what the current policy would have made garbage on that day. Its plans cannot be applied.
+It shows which files would have been garbage on that day under the current policy. Its plans cannot
+be applied.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """An asset step: the tables of one stage as Dagster assets.
 
-A step names its inputs, its stage, its checks, and the figures and report of each table.
-`build_asset` turns a step into an asset. Only `deletion_log` has its own implementation.
+A step defines its inputs, stage and checks, and the figures and report of each table. `build_asset`
+turns a step into an asset. Only `deletion_log` has its own implementation.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -42,16 +42,16 @@ class AssetStep:
 
     Attributes:
         outputs: The tables that the stage publishes.
-        inputs: Tables of the same lake or storage. For a storage, a table of lakes means that table
-            of every lake.
+        inputs: Tables of the same lake or storage. For a storage, a lake table stands for the
+            tables of all lakes.
         stage: The function that publishes the outputs.
         checks: Checks of each output.
-        spark: Whether the stage needs Spark.
+        spark: True if the stage needs Spark.
         feeds: Tables of other steps that read these outputs, for a step that only some lakes have.
-        link_inputs: Tables of the other storages from which links may lead into this storage.
-        reads_lake: Whether the stage reads the lake itself.
+        link_inputs: Tables of other storages that may have links into this storage.
+        reads_lake: True if the stage reads the lake itself.
         freshness: When Dagster warns about old outputs, and when it reports a failure.
-        priority: Of the steps that are ready, the one with the highest priority starts first.
+        priority: The step with the highest priority starts first if several are ready.
         reporter: Reports events about other assets after the outputs are published.
     """
 
@@ -69,7 +69,7 @@ class AssetStep:
 
 
 def without_spark(stage: Callable[[RunContext, str], object]) -> Stage:
-    """Adapt a stage that needs no Spark."""
+    """Adapt a stage that does not use Spark to the signature of `Stage`."""
     return lambda _, run_context, name: stage(run_context, name)
 
 
@@ -78,8 +78,8 @@ def build_asset(
 ) -> dg.AssetsDefinition:
     """Build the asset of a step of one lake or storage.
 
-    If only some outputs are selected, the stage still publishes all, and the asset reports the
-    selected ones.
+    If only some outputs are selected, the stage still publishes all of them, but the asset reports
+    only the selected ones.
     """
     outputs = [output for output in asset_step.outputs if has_table(owner, output.table)]
     specs = [
@@ -128,7 +128,7 @@ def build_spec(
     spark: bool = True,
     freshness: dg.FreshnessPolicy | None = None,
 ) -> dg.AssetSpec:
-    """Build the spec of the asset of a table."""
+    """Build the asset spec of a table."""
     return dg.AssetSpec(
         key=asset_key(config, owner.name, table),
         deps=deps,
@@ -145,8 +145,8 @@ def build_spec(
 def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
     """Return a function that sets the owners and tags of an asset.
 
-    Owners of a lake or storage replace the owners of the configuration. Its tags are added to the
-    tags of the configuration.
+    Owners of a lake or storage replace the configuration's owners. Its tags are added to the
+    configuration's tags.
     """
     groups = {group_name(config, owner.name): owner for owner in (*config.lakes, *config.storages)}
 
@@ -158,16 +158,16 @@ def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]
 
 
 def asset_keys(config: Config, owner: Owner, tables: Collection[Table]) -> list[dg.AssetKey]:
-    """Return the keys of those `tables` that the owner has.
+    """Return the asset keys of the `tables` that the owner has.
 
-    For a storage, a table of lakes means that table of every lake that has it.
+    For a storage, a lake table results in one key for each lake that has the table.
     """
     owners = {"lake": [owner] if not isinstance(owner, StorageConfig) else config.lakes, "storage": [owner]}
     return [asset_key(config, each.name, table) for table in tables for each in owners[table.scope] if has_table(each, table)]
 
 
 def column_schema(table: Table) -> dg.TableSchema:
-    """Return the columns with their descriptions, and mark key columns."""
+    """Return the columns with their descriptions, with key columns marked."""
     columns = [
         dg.TableColumn(
             field.name,

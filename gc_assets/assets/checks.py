@@ -1,7 +1,7 @@
 """Asset checks of published tables.
 
 Each check reads the published files, not the result of a stage. A blocking check stops only its own
-run, so the stages that delete repeat all tests themselves.
+run. Therefore the stages that delete files repeat all tests themselves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Verdict:
     """Result of a check.
 
     Attributes:
-        numbers: The numbers that decided.
+        numbers: The numbers on which the result is based.
         description: The failures, or None.
         details: Metadata that is not plotted, such as the names of failed items.
     """
@@ -52,10 +52,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check, and the danger that it prevents.
+    """A check, with the danger it prevents.
 
-    A failed `blocking` check fails the step. A check of severity ERROR that does not block reports
-    a refused plan: nothing of it is executed, but restores and other storages continue.
+    A failed `blocking` check fails the step. A non-blocking check of severity ERROR reports a
+    refused plan: the plan is not executed, but restores and other storages continue.
     """
 
     name: str

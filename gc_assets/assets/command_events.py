@@ -1,7 +1,7 @@
-"""Report the actions of the command line to Dagster.
+"""Report actions of the command line to Dagster.
 
-The events equal those of the asset `deletion_log`: the same metadata, partition and checks. The
-status of a plan is an observation of `deletion_plan`. These events belong to no run.
+The events have the same metadata, partition and checks as those of the asset `deletion_log`. The
+status of a plan is an observation of `deletion_plan`. These events do not belong to a Dagster run.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Report the execution of a plan: its history edits, and its log if files were to be
-    changed.
-    """
+    """Report a plan's execution: its history edits, and its log if the plan contains files."""
     of_plan = replace(context, run_date=header.run_date)
     edits = expiry_log_events(of_plan, header.expiry_actions) if applied.edited else ()
     result = header_of_result(header, applied.by_outcome, applied.done_edits)
@@ -54,7 +52,7 @@ def report_history_undo(context: RunContext, header: PlanHeader) -> None:
 
 
 def restore_events(context: RunContext, storage_name: str, log: PublishedTable) -> Iterator[Event]:
-    """Yield the events of a restore, and the new status of the plans that had moved its files."""
+    """Yield a restore's events, and the new status of each plan that quarantined its files."""
     yield from _log_events(context, storage_name, log.summary(DeletionLogSummary).plan_id)
     for plan_id in _source_plans(context, log):
         yield from find_plan_event(context, storage_name, plan_id)
@@ -68,7 +66,7 @@ def _source_plans(context: RunContext, log: PublishedTable) -> list[str]:
 
 
 def history_undo_events(context: RunContext, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
-    """Return the events of an undo of history edits."""
+    """Yield the events for undone history edits."""
     return expiry_log_events(replace(context, run_date=header.run_date), header.expiry_actions)
 
 

@@ -1,7 +1,8 @@
 """The Dagster jobs `approve`, `reject` and `restore`.
 
-Each does the same as the command of its name. A job exists only if `page_may` of lakes.yaml names
-it. Dagster does not authenticate users, so any user who can launch a run can enter any name.
+Each does the same as the command with its name. A job exists only if `page_may` in lakes.yaml
+contains it. Dagster does not authenticate users, so any user who can launch a run can enter any
+name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,12 +31,12 @@ APPROVE: Final = "Approve one plan, like `gc-assets approve`. Changes no lake."
 REJECT: Final = "Reject a plan, like `gc-assets reject`. Changes no lake."
 RESTORE: Final = "Restore quarantined files, like `gc-assets restore`. Needs no approval."
 
-# Dagster's daemon must not retry these jobs: a repeated decision could replace a later one.
+# Dagster's daemon must not retry these jobs, because a repeated decision could replace a later one.
 NO_RETRIES: Final = {"dagster/max_retries": "0"}
 _PLAN: Final = "The plan id, or at least its first 8 characters."
 _BY: Final = "Your name, which is recorded. It is not authenticated."
 _COMMENT: Final = "The reason, which is recorded."
-# The configuration that a choice in the launchpad fills in.
+# The configuration filled in by a choice in the launchpad.
 _EMPTY: Final[Mapping[str, Mapping[str, Any]]] = {
     "approve": {"by": "", "comment": "", "override": []},
     "reject": {"by": "", "comment": ""},
@@ -73,9 +74,9 @@ class RestoreConfig(dg.Config):
 
 
 def decisions(platform: Platform) -> list[dg.JobDefinition]:
-    """Build the jobs that `page_may` names.
+    """Build the jobs listed in `page_may`.
 
-    The launchpad begins without a plan, and lists the plans that the job can act on now.
+    The launchpad opens without a plan, and lists the plans that the job can currently act on.
     """
     return [build(platform) for name, build in _JOBS.items() if name in platform.config.page_may]
 

@@ -1,7 +1,7 @@
 """The asset `deletion_log`, the only asset that changes a storage or a history.
 
-It executes one approved plan in mode `apply`. Asset checks of earlier steps stop only their own
-run. Therefore the stage marks the lakes again and evaluates all gates itself.
+In mode `apply`, it executes one approved plan. Asset checks of earlier steps stop only their own
+run, so the stage marks the lakes again and evaluates all gates itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -94,24 +94,24 @@ def deletion_log(config: Config, storage: StorageConfig, run_dates: RunDates) ->
 
 
 def outcome_metadata(run_context: RunContext, header: PlanHeader, applied: ApplyResult) -> dict[str, Any]:
-    """Return what was done, what was not and why, as metadata."""
+    """Return metadata that lists the executed and unexecuted actions, with the reasons."""
     reasons = count_reasons(run_context, header, applied.published) if applied.not_done else {}
     counts = {key: total.rows for key, total in applied.by_outcome.items()}
     lines = [to_page_message(line, run_context.config) for line in describe_outcomes(header, counts, reasons)]
     status = UNFINISHED if applied.has_failed else PARTIALLY_APPLIED if applied.not_done else "applied"
     not_done = {"not_done": describe_not_done(applied.not_done)} if applied.not_done else {}
-    # Sentences are paragraphs, and the reasons under a sentence are a list.
+    # Each sentence is a paragraph, and the reasons under it are a list.
     text = "\n".join(_escape_line(line) for line in lines)
     return {"status": status, **not_done, "outcomes": dg.MetadataValue.md(text)}
 
 
 def _escape_line(line: str) -> str:
-    """Return a sentence or a list item of outcomes as Markdown."""
+    """Escape an outcome sentence or list item for Markdown."""
     return f"- {escape_markdown(line[2:])}" if line.startswith("- ") else f"\n{escape_markdown(line)}\n"
 
 
 def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, plan: StoredPlan) -> None:
-    """Report the status of a plan after its apply, also if the apply failed."""
+    """Report the status of a plan after its apply, even if the apply failed."""
     try:
         context.log_event(plan_event(run_context, load_plan(run_context.config, plan.published)))
     except (GcError, OSError) as error:

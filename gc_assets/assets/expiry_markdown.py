@@ -1,4 +1,4 @@
-"""Markdown of the histories of a lake before and after expiry, by table."""
+"""Render the histories of a lake before and after expiry as Markdown, by table."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import ReachableSnapshotsSummary
 
-# Dagster's page is slow with more. The tables that lose most commits come first.
+# Dagster's page is slow with more rows. Tables with the most expiring commits come first.
 MAX_TABLES: Final = 20
 MAX_REASONS: Final = 10
 MAX_DRAWINGS: Final = 3
 
 
 def history_markdown(context: RunContext, published: PublishedTable) -> str:
-    """Return the number of commits of each table before and after expiry, and how frequent each rule
-    decided.
-    """
+    """Return the number of commits per table before and after expiry, and the use of each rule."""
     columns = ["table_name", "state", "reason"]
     rows = read_parts(context.state.files, published.paths(), REACHABLE_SNAPSHOTS.schema, columns)
     counts: dict[str, Counter[str]] = {}
@@ -46,7 +44,7 @@ def history_markdown(context: RunContext, published: PublishedTable) -> str:
 
 
 def drawings_markdown(context: RunContext, expiry: PublishedTable) -> str:
-    """Draw the newest commits of the histories that the policy changes, before and after expiry."""
+    """Draw the newest commits of each history changed by the policy, before and after expiry."""
     lake = expiry.receipt.owner
     refs, reachable = (context.table(table, lake) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
     changed = [history for history in histories(context, lake, refs, reachable, expiry) if history.changes]

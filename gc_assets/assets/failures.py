@@ -1,4 +1,4 @@
-"""How errors of a stage end a Dagster step, and how the error of a step is read back.
+"""Convert stage errors to Dagster step failures, and read the errors back from events.
 
 Errors of gc-assets end a step immediately with their own message. Temporary I/O errors are retried.
 """
@@ -20,7 +20,7 @@ IO_RETRIES: Final = 3
 IO_RETRY_SECONDS: Final = 10.0
 # Dagster's error for a step with failed blocking checks.
 FAILED_CHECKS: Final = "DagsterAssetCheckFailedError"
-# A retry would only delay the message of these errors.
+# These errors are not retried, because a retry would only delay their message.
 PERMANENT_ERRORS: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
@@ -31,7 +31,7 @@ class StepFailure(Model):
         text: The message.
         error: The class name of the error, if gc-assets raised it.
         exit_code: The exit code of the command line for this error.
-        checks: Whether failed checks ended the step. They are reported separately.
+        checks: True if failed checks ended the step. They are reported separately.
     """
 
     text: str
@@ -51,9 +51,9 @@ def translate_errors(*, retry_io: bool = True, page: Config | None = None) -> Ge
     A `RetryPolicy` is unsuitable because it would also retry refused gates and damaged files.
 
     Args:
-        retry_io: Whether an `OSError` requests a retry.
-        page: The configuration, if a user launched the step on the page. Messages then name jobs
-            in place of commands.
+        retry_io: True if an `OSError` requests a retry.
+        page: The configuration, if a user launched the step on Dagster's page. Messages then
+            suggest jobs instead of commands.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """Figures with units, such as `1.23 GB`, for the metadata of assets.
 
-The metadata also contains the plain numbers, because Dagster plots them over the partitions.
+The metadata also contains the raw numbers, because Dagster plots them over the partitions.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import dagster as dg
 
 from gc_assets.core.units import format_bytes
 
-# Numbers by stable names that end in their unit.
+# Numbers by stable names, which end in their unit.
 Figures = Mapping[str, int | float]
 
-# The counted items, if the last word of the name is not the unit.
+# The counted items, for names that do not end in the unit.
 _UNITS: Final = {"gates_failed": "gates", "not_files": "objects", "uploads_to_abort": "uploads", "bits_per_key": "bits per key"}
 _SHARES: Final = frozenset({"false_positive_rate_measured"})
 

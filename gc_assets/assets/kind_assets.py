@@ -1,4 +1,4 @@
-"""Asset steps that only lakes of one kind have, as declared by the kind."""
+"""Asset steps for the tables that a lake kind declares in addition to the common ones."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gc_assets.state.summaries import (
     UncommittedObjectsSummary,
 )
 
-# Dagster's page is slow with more.
+# Dagster's page is slow with more rows.
 MAX_EDITS: Final = 20
 
 
 def kind_steps(lake: LakeConfig) -> list[AssetStep]:
-    """Return the additional steps of this lake's kind."""
+    """Return the additional steps declared by the lake's kind."""
     kind_tables = kind_of(lake).kind_tables_of(lake)
     return [_build_step(table, kind_tables) for table in kind_tables]
 

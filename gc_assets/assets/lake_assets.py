@@ -55,7 +55,7 @@ from gc_assets.state.summaries import (
 
 
 def lake_assets(config: Config, lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
-    """Build the assets of one lake. None of them reads a storage."""
+    """Build the assets of one lake, which do not read storages."""
 
     def deps(step: AssetStep) -> list[dg.AssetKey]:
         return [*asset_keys(config, lake, _inputs(lake, step)), *([source_key(config, lake)] if step.reads_lake else [])]
@@ -78,9 +78,9 @@ def _inputs(lake: LakeConfig, step: AssetStep) -> list[Table]:
 
 
 def expiry_log_specs(config: Config, lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetSpec]:
-    """Return the specs of `expiry_log`, which no step publishes.
+    """Return the specs of `expiry_log`, which is not published by a step of the lake.
 
-    `deletion_log` writes the edits of a lake's history before it changes a file, and reports them.
+    The asset `deletion_log` edits a lake's history before it changes files, and reports the edits.
     """
     if not has_table(lake, EXPIRY_LOG):
         return []

@@ -1,4 +1,4 @@
-"""Markdown of reports: escaped names, storage breakdowns, and amounts of files and bytes."""
+"""Markdown for reports: escaped names, storage breakdowns, and amounts of files and bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gc_assets.report.shares import Amounts, breakdown_steps
 from gc_assets.report.storage_breakdown import data_uri, storage_breakdown_svg
 from gc_assets.state.summaries import OrphanFilesSummary
 
-# Characters with a meaning in Markdown, HTML or a table cell.
+# Characters with a special meaning in Markdown, HTML or table cells.
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#|~&]")
 # Addresses that Markdown turns into links.
 _ADDRESS: Final = re.compile(r"(?i)\b(https?|ftp|mailto|javascript|data|www)([:.])")

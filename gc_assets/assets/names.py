@@ -1,6 +1,6 @@
 """Names of the assets in Dagster: keys, groups and steps.
 
-`dagster` of lakes.yaml can add a prefix to keys and groups. The names of steps have none, so run
+`dagster` in lakes.yaml can add a prefix to keys and groups. Step names have no prefix, so that run
 configurations do not depend on it.
 """
 
@@ -25,20 +25,21 @@ def prefixed_key(config: Config, *parts: str) -> dg.AssetKey:
 
 
 def owner_and_table(key: dg.AssetKey) -> tuple[str, str]:
-    """Return the lake or storage and the name of the table of an asset key."""
+    """Split an asset key into the lake or storage and the table name."""
     *_, owner, table = key.path
     return owner, table
 
 
 def step_name(key: dg.AssetKey) -> str:
-    """Return the name of the step of an asset key, for example `warehouse__deletion_log`."""
+    """Return the step name for an asset key, for example `warehouse__deletion_log`."""
     return "__".join(owner_and_table(key))
 
 
 def group_name(config: Config, owner: str) -> str:
     """Return the asset group of a lake or storage.
 
-    Releases of Dagster before 1.13.10 refuse `/` in names of groups. They get `_` instead.
+    For Dagster before 1.13.10, `/` in the name is replaced by `_`, because it rejects `/` in group
+    names.
     """
     name = f"{config.dagster.group_prefix}{owner}"
     return name if allows_separators() else name.replace("/", "_")
@@ -46,7 +47,7 @@ def group_name(config: Config, owner: str) -> str:
 
 @cache
 def allows_separators() -> bool:
-    """Return True if this Dagster allows `/` in names of groups."""
+    """Return True if this Dagster allows `/` in group names."""
     try:
         dg.AssetSpec("probe", group_name="a/b")
     except dg.DagsterInvalidDefinitionError:

@@ -27,14 +27,14 @@ from gc_assets.state.schemas import DELETION_LOG
 SENSOR: Final = "notifications"
 # Dagster limits a tick to one minute, and the deliveries take up to 40 seconds.
 STATUS_SECONDS: Final = 15.0
-# Only the newest failed runs are read. Older failures were reported by earlier ticks.
+# Only the newest failed runs are read, because earlier ticks reported older failures.
 MAX_RUNS: Final = 100
 _OP: Final = f"__{DELETION_LOG.name}"
 DESCRIPTION: Final = "Send each event once to the targets of `notify`, for example a plan that waits for approval or a missed run."
 
 
 def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
-    """Build the sensor, if lakes.yaml has a target."""
+    """Build the sensor if lakes.yaml has a notification target."""
     if not config.notify:
         return []
 
@@ -70,7 +70,7 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
 
 
 def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
-    """Yield the failed runs of plans that can still be applied, newest first."""
+    """Yield failed runs of plans that can still be applied, newest first."""
     wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=Clock().now() - APPLY_WITHIN)
     for run in instance.get_runs(filters=wanted, limit=MAX_RUNS):
         for plan_id in plan_ids(run.run_config):
@@ -80,7 +80,7 @@ def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
 def plan_ids(run_config: Any) -> list[str]:
     """Return the plan ids in the configuration of a run.
 
-    An invalid configuration is a possible reason for the failure, so any structure is accepted.
+    Any structure is accepted, because an invalid configuration may be the reason for the failure.
     """
     ops = _mapping(_mapping(run_config).get("ops"))
     found = [_mapping(_mapping(op).get("config")).get("plan_id") for name, op in ops.items() if str(name).endswith(_OP)]
@@ -92,8 +92,9 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 
 def _failure_text(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Return the message of a failure, only if gc-assets raised it. Other messages may contain
-    secrets.
+    """Return the message of a failure if gc-assets raised it.
+
+    Other messages are not returned, because they may contain secrets.
     """
     for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
         failure = entry.dagster_event.step_failure_data.user_failure_data if entry.dagster_event is not None else None

@@ -1,7 +1,7 @@
-"""Report the figures of tables on the user's own assets: observations, and an optional check.
+"""Report table figures on the user's own assets, as observations and an optional check.
 
-Each run ends with the plans of the storages. Their steps report the tables whose storages all have
-been swept.
+Each run ends with the plans of the storages. The plan steps report the tables whose storages have
+all been swept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,13 +31,13 @@ _STEP: Final = "garbage_checks"
 
 
 def observe_tables(context: dg.AssetExecutionContext, run_context: RunContext, storage: str) -> None:
-    """Report an observation on each asset of the user that is bound to a table.
+    """Report an observation on each of the user's assets that is bound to a table.
 
-    The plan of one storage reports the tables of a lake: of the first one with live files of the
-    lake. A failure is logged and does not fail the step, because the plan exists.
+    The tables of a lake are reported once, by the plan of the first storage with its live files. A
+    failure is logged and does not fail the step, because the plan has already been published.
     """
     if any(freeze.historical for freeze in _freezes(run_context)):
-        return  # an analysis of a past date is not a figure of today
+        return  # an analysis of a past date does not describe the current state
     try:
         for event in observations(run_context, _project_assets(context), storage):
             context.log_event(event)
@@ -55,8 +55,8 @@ def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition], sto
 
     Args:
         context: The run context.
-        assets: Assets of the code location, in which those that write tables are looked up.
-        storage: Only lakes that this storage reports. By default, all lakes.
+        assets: Assets of the code location, searched for assets that write tables.
+        storage: Include only lakes reported by this storage. By default, all lakes.
     """
     written = written_tables(assets)
     lakes = [lake.name for lake in context.config.lakes if written or lake.assets]
@@ -70,7 +70,7 @@ def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition], sto
 
 
 def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.AssetChecksDefinition]:
-    """Return the checks of the bindings that have a limit, as one step after the plans."""
+    """Return checks for all bindings with a garbage limit, as one step after the plans."""
     limits = {
         binding.key: (binding, limit)
         for binding in bindings
@@ -87,7 +87,7 @@ def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.Asset
     )
     def run(context: dg.AssetCheckExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.AssetCheckResult]:
         keys = sorted(selected.asset_key for selected in context.selected_asset_check_keys)
-        # The check also runs with the assets of the user, whose runs must not fail.
+        # The check also runs with the user's assets, whose runs must not fail because of it.
         try:
             run_context = _newest_run(collector)
             lakes = {binding.lake for binding, _ in limits.values()}
@@ -109,7 +109,7 @@ def check_bindings(config: Config, tables: Sequence[tuple[str, str]], own: dg.De
     Args:
         config: The configuration.
         tables: Pairs of lake and table, as of the newest run.
-        own: The definitions of the project in which assets are looked up.
+        own: The definitions of the project, searched for assets that write tables.
     """
     if own is None:
         return configured_bindings(config)
@@ -117,7 +117,7 @@ def check_bindings(config: Config, tables: Sequence[tuple[str, str]], own: dg.De
 
 
 def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefinition]:
-    """Return the assets of the code location, or none in a run without one, such as of a test."""
+    """Return the assets of the code location. Empty in a run without one, such as in tests."""
     try:
         repository = context.repository_def
     except dg.DagsterError:
@@ -128,18 +128,19 @@ def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefi
 
 
 def _newest_run(collector: Collector) -> RunContext:
-    """Return the context of the newest run that has all plans and is no analysis of a past date.
+    """Return the context of the newest run with plans of all storages, except analyses of past dates.
 
-    The check also runs with assets that have other partitions, and with analyses. Rehearsals count
-    only for a rehearsal.
+    The newest run is used because the check also runs with assets that have other partitions, and
+    with analyses. Rehearsals are considered only in a rehearsal.
 
     Raises:
-        GcError: If there is no such run.
+        GcError: If no run qualifies.
     """
     config, clock = collector.platform.config, collector.platform.clock
     state = State.of(config)
     planned = set.intersection(*(set(state.dates(storage.name, DELETION_PLAN.name)) for storage in config.storages))
-    # A rehearsal may have planned a date in the future, which has no run context.
+    # Future dates are excluded, because a rehearsal may have planned them but they have no run
+    # context.
     run_dates = sorted((run_date for run_date in planned if run_date <= clock.today()), reverse=True)
     for context in (collector.run_context(run_date.isoformat()) for run_date in run_dates):
         if all(not freeze.historical and freeze.rehearsal == clock.is_rehearsal for freeze in _freezes(context)):

@@ -1,7 +1,7 @@
-"""Actions on Dagster's page in place of commands.
+"""Replace commands in messages by actions on Dagster's page.
 
-Messages of the stages suggest commands. On the page, those that a job replaces are shown as that
-job and its configuration. Other commands stay, because the page has no replacement.
+Messages of the stages suggest commands. On the page, a command is replaced by the corresponding job
+and its configuration, if there is one. Other commands are left unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gc_assets.stages.records.plans import StoredPlan, override_command
 from gc_assets.state.schemas import DELETION_LOG
 
 _SHORT_ID: Final = 12
-# A command in backticks, on a line of its own, or one without arguments in a sentence.
+# A command in backticks or on its own line, or a command without arguments in a sentence.
 _COMMAND: Final = re.compile(
     r"`gc-assets (?P<quoted>[^`\n]+)`|^(?P<indent>[ \t]*)gc-assets (?P<own>\S.*?)[ \t]*$|\bgc-assets (?P<bare>plans|run)\b(?! -)",
     re.MULTILINE,
@@ -37,7 +37,7 @@ _PLANS: Final = "the page of the asset `deletion_plan`"
 
 
 def to_page_message(message: str, config: Config) -> str:
-    """Return a message with page actions in place of commands and options.
+    """Return a message in which page actions replace commands and options.
 
     Args:
         message: A message of a stage.
@@ -51,9 +51,9 @@ def to_page_message(message: str, config: Config) -> str:
 
 
 def approve_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
-    """Return how a plan is approved, with overrides of its failed gates.
+    """Describe how to approve a plan, with overrides of its failed gates.
 
-    It is the job `approve`, or a command if the page has no such job.
+    This is the job `approve`, or a command if the page has no such job.
     """
     if "approve" not in config.page_may:
         return f"`{override_command(header)}`"
@@ -76,7 +76,7 @@ def _overrides(header: PlanHeader) -> str:
 
 
 def apply_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
-    """Return how an approved plan is applied: by the sensor, or by the job `apply`."""
+    """Describe how an approved plan is applied: by the sensor, or by the job `apply`."""
     job = "job `apply`" if short else f"launch the job `apply` for the partition {header.run_date} with this configuration"
     if config.storage(header.storage).mode != "apply":
         return job
@@ -84,7 +84,7 @@ def apply_action(config: Config, header: PlanHeader, *, short: bool = False) -> 
 
 
 def apply_config(config: Config, header: PlanHeader) -> Iterator[str]:
-    """Yield the run configuration that applies an approved plan, also if its storage only plans."""
+    """Yield the run configuration that applies an approved plan, even in mode `plan`."""
     step = step_name(asset_key(config, header.storage, DELETION_LOG))
     yield from ("ops:", f"  {step}:", "    config:", f'      plan_id: "{header.plan_id[:_SHORT_ID]}"')
     if config.storage(header.storage).mode != "apply":
@@ -92,7 +92,7 @@ def apply_config(config: Config, header: PlanHeader) -> Iterator[str]:
 
 
 def next_actions(config: Config, plan: StoredPlan) -> Iterator[str]:
-    """Yield how a plan is finished, planned again or undone after its apply."""
+    """Yield the possible actions after an apply: finish the plan, plan again, or undo."""
     plan_id = plan.header.plan_id[:_SHORT_ID]
     if plan.finished is None:
         yield f"**To continue**: {_launch('apply', {'plan_id': plan_id})}"
@@ -106,7 +106,7 @@ def next_actions(config: Config, plan: StoredPlan) -> Iterator[str]:
 
 
 def _name_fields(text: str) -> str:
-    """Replace options in a sentence by the fields of the launchpad."""
+    """Replace command options in a sentence by launchpad fields."""
     text = _QUOTED_OVERRIDE.sub(r"`override: [\g<gate>]`", text)
     return _OPTION.sub(lambda match: f"`{_OPTION_FIELDS.get(match['name'], match['name'])}`", text)
 
@@ -119,7 +119,7 @@ def _replace(match: re.Match[str], config: Config) -> str:
 
 
 def _action(text: str, config: Config) -> str | None:
-    """Return the page action of a command, or None if the page has no action for it."""
+    """Return the page action for a command, or None if there is no such action."""
     try:
         name, *arguments = shlex.split(text)
     except ValueError:
@@ -151,7 +151,7 @@ def _quote_number(value: str) -> str:
 
 
 def _fields(arguments: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the configuration of a job that equals the arguments of a command."""
+    """Yield the job configuration that corresponds to the arguments of a command."""
     overrides = list[str]()
     left = iter(arguments)
     for word in left:

@@ -21,7 +21,7 @@ _log: Final = logging.getLogger(__name__)
 def run_dates(clock: Clock, first: date) -> dg.DailyPartitionsDefinition:
     """Return the partitions from `first` to today, including today.
 
-    Dagster counts days with the real clock. For a rehearsal in the future, partitions are added at
+    Dagster counts days by the real clock, so for a rehearsal in the future, partitions are added at
     the end.
     """
     ahead = (clock.today() - Clock().today()).days
@@ -31,8 +31,8 @@ def run_dates(clock: Clock, first: date) -> dg.DailyPartitionsDefinition:
 def first_run_date(platform: Platform) -> date:
     """Return the run date of the first partition.
 
-    It is `first_run_date` of the configuration, otherwise the date of the first run, otherwise
-    today. Analyses of earlier dates do not count. If the state cannot be read, the partitions begin
+    This is `first_run_date` in the configuration, otherwise the date of the first run, otherwise
+    today. Analyses of past dates are ignored. If the state cannot be read, the partitions begin
     today, so that the code location still loads.
     """
     config, today = platform.config, platform.clock.today()

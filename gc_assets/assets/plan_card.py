@@ -1,6 +1,6 @@
-"""The card of a plan: what it would change, as Markdown that Dagster shows without a click.
+"""The plan card: a short Markdown text about the effects of a plan, shown on Dagster's page.
 
-Dagster's page shows Markdown below 1,000 characters in place, and longer text in a dialog.
+Dagster shows Markdown under 1,000 characters in place, and longer text only in a dialog.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ SHORT_ID: Final = 12
 _MAX_NAME: Final = 40
 _NAMED_TABLES: Final = 3
 _NAMED_GATES: Final = 5
-# Characters that explain the failed gates, by detail of the card. The table `gates` has all.
+# Maximum characters for failed gates, by detail level of the card. The table `gates` has all text.
 _REASONS: Final = {_FULL: 420, _MEDIUM: 200, _SHORT: 0}
 _MIN_REASON, _MAX_FINDING = 60, 200
 _WIDTH: Final = 50
-# The end of a sentence in the message of a gate.
+# The end of a sentence in a gate's message.
 _SENTENCES: Final = re.compile(r"(?<=[.]) +(?=[A-Z])")
 _CODE: Final = re.compile(r"`[^`]*`")
 _BLANK: Final = "\0"
 _EDIT: Final = re.compile(r"(?P<verb>\D+) (?P<number>\d.*)")
-# Longer sentences are replaced by the numbers. The report contains them.
+# Longer sentences are replaced by numbers, because the report contains the sentences.
 _MAX_SENTENCE: Final = 260
 
 
@@ -58,7 +58,7 @@ def plan_card(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[
     Args:
         plan: The plan.
         config: The configuration.
-        now: The time for which the status is shown.
+        now: The time at which the status is evaluated.
         tables: The planned amounts by table.
     """
     cards = ["\n".join(_lines(plan, config, now, tables, detail)) for detail in (_FULL, _MEDIUM, _SHORT)]
@@ -66,7 +66,7 @@ def plan_card(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[
 
 
 def page_length(text: str) -> int:
-    """Return the length that JavaScript counts."""
+    """Return the length of the text as counted by JavaScript (UTF-16 code units)."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -74,7 +74,7 @@ def _lines(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[Tab
     header, shown = plan.header, plan.effective_header
     status = plan.status_at(now) if header.has_work or header.failed_gates else "nothing to do"
     title = f"Plan `{header.plan_id[:SHORT_ID]}` of {header.run_date}: **{status}**"
-    # The tab Overview shows the card of the run, also after later decisions.
+    # The tab Overview keeps showing the run's card, even after later decisions.
     yield from (mark_rehearsal(title, header.rehearsal) + "\\", f"as of {_minute(now)}", "")
     yield from _amounts(shown)
     yield ""
@@ -112,7 +112,7 @@ def _items(plan: StoredPlan, config: Config, tables: Sequence[TableAmounts], det
 
 
 def _gates(plan: StoredPlan, config: Config, detail: int) -> Iterator[str]:
-    """Yield the failed gates: those that the approvals override, and those that refuse the plan."""
+    """Yield the failed gates: those overridden by approvals, and those that refuse the plan."""
     overridden = plan.overridden_gates
     if overridden:
         yield f"**Overridden** by {_cut(plan.verdict.approved_by or '')}: {_name_gates(overridden)}"
@@ -125,7 +125,7 @@ def _gates(plan: StoredPlan, config: Config, detail: int) -> Iterator[str]:
 
 
 def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, detail: int) -> Iterator[str]:
-    """Yield what was decided, and what can be decided or done now."""
+    """Yield the decisions made so far, and the decisions or actions now possible."""
     header, verdict = plan.header, plan.verdict
     if status in {"ready", "refused"}:
         if verdict.approvals:
@@ -149,7 +149,7 @@ def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, deta
 
 
 def _approval(header: PlanHeader, config: Config, now: datetime, detail: int) -> Iterator[str]:
-    """Yield how the plan can be approved now, with the overrides that its failed gates require."""
+    """Yield how to approve the plan, with the overrides required by its failed gates."""
     if not all(gate.overridable for gate in header.failed_gates):
         yield _wrap("**Cannot be approved**. Fix the causes, then launch the job `run`")
     elif now >= header.approve_before:
@@ -168,9 +168,10 @@ def _yaml(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _reason(gate: GateResult, config: Config, limit: int) -> str:
-    """Return the message of a gate with its remedy, which is never cut.
+    """Return a gate's message, shortened to about `limit` characters.
 
-    Only the finding is cut: the first sentence, and those after it that do not fit.
+    Only the finding is shortened: its first sentence, and further sentences that do not fit. The
+    remedy is always complete.
     """
     finding, *others = _SENTENCES.split(to_page_message(without_override(gate), config))
     kept: list[str] = []
@@ -220,10 +221,10 @@ def _irreversible(header: PlanHeader, config: Config, *, short: bool) -> str:
 
 
 def _wrap(line: str) -> str:
-    """Return a list item with hard breaks.
+    """Wrap a list item with hard line breaks.
 
-    The page does not wrap the card, because the cell is as wide as the widest table of the
-    partition.
+    This is necessary because the page does not wrap the card: its cell is as wide as the widest
+    table of the partition.
     """
     unbroken = _CODE.sub(lambda code: code[0].replace(" ", _BLANK), line)
     parts = textwrap.wrap(unbroken, _WIDTH, break_long_words=False, break_on_hyphens=False)

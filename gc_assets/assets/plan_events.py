@@ -1,4 +1,4 @@
-"""Observations of the status of plans, which the page shows in their partitions."""
+"""Observations of plan statuses, which Dagster's page shows in the plans' partitions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gc_assets.state.schemas import DELETION_PLAN
 
 
 def plan_event(context: RunContext, plan: StoredPlan) -> dg.AssetObservation:
-    """Return the observation of the status of a plan in its partition of `deletion_plan`.
+    """Return an observation of a plan's current status, in its partition of `deletion_plan`.
 
-    The page shows it in place of the status at the time of the run. If a later run has replaced the
-    plan in its partition, the observation does not replace the status of the later plan.
+    The page shows it instead of the status at the time of the run. If a later run has replaced the
+    plan in its partition, the later plan's status stays visible.
     """
     header = plan.header
     current = context.state.current(header.storage, DELETION_PLAN.name, header.run_date)
@@ -32,7 +32,7 @@ def plan_event(context: RunContext, plan: StoredPlan) -> dg.AssetObservation:
 
 
 def find_plan_event(context: RunContext, storage_name: str, plan_id: str) -> Iterator[dg.AssetObservation]:
-    """Yield the observation of a plan, unless the state contains no such plan."""
+    """Yield the observation of a plan, or nothing if the state does not contain the plan."""
     for listed in list_plans(context.config, storage_name, empty=True):
         if listed.header.plan_id == plan_id:
             yield plan_event(context, load_plan(context.config, context.state.open(listed.run)))

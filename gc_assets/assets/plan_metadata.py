@@ -25,7 +25,7 @@ MAX_TABLES: Final = 20
 _GATES: Final = dg.TableSchema(
     columns=[dg.TableColumn("gate"), dg.TableColumn("passed", "bool"), dg.TableColumn("may_be_overridden", "bool"), dg.TableColumn("found")]
 )
-# Dagster does not wrap the cells of a table. Messages of passed gates can be cut.
+# Messages of passed gates are cut, because Dagster does not wrap table cells.
 _MAX_FOUND: Final = 90
 _TABLES: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("table", "files", "size", "history_edits")])
 
@@ -44,18 +44,21 @@ def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, A
 
 
 def status_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
-    """Return the part of the metadata that a decision, an apply or a restore changes."""
+    """Return the metadata that decisions, applies and restores change."""
     return _status_metadata(context, plan, amounts_by_table(context, plan.header, plan.published))
 
 
 def reversibility_metadata(header: PlanHeader, config: Config) -> dict[str, dg.MarkdownMetadataValue]:
-    """Return what can be undone, what cannot, and what becomes free. The page wraps Markdown only."""
+    """Return the reversible and irreversible effects, and the freed bytes, as Markdown.
+
+    Markdown is used because it is the only metadata that the page wraps.
+    """
     sentences = reversibility_json(header, config)
     return {name: dg.MetadataValue.md(escape_markdown(to_page_message(text, config))) for name, text in sentences.items()}
 
 
 def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:
-    """Return one row for each gate, refused ones first."""
+    """Return a table with one row per gate, failed gates first."""
     rows = [
         {
             "gate": gate.name,
@@ -78,7 +81,7 @@ def _status_metadata(context: RunContext, plan: StoredPlan, tables: Sequence[Tab
 
 
 def _verdict_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
-    """Return the status, the decisions on a plan, and its deadlines."""
+    """Return a plan's status, decisions and deadlines."""
     header, verdict = plan.header, plan.verdict
     plan_id = header.plan_id[:SHORT_ID]
     if not header.has_work and not header.failed_gates:
@@ -100,12 +103,12 @@ def _verdict_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
 
 
 def apply_deadline(header: PlanHeader) -> dict[str, Any]:
-    """Return until when the plan can be applied. Empty for a plan without actions."""
+    """Return the time until which the plan can be applied. Empty for a plan without actions."""
     return {"apply_before": dg.MetadataValue.timestamp(header.apply_before)} if header.has_work else {}
 
 
 def _tables(tables: Sequence[TableAmounts]) -> dg.TableMetadataValue:
-    """Return the largest tables, and the sum of the others."""
+    """Return the rows of the largest tables, and one row with the sum of the others."""
     shown, others = tables[:MAX_TABLES], tables[MAX_TABLES:]
     rows = [(table.name, table.files.files, table.files.bytes, table.edits) for table in shown]
     if others:

@@ -33,11 +33,11 @@ from gc_assets.state.side_tables import STATES_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, requests_of
 
 SAMPLE_ROWS: Final = 20
-# Longer cells are cut. An address usually fits, a list of many parents does not.
+# Longer cells are cut. An address usually fits, but a list of many parents does not.
 CELL_CHARACTERS: Final = 160
-# Larger parts are not read for a sample.
+# Parts larger than this are not read for a sample.
 SAMPLE_BYTES: Final = 64 * 2**20
-# Live containers are computed from more columns.
+# Columns from which live containers are computed.
 STATES_BYTES: Final = 4 * 2**20
 
 # Markdown report of a published table.
@@ -99,7 +99,7 @@ def build_result(
 
 
 def rehearsal_metadata(context: RunContext) -> dict[str, str]:
-    """Return the mark of a rehearsal, if the run is one."""
+    """Return metadata that marks the run as a rehearsal. Empty if it is not a rehearsal."""
     return {"rehearsal": describe_rehearsal(context.clock.now())} if context.clock.is_rehearsal else {}
 
 
@@ -129,7 +129,7 @@ def sample_rows(context: RunContext, table: Table, published: PublishedTable) ->
 
 
 def _live_sample(context: RunContext, published: PublishedTable) -> pa.Table:
-    """Return live containers, because all other live files would have to be computed."""
+    """Return a sample of live containers, because other live files would have to be computed."""
     live = LiveSet(context, published)
     if not live.is_view or sum(part.size_bytes for part in published.parts(STATES_SIDE)) > STATES_BYTES:
         return ROUTED_ROWS.empty_table()

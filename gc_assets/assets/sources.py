@@ -1,7 +1,7 @@
-"""The lakes and their tables as external assets, with which the lineage of a run begins.
+"""The lakes and their tables as external assets, from which the lineage of a run starts.
 
-Their keys (`[<lake>, catalog]`, `[<lake>, tables, shop, orders]`) are unlikely to collide with
-other assets. A code location cannot contain a key twice.
+A code location cannot contain a key twice, so their keys (`[<lake>, catalog]`,
+`[<lake>, tables, shop, orders]`) are chosen to be unlikely to collide with other assets.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def source_key(config: Config, lake: LakeConfig) -> dg.AssetKey:
 def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]:
     """Return the external assets of a lake and its tables.
 
-    The lake depends on its tables and on the assets of `lakes.yaml` that write to it. A table that
-    such an asset writes has no asset here.
+    The lake depends on its tables and on the assets in `lakes.yaml` that write to it. Tables
+    written by such an asset get no external asset.
 
     Args:
         tables: The names of the lake's tables. At most `MAX_TABLES` of them get an asset.
@@ -66,7 +66,7 @@ def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> li
 
 
 def list_tables(config: Config, lake: LakeConfig) -> list[str]:
-    """Return the names of the lake's tables in its newest run, or none if the state cannot be read."""
+    """Return the lake's table names in its newest run. Empty if the state cannot be read."""
     if kind_of(lake).is_one_table:
         return []
     try:

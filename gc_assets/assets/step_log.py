@@ -14,7 +14,7 @@ from typing import Final
 import dagster as dg
 
 LOGGER: Final = "gc_assets"
-# Marks a forwarded record, so that a reader of both logs can omit it.
+# Marks forwarded records, so that a reader of both logs can skip them.
 FORWARDED: Final = "gc_assets_forwarded"
 
 

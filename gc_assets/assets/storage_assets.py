@@ -36,7 +36,8 @@ from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_
 from gc_assets.state.summaries import LiveFilterSummary, OrphanFilesSummary, StorageInventorySummary
 from gc_assets.stores.store import find_link_sources
 
-# Fails together with the notification `run_missed`. A run may end later than the previous one.
+# Fails at the same time as the notification `run_missed`. A run may end later in the day than the
+# previous one.
 RUN_MISSED: Final = dg.FreshnessPolicy.time_window(fail_window=RUN_INTERVAL + MAX_RUN_DELAY, warn_window=RUN_INTERVAL + timedelta(hours=2))
 
 
@@ -106,7 +107,7 @@ def _orphan_figures(published: PublishedTable) -> Figures:
 
 
 def _kept_figures(steps: Mapping[str, Step]) -> Figures:
-    """Return the figures of foreign and protected files, if there are any."""
+    """Return the figures of foreign and protected files. Empty if there are no such files."""
     kept = [steps[name] for name in ("foreign", "protected") if name in steps]
     return {f"{step.label}_{unit}": value for step in kept for unit, value in (("files", step.files), ("bytes", step.size_bytes))}
 
@@ -188,27 +189,27 @@ STORAGE_STEPS: Final = (
         stage=live_filter,
         checks=(RECEIPT, COMPLETE, HOLDS_LIVE_KEYS),
     ),
-    # Refs are frozen before the listing, so that it contains all files that the refs need. The
-    # grace period is measured from the freeze.
+    # Refs are frozen before the listing, so that the listing contains all files needed by the refs.
+    # The grace period is measured from the freeze.
     AssetStep(
         outputs=(StepOutput(STORAGE_INVENTORY, _inventory_figures, _inventory_report),),
         inputs=(LAKE_REFS,),
         stage=storage_inventory,
         checks=(RECEIPT, COMPLETE),
     ),
-    # The refs define the claims. Only a claimed file can be a candidate.
+    # The refs define the claims, and only a claimed file can be a candidate.
     AssetStep(
         outputs=(StepOutput(ORPHAN_FILES, _orphan_figures, _orphan_report),),
         inputs=(LIVE_FILTER, STORAGE_INVENTORY, LAKE_REFS),
         stage=orphan_files,
         checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE, ALL_LISTED),
     ),
-    # The plan changes nothing. Links in other storages may lead into this one. It also uses the last
-    # sweeps of the storages that its lakes claim. They are no inputs, because a storage that cannot
-    # be listed does not stop the others: their plans are only limited to files older than its last
-    # listing. If such a storage has no sweep, the gate `foreign_metadata` refuses the plan, and the
-    # run after its first sweep passes. By its priority, a plan starts after the sweeps of a run if
-    # steps run one at a time.
+    # The plan changes nothing. It reads the inventories of other storages, because their links may
+    # lead into this one. It also uses the last sweeps of the storages that its lakes claim. These
+    # are not inputs, because a storage that cannot be listed must not stop the others. Their plans
+    # are then limited to files older than its last listing. If such a storage has no sweep, the
+    # gate `foreign_metadata` refuses the plan until the run after its first sweep. The low priority
+    # makes a plan start after all sweeps of a run if steps run one at a time.
     AssetStep(
         outputs=(StepOutput(DELETION_PLAN, _plan_figures, _plan_report, plan_metadata),),
         inputs=(ORPHAN_FILES, EXPIRY_PLAN, table_with(TableRole.PATH_EDITS)),

@@ -1,8 +1,8 @@
 """Bind tables of the lakes to assets of the user's own Dagster project.
 
-`assets` in lakes.yaml names assets. Others are found if the name of the table that they write is
-known: `dagster/table_name` in their metadata, as dbt assets have it, or the rule of the IO managers
-of dagster-iceberg.
+Assets can be listed under `assets` in lakes.yaml. Other assets are found if the name of the table
+that they write is known. It is known from `dagster/table_name` in their metadata (dbt assets have
+it), or from the naming rule of dagster-iceberg's IO managers.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from gc_assets.assets.asset_step import SCOPE_TAG
 from gc_assets.config.models import Config, LakeConfig
 
 TABLE_NAME: Final = "dagster/table_name"
-# Kinds of assets whose engine can write tables of an Iceberg catalog. A table of another database,
-# such as Snowflake, can have the same name.
+# Kinds of assets whose engine can write to an Iceberg catalog. Other kinds are excluded, because a
+# table in another database, such as Snowflake, can have the same name.
 ENGINES: Final = frozenset({"iceberg", "spark", "trino", "starburst", "athena", "glue", "dremio", "duckdb"})
 _ICEBERG_MANAGERS: Final = "dagster_iceberg"
-# The namespace of dagster's IO managers for databases, if nothing names one.
+# The default namespace of Dagster's database IO managers.
 _DEFAULT_NAMESPACE: Final = "public"
 Names = Mapping[dg.AssetKey, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """An asset of the user, and the table or lake that it writes.
+    """A user's asset, and the table or lake that it writes.
 
     Attributes:
-        table: The name of the table. None for the whole lake.
+        table: The name of the table, or None for the whole lake.
     """
 
     key: dg.AssetKey
@@ -46,14 +46,14 @@ def configured_bindings(config: Config) -> list[Binding]:
 
 
 def find_bindings(config: Config, tables: Iterable[tuple[str, str]], written: Names) -> list[Binding]:
-    """Return the configured bindings, and those that the names of tables imply.
+    """Return the configured bindings, and those inferred from table names.
 
-    An asset whose name fits tables of two lakes is ambiguous and not bound.
+    An asset is not bound if its table name matches tables of several lakes.
 
     Args:
         config: The configuration.
         tables: Pairs of lake and table.
-        written: The names of tables that assets write (`written_tables`).
+        written: The names of tables written by assets (`written_tables`).
     """
     bound = configured_bindings(config)
     named = {binding.key for binding in bound}
@@ -66,15 +66,15 @@ def find_bindings(config: Config, tables: Iterable[tuple[str, str]], written: Na
 
 
 def max_garbage_share(lake: LakeConfig, binding: Binding) -> float | None:
-    """Return the limit of the asset check of a binding, or None without a check."""
+    """Return the limit for a binding's asset check, or None if it has no check."""
     own = (item.max_garbage_share for item in lake.assets if item.key == "/".join(binding.key.path) and item.table == binding.table)
     return next((share for share in own if share is not None), lake.max_garbage_share)
 
 
 def written_tables(assets: Collection[dg.AssetsDefinition]) -> dict[dg.AssetKey, tuple[str, ...]]:
-    """Return the parts of the name of the table that each asset writes, as far as it is known.
+    """Return the name parts of the table written by each asset, for assets with a known table.
 
-    The assets of gc-assets itself are left out.
+    The assets of gc-assets itself are excluded.
     """
     found: dict[dg.AssetKey, tuple[str, ...]] = {}
     for asset in assets:
@@ -92,7 +92,7 @@ def _declared_name(spec: dg.AssetSpec) -> tuple[str, ...] | None:
 
 
 def _iceberg_name(asset: dg.AssetsDefinition, spec: dg.AssetSpec) -> tuple[str, ...] | None:
-    """Return the name that an IO manager of dagster-iceberg gives to the table of an asset."""
+    """Return the table name that a dagster-iceberg IO manager derives from an asset."""
     manager = asset.resource_defs.get(asset.get_io_manager_key_for_asset_key(spec.key))
     made_by = getattr(manager, "configurable_resource_cls", None)
     if made_by is None or not any(base.__module__.partition(".")[0] == _ICEBERG_MANAGERS for base in made_by.__mro__):
@@ -108,6 +108,6 @@ def _configured_namespace(manager: Any) -> str | None:
     schema = manager.config_schema
     values: Any = schema.default_value if schema.default_provided else None
     value: Any = (values.get("namespace") or values.get("schema")) if isinstance(values, Mapping) else None
-    if isinstance(value, Mapping):  # a variable of the environment
+    if isinstance(value, Mapping):  # a reference to an environment variable
         return os.environ.get(str(value.get("env")))
     return str(value) if value else None

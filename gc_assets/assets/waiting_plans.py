@@ -1,4 +1,4 @@
-"""Plans that a job of the page can act on, as the choices of its launchpad."""
+"""Plans that a Dagster job can act on, offered as choices in its launchpad."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gc_assets.core.units import count_of, format_bytes
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.records.plans import PARTIALLY_APPLIED, UNFINISHED, ListedPlan, list_plans
 
-# Statuses of the plans that a job can act on.
+# Plan statuses that each job can act on.
 WAITING: Final[Mapping[str, Collection[str]]] = {
     "approve": ("ready", "refused"),
     "reject": ("ready", "refused", "approved"),
@@ -27,10 +27,11 @@ _LISTED: Final = {"approve": "These plans wait", "reject": "These plans wait", "
 def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
     """Return the plans that `approve`, `reject` or `restore` can act on, newest first.
 
-    Not called when the code location is loaded, which therefore does not depend on the state.
+    This is not called when the code location is loaded, so that loading does not depend on the
+    state.
 
     Raises:
-        GcError: If the state cannot be read. The launchpad shows the error in place of its list.
+        GcError: If the state cannot be read. The launchpad shows the error instead of its list.
     """
     now = platform.clock.now()
     found = [plan for plan in list_plans(platform.config, empty=True) if plan.status_at(now) in WAITING[job]]
@@ -41,8 +42,8 @@ def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
 def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str, Any]]) -> dg.PartitionedConfig:
     """Return a job configuration whose partitions are the plans that the job can act on.
 
-    The launchpad lists them each time it is opened, and fills in the configuration of the chosen
-    one.
+    The launchpad lists the plans each time it is opened, and fills in the chosen plan's
+    configuration.
 
     Args:
         platform: The platform.
@@ -61,16 +62,16 @@ def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str
 
 
 def require_chosen_plan(context: dg.OpExecutionContext, plan_id: str) -> None:
-    """Raise an error if the partition of the run names another plan than its configuration.
+    """Raise an error if the run's partition and its configuration contain different plans.
 
-    The launchpad fills in the plan of a partition when it is chosen, but both can be edited.
+    The launchpad fills in the plan when a partition is chosen, but both can be edited.
 
     Args:
         context: The context of the op.
         plan_id: The plan id in the configuration, or an empty string.
 
     Raises:
-        UsageError: If the partition names another plan.
+        UsageError: If the plans differ.
     """
     if not context.has_partition_key:
         return
@@ -86,7 +87,7 @@ def require_chosen_plan(context: dg.OpExecutionContext, plan_id: str) -> None:
 
 
 def describe_waiting(platform: Platform, job: str) -> str:
-    """Return a sentence that lists the plans that a job can act on."""
+    """Return a sentence listing the plans that a job can act on."""
     plans = waiting_plans(platform, job)
     if not plans:
         return "No plan is waiting. Launch the job `run` to make a plan." if job != "restore" else "No applied plan was found."
@@ -101,7 +102,7 @@ def _plan_of(partition: str) -> str:
 
 
 def _name(platform: Platform, plan: ListedPlan) -> str:
-    """Return the name of a choice. The id comes first, because the launchpad cuts long names."""
+    """Return the name of a choice. The plan id comes first, because the launchpad cuts long names."""
     header = plan.header
     return f"{header.plan_id[:SHORT_ID]} {header.run_date} {platform.config.label_of(header.storage)}"
 
