@@ -1,17 +1,16 @@
-"""Compute the quarantine ledger: which copies of which keys are in quarantine, from all deletion
-logs.
+"""Compute the quarantine ledger, which contains all copies in quarantine, from the deletion logs.
 
-The rule is `copies_in_quarantine`, used by Arrow and by Spark. A *log entry* is a row of
-`deletion_log`. An entry settles a copy if its outcome is `done`, or if it is a purge with the
-outcome `absent`. A copy is identified by its key and the plan that quarantined it. Its newest
-settled entry decides.
+`copies_in_quarantine` implements the rule, for Arrow as well as for Spark. A *log entry* is a row
+of `deletion_log`. A *settled* entry has the outcome `done`, or is a purge with the outcome
+`absent`. A copy is identified by its key and the plan that quarantined it. Its newest settled entry
+decides whether it is in quarantine.
 
-Entries are ordered by the fencing tokens of their leases, because tokens only grow and clocks do
-not. Entries of releases without tokens come first, ordered by their times and run ids.
+Entries are ordered by the fencing tokens of their leases, because tokens always increase but clocks
+may not. Entries of releases without tokens come first, ordered by their times and run ids.
 
 A copy quarantined by a rehearsal always belongs to rehearsals. Real runs ignore it, and rehearsals
-ignore all other copies. Entries of releases before 0.4 have no such mark: their copies belong to
-both.
+ignore all other copies. Entries of releases before 0.4 do not record this, so their copies belong
+to both.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_LOG
 
-# Columns of an object in quarantine, besides its key.
+# Columns of a quarantined object, in addition to its key.
 COPY_COLUMNS: Final = ("size_bytes", "etag", "version_id", "quarantine", "kind")
 LOG_ENTRIES: Final = pa.schema(
     [
@@ -57,15 +56,15 @@ QUARANTINED_COPY: Final = pa.schema(
     ]
 )
 
-# Log entries in memory at the same time, about 500 MB.
+# Number of log entries in memory at the same time, about 500 MB.
 SHARE_ROWS: Final = 1_000_000
 REMOVED_DDL: Final = "key string, etag string"
 
 
 def settled_entries(entries: pa.Table) -> pa.Table:
-    """Return the entries that settle a copy, with the plan that quarantined it (column `by`).
+    """Return the settled entries, with the plan that quarantined each copy (column `by`).
 
-    Entries of phase `abort` are excluded: an upload is not the file at its key.
+    Entries of phase `abort` are excluded, because an upload is not the file at its key.
     """
     done = pc.equal(entries.column("outcome"), DONE)
     gone = pc.and_(pc.equal(entries.column("phase"), PURGE), pc.equal(entries.column("outcome"), ABSENT))
@@ -76,7 +75,7 @@ def settled_entries(entries: pa.Table) -> pa.Table:
 
 
 def newest_entries(entries: pa.Table, group_by: Sequence[str]) -> pa.Table:
-    """Return the last settled entry for each combination of the columns `group_by`, oldest first."""
+    """Return the newest settled entry for each combination of the `group_by` columns, oldest first."""
     mine = settled_entries(entries)
     filled = replace_columns(mine, {"run_id": pc.fill_null(mine.column("run_id"), ""), "token": pc.fill_null(mine.column("token"), 0)})
     ordered = filled.sort_by([("token", "ascending"), ("at", "ascending"), ("run_id", "ascending")])
@@ -105,7 +104,7 @@ def read_log_entries(state: State, logs: Sequence[PastRun]) -> pa.Table:
 
 @dataclass(frozen=True)
 class CopySelection:
-    """Selects copies by plan, key prefix and key; None selects all.
+    """Selects copies by plan, key prefix and key. None selects all.
 
     `rehearsal`: True selects copies of rehearsals, False those of real runs, None both.
     """
@@ -116,7 +115,7 @@ class CopySelection:
     rehearsal: bool | None = None
 
     def filter_rows(self, rows: pa.Table, by: str) -> pa.Table:
-        """Return the rows of selected copies, without the selection by `rehearsal`.
+        """Return the rows of the selected copies, ignoring `rehearsal`.
 
         Either all entries of a copy are returned or none.
 
@@ -159,13 +158,13 @@ def read_quarantine(state: State, storage_name: str, *, rehearsal: bool | None =
 def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, rehearsal: bool | None = None) -> DataFrame:
     """Return the quarantined copies of a storage (columns `QUARANTINED_COPY`), one row per copy.
 
-    Lazy: no job runs here. `rehearsal` selects copies as in `CopySelection`.
+    The frame is lazy. `rehearsal` selects copies as in `CopySelection`.
     """
     return read_copies(spark, LogReader.of(state, storage_name), rehearsal=rehearsal)
 
 
 def read_copies(spark: SparkSession, reader: LogReader, *, rehearsal: bool | None = None) -> DataFrame:
-    """Return the copies in quarantine according to the logs of a reader. Lazy, like
+    """Return the copies in quarantine according to a reader's logs, as a lazy frame like
     `quarantine_ledger`.
     """
     if is_small(spark) and reader.rows <= MAX_SMALL_ROWS:
@@ -175,9 +174,9 @@ def read_copies(spark: SparkSession, reader: LogReader, *, rehearsal: bool | Non
 
 
 def first_of_each_key(copies: DataFrame, *order: Column) -> DataFrame:
-    """Return the first copy of each key in the order of `order`.
+    """Return the first copy of each key when sorted by `order`.
 
-    Copies that are equal in this order are ordered by the ids of their plans.
+    Copies with the same order are sorted by the ids of their plans.
     """
     others = [name for name in copies.columns if name != "key"]
     first = copies.groupBy("key").agg(F.min_by(F.struct(*others), F.struct(*order, "source_plan_id")).alias("first"))
@@ -185,7 +184,7 @@ def first_of_each_key(copies: DataFrame, *order: Column) -> DataFrame:
 
 
 def newest_of_each_key(copies: pa.Table) -> pa.Table:
-    """Like `first_of_each_key` with the order `newest_first`, in memory."""
+    """Return the newest copy of each key, like `first_of_each_key` with `newest_first`, in memory."""
     order: list[tuple[str, str]] = [("key", "ascending"), ("quarantined_at", "descending"), ("source_plan_id", "ascending")]
     ordered = copies.sort_by(order).append_column("row", pa.array(np.arange(copies.num_rows)))
     first = ordered.group_by("key").aggregate([("row", "min")]).column("row_min")
@@ -193,15 +192,15 @@ def newest_of_each_key(copies: pa.Table) -> pa.Table:
 
 
 def newest_first() -> Column:
-    """Return the time of quarantine as an order in which the newest copy comes first."""
+    """Return a sort column that puts the most recently quarantined copy first."""
     return -F.unix_micros("quarantined_at")
 
 
 def removed_since(spark: SparkSession, reader: LogReader, since: datetime) -> DataFrame:
-    """Return the objects that the collector removed from their location since a time (columns key,
+    """Return the objects removed from their location by the collector since a time (columns key,
     etag).
 
-    An inventory of that time still lists them. Lazy: no job runs here.
+    An inventory of that time still contains them. The frame is lazy.
     """
     if is_small(spark) and reader.rows <= MAX_SMALL_ROWS:
         return frame_from_arrow(spark, removed_objects(reader.read_all(), since))
@@ -210,7 +209,7 @@ def removed_since(spark: SparkSession, reader: LogReader, since: datetime) -> Da
 
 @dataclass(frozen=True)
 class _FindRemoved:
-    """Yield the rows of `removed_objects`. All entries of a key must be in one partition."""
+    """Yield the rows of `removed_objects`. All entries for a key must be in the same partition."""
 
     since: datetime
 
@@ -221,8 +220,8 @@ class _FindRemoved:
 
 
 def removed_objects(entries: pa.Table, since: datetime) -> pa.Table:
-    """Return the objects that are not at their location, if their newest entry is of `since` or
-    later.
+    """Return the objects removed from their location whose newest entry is not earlier than
+    `since`.
 
     The result has the columns key and etag. Entries of rehearsals are always included, because
     their times are not real.
@@ -236,10 +235,10 @@ def removed_objects(entries: pa.Table, since: datetime) -> pa.Table:
 
 @dataclass(frozen=True)
 class LogReader:
-    """Reads deletion logs part by part: takes part numbers and yields settled entries of selected
-    copies.
+    """Task that takes part numbers of deletion logs and yields the selected copies' settled
+    entries.
 
-    The result has the columns `LOG_ENTRIES`. Runs in executors or in this process.
+    The entries have the columns `LOG_ENTRIES`. Runs in executors or in this process.
     """
 
     files: Files
@@ -257,16 +256,16 @@ class LogReader:
         return len(self.parts)
 
     def read_all(self) -> pa.Table:
-        """Return all entries in memory (columns `LOG_ENTRIES`), also those of copies that are not
+        """Return all entries in memory (columns `LOG_ENTRIES`), even for copies that are not
         selected.
         """
         return _read_all_entries(self.files, self.parts)
 
     def shares(self) -> Iterator[pa.Table]:
-        """Yield the settled entries of selected copies (columns `LOG_ENTRIES`), share by share.
+        """Yield the selected copies' settled entries (columns `LOG_ENTRIES`), in batches of about
+        `SHARE_ROWS` rows.
 
-        A share has all selected entries of its keys, and about `SHARE_ROWS` rows. All parts are read
-        once per share.
+        All selected entries for a key are in the same batch. All parts are read once per batch.
         """
         count = max(1, -(-self.rows // SHARE_ROWS))
         for share in range(count):
@@ -277,7 +276,7 @@ class LogReader:
             yield pa.concat_tables(found)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return all settled entries of selected copies as a frame. Lazy."""
+        """Return all settled entries of the selected copies as a lazy frame."""
         numbers = spark.range(0, self.part_count, 1, max(1, min(self.part_count, parallelism(spark))))
         return numbers.mapInArrow(self, spark_schema(LOG_ENTRIES))
 
@@ -289,7 +288,7 @@ class LogReader:
 
 
 def _find_copies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the copies in quarantine. All entries of a key must be in one partition."""
+    """Yield the copies in quarantine. All entries for a key must be in the same partition."""
     entries = [batch for batch in batches if batch.num_rows]
     if entries:
         yield from copies_in_quarantine(pa.Table.from_batches(entries).cast(LOG_ENTRIES)).to_batches()

@@ -32,33 +32,33 @@ from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.summaries import DeletionPlanSummary, PlanIndexSummary
 
-# Name of the directory and of the key of damage since 0.2.
+# Name of the directory with damage records, and of their key, since 0.2.
 DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
-# Characters of a plan id that identify it in commands.
+# Number of characters of a plan id that identify it in commands.
 MIN_PLAN_ID: Final = 8
 _RECORDS: Final = "_records.json"
 _FINISHED, _RESTORED, _LOG = "finished.json", "restored.json", "log.json"
 _ENDS: Final = ("finished_at", "restored_at", "not_done")
-# Statuses of a plan whose execution began: it can be continued, or it has ended with rows left.
+# Statuses of a plan whose execution has begun: it can be continued, or it has ended with rows left.
 UNFINISHED: Final = "unfinished"
 PARTIALLY_APPLIED: Final = "partially applied"
-# Statuses of plans that wait for a decision or for an apply.
+# Statuses of plans that wait for a decision or an apply.
 _OPEN: Final = frozenset({"ready", "refused", "approved"})
-# The first event of a plan has the file name that releases before 0.4 used for its only approval.
+# A plan's first event has the file name that releases before 0.4 used for its only approval.
 _NAME: Final = re.compile(r"(?P<plan_id>[0-9a-f]{64})(-(?P<number>[1-9][0-9]*))?\.json")
 
 
 class _RestoreRecord(BaseModel):
-    """Record that `restore` writes for a plan whose files it restored."""
+    """The record that `restore` writes for a plan whose files it restored."""
 
     at: datetime
 
 
 class _FinishRecord(BaseModel):
-    """Fields that lists show of the record that `apply` writes for a plan that has ended.
+    """The fields needed for lists, from the record that `apply` writes when a plan ends.
 
-    Releases before 0.4 wrote only the time.
+    Records of releases before 0.4 contain only the time.
     """
 
     at: datetime
@@ -77,13 +77,13 @@ class _Record(RootModel[dict[str, Any]]):
 
 
 class PlanRecord(RenamedKeys):
-    """Approval events of one plan by file name, and the end of its execution.
+    """The approval events of one plan, and the end of its execution.
 
     Attributes:
-        approval_events: The events, by the names of their files.
+        approval_events: The events by file name.
         not_done: Files, uploads and edits that were not changed, by `phase/outcome`. None if all
             were, or if the plan ended before 0.4.
-        is_begun: True if its execution began. Not stored.
+        is_begun: True if the execution began. Not stored.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=DEFER_BUILD)
@@ -108,7 +108,7 @@ class PlanRecord(RenamedKeys):
         return UNFINISHED if self.is_begun else self.decision_status(plan, now, verdict)
 
     def decision_status(self, plan: PlanSummary, now: datetime, verdict: Verdict) -> str:
-        """Return the status of the plan as if no apply had begun."""
+        """Return the plan's status as if no apply had begun."""
         status = plan.status_at(now)
         if status in {"ready", "refused"} and (verdict.rejections or verdict.is_approved):
             return "rejected" if verdict.rejections else "approved"
@@ -121,9 +121,9 @@ class _Records(RootModel[dict[str, PlanRecord]]):
 
 @dataclass(frozen=True, slots=True)
 class ListedPlan:
-    """Plan as listed in the plan index.
+    """A plan as listed in the plan index.
 
-    Its receipt was not read. Use `find_plan` to approve or apply it.
+    The plan's receipt was not read, so use `find_plan` to approve or apply the plan.
     """
 
     header: PlanSummary
@@ -136,20 +136,20 @@ class ListedPlan:
 
     @property
     def is_listed(self) -> bool:
-        """True if the plan has actions, or waits for a decision because gates refuse it."""
+        """True if the plan has actions, or if its gates refuse it so that it waits for a decision."""
         return self.header.has_work or (bool(self.header.refused_by) and not self.header.historical)
 
     @property
     def has_ended(self) -> bool:
-        """True if the plan was applied or restored, so that it is used up."""
+        """True if the plan was applied or restored, so that it cannot be used again."""
         return self.record.finished_at is not None or self.record.restored_at is not None
 
     def is_open(self, now: datetime) -> bool:
-        """Check if the plan can still be approved or applied."""
+        """Check whether the plan can still be approved or applied."""
         return not self.has_ended and self.record.decision_status(self.header, now, self.verdict) in _OPEN
 
     def awaits_apply(self, now: datetime) -> bool:
-        """Check if the plan is approved and can be applied now, also if an apply has begun."""
+        """Check whether the plan is approved and can be applied now, even if an apply has begun."""
         return not self.has_ended and self.record.decision_status(self.header, now, self.verdict) == "approved"
 
 
@@ -158,7 +158,7 @@ class StoredPlan:
     """A plan in the state.
 
     Attributes:
-        finished: The record that `record_finished` wrote, or None.
+        finished: The record written by `record_finished`, or None.
         is_begun: True if an apply of the plan began.
     """
 
@@ -171,23 +171,25 @@ class StoredPlan:
 
     @property
     def finished_at(self) -> datetime | None:
-        """When its execution ended, or None."""
+        """The time when the execution ended, or None."""
         return datetime.fromisoformat(self.finished["at"]) if self.finished is not None else None
 
     @property
     def not_done(self) -> dict[str, int]:
-        """Files, uploads and edits that its finished execution left undone, by `phase/outcome`."""
+        """Number of files, uploads and edits that the finished execution did not change, by
+        `phase/outcome`.
+        """
         return (_FinishRecord.model_validate(self.finished).not_done if self.finished is not None else None) or {}
 
     @property
     def overridden_gates(self) -> list[GateResult]:
-        """Failed gates that the approvals of the plan override. Empty if it is not approved."""
+        """The failed gates that the plan's approvals override. Empty if the plan is not approved."""
         overrides = self.verdict.overrides if self.verdict.is_approved else ()
         return [gate for gate in self.header.failed_gates if gate.overridable and gate_name(gate.name) in overrides]
 
     @property
     def effective_header(self) -> PlanHeader:
-        """Header for messages: with the amounts that the apply has done, once the plan is finished."""
+        """The header for messages. If the plan is finished, it contains the completed amounts."""
         by_outcome: dict[str, Any] = (self.finished or {}).get("by_outcome", {})
         if not by_outcome:  # records of releases before 0.4 have another key
             return self.header
@@ -203,7 +205,7 @@ class StoredPlan:
 
 
 def list_plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[ListedPlan]:
-    """Yield every plan that has work to do, newest first within a storage.
+    """Yield all plans that have work to do, newest first within a storage.
 
     A plan that was made twice is listed once. The number of requests is constant.
 
@@ -236,12 +238,12 @@ def previous_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | No
 def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
     """Read a plan with its approvals and the record of its execution.
 
-    The id of a plan with a `plan_key` is not verified here, but by approval and apply
-    (`refuse_other_key`). So the plan can still be shown and restored after the key was changed or
-    lost.
+    If the plan has a `plan_key`, its id is not verified here, but by approval and apply
+    (`refuse_other_key`), so that the plan can still be shown and restored after the key was changed
+    or lost.
 
     Raises:
-        StateError: If a file is not what was written.
+        StateError: If a file of the plan is damaged or was changed.
     """
     state = State.of(config)
     header = _header(state, published)
@@ -301,7 +303,7 @@ def _read_event(state: State, storage_name: str, plan_id: str, name: str) -> App
 
 
 def _names_by_plan(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the file names of approval events by plan id. Other files are ignored."""
+    """Group the file names of approval events by plan id. Other files are ignored."""
     found: dict[str, list[str]] = {}
     for name in names:
         if match := _NAME.fullmatch(name):
@@ -317,11 +319,11 @@ def _number(name: str) -> int:
 def find_plan(config: Config, plan_id: str) -> StoredPlan:
     """Find a plan by its id or by an id prefix of at least 8 characters.
 
-    Every byte of its rows is verified.
+    All bytes of the plan's rows are verified.
 
     Raises:
         UsageError: If no plan or several plans match.
-        StateError: If the rows are not those that were written.
+        StateError: If the rows are damaged or were changed.
     """
     if len(plan_id) < MIN_PLAN_ID:
         raise UsageError(
@@ -336,18 +338,19 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
         raise UsageError(f"{len(found)} plans with the id {plan_id}; `gc-assets plans` lists the existing ones")
     state = State.of(config)
     plan = load_plan(config, state.open(found[0].run))
-    # A flipped bit in a key would delete another file, so all rows are read before approval and
-    # apply.
+    # All rows are verified before approval and apply, because a flipped bit in a key would delete
+    # another file.
     state.verify(plan.published)
     return plan
 
 
 def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = ()) -> StoredPlan:
-    """Find a plan that this name may approve now with these overrides.
+    """Find a plan that the user `by` may approve now with these overrides.
 
     Raises:
-        GateRefused: If the plan must not be approved. The message names the gates and their overrides.
-        UsageError: If the approval has no name, an override names no gate, or the plan has neither
+        GateRefused: If the plan must not be approved. The message contains the failed gates and
+            their overrides.
+        UsageError: If `by` is empty, an override is not a gate of the plan, or the plan has neither
             work nor a gate that failed or is overridden.
     """
     plan, now = _find_open_plan(config, clock, plan_id, by), clock.now()
@@ -356,8 +359,8 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
     refuse_other_clock(header, clock)
     refuse_future(header, clock)
     refuse_other_key(header, config)
-    # Later runs, and plans of other storages, use the overrides of a plan without work too. They
-    # also wait for missing files that the gate allows.
+    # The overrides of a plan without work are also used by later runs and by other storages' plans,
+    # which wait for missing files that the gate allows.
     refuse_unknown_gates(header, overrides)
     is_overridden = any(gate.name in overrides and (not gate.passed or gate.numbers.get("unlisted")) for gate in header.gates)
     if not header.has_work and not header.failed_gates and not is_overridden:
@@ -405,10 +408,10 @@ def _warn_renamed_gates(header: PlanHeader, overrides: Iterable[str]) -> None:
 
 
 def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "") -> ApprovalEvent:
-    """Record a rejection. It blocks the plan until the same name approves it.
+    """Record a rejection. It blocks the plan until the same user approves it.
 
     Raises:
-        GateRefused: If the plan has begun or is used up. A rejection cannot undo it.
+        GateRefused: If the plan has begun or has ended, because a rejection cannot undo it.
     """
     plan, state = _find_open_plan(config, clock, plan_id, by), State.of(config)
     if has_begun(state, plan.header):
@@ -435,7 +438,7 @@ def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> Stor
 
 
 def has_begun(state: State, header: PlanHeader) -> bool:
-    """Check if an apply of the plan began. A restore alone does not begin it."""
+    """Check whether an apply of the plan has begun. A restore alone does not begin a plan."""
     return any(item.name == _LOG for item in state.files.list(execution_directory(header)))
 
 
@@ -446,7 +449,9 @@ def refuse_unapproved(plan: StoredPlan) -> None:
 
 
 def describe_unapproved(plan: StoredPlan) -> str | None:
-    """Return why the plan is not approved, with the command that approves it, or None."""
+    """Return why the plan is not approved, with the command that approves it, or None if it is
+    approved.
+    """
     verdict, plan_id = plan.verdict, plan.header.plan_id[:12]
     if verdict.missing is None:
         return None
@@ -467,7 +472,7 @@ def refuse_historical(header: PlanHeader) -> None:
 
 
 def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
-    """Raise `GateRefused` if either the plan or the clock is a rehearsal, but not both."""
+    """Raise `GateRefused` if either the plan or the clock belongs to a rehearsal, but not both."""
     name = f"plan {header.plan_id[:12]}"
     if header.rehearsal and not clock.is_rehearsal:
         raise GateRefused(
@@ -483,9 +488,9 @@ def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
 
 
 def refuse_future(header: PlanHeader, clock: Clock) -> None:
-    """Raise `GateRefused` for a plan that was made later than now.
+    """Raise `GateRefused` for a plan from the future.
 
-    Either its ages were counted by a clock that was ahead, or the clock is behind now.
+    Either its ages were counted by a clock that was ahead, or the current clock is behind.
     """
     if header.created_at - clock.now() > MAX_SKEW:
         raise GateRefused(
@@ -495,10 +500,10 @@ def refuse_future(header: PlanHeader, clock: Clock) -> None:
 
 
 def refuse_other_key(header: PlanHeader, config: Config) -> None:
-    """Raise `GateRefused` if the id of the plan does not match the configured `plan_key`.
+    """Raise `GateRefused` if the plan's id does not match the configured `plan_key`.
 
-    It does not match if it is a plain digest although there is a key, an HMAC although there is no
-    key, or an HMAC of another key.
+    It does not match if it is a plain digest but a key is configured, an HMAC but no key is
+    configured, or an HMAC with another key.
     """
     if header.keyed != (config.plan_key is not None):
         made, now = ("with a plan_key", "has none") if header.keyed else ("without a plan_key", "has one")
@@ -513,13 +518,13 @@ def refuse_other_key(header: PlanHeader, config: Config) -> None:
 
 
 def used_plan_ids(config: Config, storage_name: str) -> set[str]:
-    """Return the ids of the storage's plans that were applied completely or restored."""
+    """Return the ids of the storage's plans that have ended or were restored."""
     records = _records(State.of(config), storage_name)
     return {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
 
 
 def refuse_unknown_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
-    """Raise `UsageError` if an override names no gate of the plan."""
+    """Raise `UsageError` if an override is not a gate of the plan."""
     unknown = {gate_name(name) for name in overrides} - {gate_name(gate.name) for gate in header.gates}
     if unknown:
         known = ", ".join(gate.name for gate in header.gates if gate.overridable)
@@ -527,10 +532,10 @@ def refuse_unknown_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None
 
 
 def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
-    """Raise `GateRefused` with every failed gate that no override passes.
+    """Raise `GateRefused` if failed gates are not overridden. The message lists them.
 
     Raises:
-        UsageError: If an override names no gate of the plan.
+        UsageError: If an override is not a gate of the plan.
     """
     refuse_unknown_gates(header, overrides)
     overrides = tuple(map(gate_name, overrides))
@@ -543,10 +548,10 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
 
 
 def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: str = "WHO") -> str | None:
-    """Return the command that approves the plan in spite of its failed gates.
+    """Return the command that approves the plan despite its failed gates.
 
     Args:
-        overrides: Further gates that the command overrides.
+        overrides: Further gates to override.
 
     Returns:
         The command, or None if a failed gate cannot be overridden.
@@ -558,8 +563,10 @@ def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: st
 
 
 def describe_other_plans(config: Config, header: PlanHeader, now: datetime) -> Iterator[str]:
-    """Yield sentences about other plans of the storage that a decision on this one should consider:
-    the newest one if it is newer, and those that were applied after this one was made.
+    """Yield sentences about the storage's other plans that matter for a decision on this plan.
+
+    These are the newest plan if it is newer, and the plans that were applied after this one was
+    made.
     """
     listed = list_plans(config, header.storage, empty=True)
     plans = [plan for plan in listed if plan.is_listed and plan.header.rehearsal == header.rehearsal]
@@ -574,7 +581,7 @@ def describe_other_plans(config: Config, header: PlanHeader, now: datetime) -> I
 
 
 def approved_plans(config: Config, header: PlanHeader, now: datetime) -> list[ListedPlan]:
-    """Return the other plans of the storage that are approved and can be applied now."""
+    """Return the storage's other plans that are approved and can be applied now."""
     plans = (plan for plan in list_plans(config, header.storage) if plan.header.rehearsal == header.rehearsal)
     return [plan for plan in plans if plan.awaits_apply(now) and plan.header.plan_id != header.plan_id]
 
@@ -585,26 +592,26 @@ def execution_directory(header: PlanHeader | PlanSummary) -> str:
 
 
 def record_finished(state: State, header: PlanHeader, finished: Mapping[str, Any]) -> None:
-    """Record that the execution of the plan has ended.
+    """Record that the plan's execution has ended.
 
     Args:
-        finished: The end of the execution (`at`) and the outcomes.
+        finished: The end time of the execution (`at`) and the outcomes.
     """
     record_ended(state, header.storage, header.plan_id, finished)
 
 
 def record_ended(state: State, storage_name: str, plan_id: str, finished: Mapping[str, Any]) -> None:
-    """Record as `record_finished`, also for a plan that the state does not contain."""
+    """Record that a plan's execution has ended, even if the plan is missing from the state."""
     state.files.replace(f"{storage_name}/apply/{plan_id}/{_FINISHED}", json.dumps(finished, indent=1).encode())
     record = _FinishRecord.model_validate(finished)
     _RecordsFile(state, storage_name).update_plan(plan_id, finished_at=record.at, not_done=record.not_done)
 
 
 def record_restored(state: State, storage_name: str, plan_id: str, at: datetime, restore_id: str) -> None:
-    """Record that files of the plan were restored, so that it no longer counts as finished.
+    """Record that files of the plan were restored, so that it does not count as finished any more.
 
     The record in the list of plans is written first, because it must not be older than the plan's
-    own.
+    own record.
     """
     _RecordsFile(state, storage_name).update_plan(plan_id, restored_at=at)
     record = {"at": at.isoformat(), "restore": restore_id}
@@ -612,7 +619,7 @@ def record_restored(state: State, storage_name: str, plan_id: str, at: datetime,
 
 
 def unfinished_plans(state: State, storage_name: str) -> list[str]:
-    """Return the ids of interrupted plans, whose execution began and did not end."""
+    """Return the ids of the interrupted plans, whose execution has begun but not ended."""
     begun = state.files.directories(f"{storage_name}/apply")
     records = _records(state, storage_name, begun)
     ended = {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
@@ -620,10 +627,10 @@ def unfinished_plans(state: State, storage_name: str) -> list[str]:
 
 
 def unknown_plans(config: Config, storage_name: str) -> list[str]:
-    """Return the ids of the interrupted plans that the state does not contain.
+    """Return the ids of the interrupted plans that are missing from the state.
 
-    A backup that is copied over a newer state replaces the list of plans, and leaves the logs of
-    later ones.
+    This happens if a backup is copied over a newer state: it replaces the list of plans, but the
+    logs of later plans remain.
     """
     if not (interrupted := unfinished_plans(State.of(config), storage_name)):
         return []
@@ -632,7 +639,7 @@ def unknown_plans(config: Config, storage_name: str) -> list[str]:
 
 
 def _record(state: State, header: PlanHeader, event: ApprovalEvent) -> ApprovalEvent:
-    """Write the event under a file name that no event of the plan ever had."""
+    """Write the event under a file name that was never used for an event of the plan."""
     records_file, directory = _RecordsFile(state, header.storage), f"{header.storage}/{APPROVALS}"
     taken = {_number(name) for name in records_file.read().get(header.plan_id, PlanRecord()).approval_events}
     content = event.model_dump_json(indent=1).encode()
@@ -649,7 +656,7 @@ def _record(state: State, header: PlanHeader, event: ApprovalEvent) -> ApprovalE
 
 
 class _Damage(BaseModel):
-    """Differences between the planned and the actual result of an edit of a lake's history."""
+    """The differences between the planned and the actual result of a history edit."""
 
     plan_id: str
     lake: str
@@ -657,17 +664,15 @@ class _Damage(BaseModel):
 
 
 def record_damage(state: State, lake_name: str, plan_id: str, found: Sequence[str]) -> None:
-    """Record damage to a lake's history. It blocks every later plan until a user removes the
-    record.
-    """
+    """Record damage to a lake's history. The record blocks all later plans until a user removes it."""
     record = _Damage(plan_id=plan_id, lake=lake_name, found=list(found))
     state.files.replace(f"{lake_name}/{DAMAGE}/{plan_id}.json", record.model_dump_json(indent=1).encode())
 
 
 def list_damage(state: State, lake_names: Sequence[str]) -> list[str]:
-    """List damage to the histories of these lakes, one message per record.
+    """Return messages about damage to these lakes' histories, one per record.
 
-    Each message names the file to remove after the repair.
+    Each message contains the file to remove after the repair.
     """
     paths = [f"{lake}/{DAMAGE}/{item.name}" for lake in lake_names for item in state.files.list(f"{lake}/{DAMAGE}")]
     records = [(path, record) for path in paths if (record := _read(state, path, _Damage)) is not None]
@@ -679,9 +684,9 @@ def list_damage(state: State, lake_names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _RecordsFile:
-    """Records of all plans of a storage, in one object.
+    """The records of all plans of a storage, in one object.
 
-    Each record repeats the files of the plan itself.
+    Each record is a copy of what the plan's own files contain.
     """
 
     state: State
@@ -723,13 +728,13 @@ class _RecordsFile:
 
 
 def _records(state: State, storage_name: str, begun: Sequence[str] | None = None) -> dict[str, PlanRecord]:
-    """Return the records of all plans that have approval events or that began.
+    """Return the records of all plans that have approval events or have begun.
 
-    An event whose file was removed does not count. Missing records are read from the files of the
-    plan and added. Few plans began and did not end, so few files are read.
+    Events whose files were removed do not count. Missing records are read from the plan's files and
+    added. Few files are read, because few plans have begun but not ended.
 
     Args:
-        begun: The ids of plans that began, if already listed.
+        begun: The ids of the plans that have begun, if already listed.
     """
     records_file = _RecordsFile(state, storage_name)
     known = records_file.read()
@@ -759,15 +764,15 @@ def _records(state: State, storage_name: str, begun: Sequence[str] | None = None
 
 
 def _has_news(record: PlanRecord, known: PlanRecord) -> bool:
-    """Return True if `record` contains an end or an event that `known` lacks."""
+    """Return True if `record` contains an end or an event that is missing in `known`."""
     ended = any(getattr(known, name) is None and getattr(record, name) is not None for name in _ENDS)
     return ended or not record.approval_events.keys() <= known.approval_events.keys()
 
 
 def _store_missing(records_file: _RecordsFile, found: Mapping[str, PlanRecord]) -> None:
-    """Add records that were read from the files of the plans.
+    """Add records that were read from the plans' files.
 
-    Existing values are not changed. Without write permission nothing is stored.
+    Existing values are not changed. Without write permission, nothing is stored.
     """
 
     def merge(records: Mapping[str, PlanRecord]) -> Mapping[str, PlanRecord]:
