@@ -1,4 +1,4 @@
-"""Describe what an acceptance of a table or prefix changes, by the results of the last run."""
+"""Describe what accepting a table or prefix changes, based on the results of the last run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gc_assets.state.summaries import OrphanFilesSummary
 
 
 def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
-    """Describe which foreign files of the last run an acceptance of a prefix is about."""
+    """Describe the foreign files of the last run to which an acceptance of a prefix applies."""
     state = State.of(config)
     swept = state.latest(storage, ORPHAN_FILES.name)
     if swept is None:
@@ -45,9 +45,9 @@ def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
 
 
 def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str | None:
-    """Describe the effect on a table or view that the last run found dropped.
+    """Describe the effect of an acceptance on a table or view that was dropped in the last run.
 
-    For any other table, return a message if that run found no metadata of it under the prefix,
+    For other tables, returns a message if that run found no metadata of the table under the prefix,
     otherwise None.
     """
     state = State.of(config)

@@ -1,7 +1,7 @@
-"""Check the access to every place that a run needs, with a few requests to each.
+"""Check access to the state, the lakes and the storages of a run, with a few requests to each.
 
-A run calls this before it starts Spark, so that a wrong key or a server that does not answer is
-reported first, once, and with all places that it concerns.
+A run calls this before it starts Spark, so that a wrong key or an unreachable server is reported
+first, and only once with all affected lakes and storages.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from gc_assets.state.schemas import LAKE_REFS
 
 STATE: Final = "state"
 Call = Callable[[], object]
-# A server that does not answer in this time is left to the run, which waits longer.
+# If a server does not answer in this time, the run tries it again and waits longer.
 _SECONDS: Final = 60.0
 _CONCURRENT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class AccessError:
-    """A cause for which places cannot be used.
+    """A cause why the state, lakes or storages are inaccessible.
 
     Attributes:
-        subjects: The state, lakes and storages that it concerns, for messages.
-        reason: The cause, and what to do.
-        stops_run: True if the run cannot publish anything without these places.
+        subjects: The affected state, lakes and storages, for messages.
+        reason: The cause, and what the user can do.
+        stops_run: True if the run cannot publish anything without the subjects.
     """
 
     subjects: tuple[str, ...]
@@ -56,10 +56,10 @@ class _Check:
 
 
 def find_access_errors(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> list[AccessError]:
-    """Return the causes for which places of a run cannot be used, each with all its places.
+    """Group the inaccessible lakes and storages of a run, and its state, by cause.
 
     Without the state or a catalog, a run publishes nothing. A storage that cannot be listed stops
-    only its own plan, so the others are still made.
+    only its own plan, so the other plans are still made.
     """
     checks = list(_checks(context, lakes, storages))
     with ThreadPoolExecutor(_CONCURRENT) as pool:
@@ -103,7 +103,7 @@ def _check_lake(context: RunContext, lake: RemoteLake) -> None:
     try:
         is_read = context.find(LAKE_REFS, lake.name) is not None or is_deleted(context, lake.name)
     except (StateError, OSError):
-        return  # the check of the state reports it
+        return  # the check of the state reports the error
     if not is_read:  # frozen refs are not read again
         lake.check_access()
 
@@ -116,7 +116,7 @@ def _check_listing(context: RunContext, name: str) -> None:
         context.store(name).check_access()
     else:
         now = context.clock.now()
-        context.lister(name).plan(1, now, frozenset(), now, None)  # reads the newest report
+        context.lister(name).plan(1, now, frozenset(), now, None)  # planning reads the newest report
 
 
 def _find_reason(check: _Check) -> str | None:

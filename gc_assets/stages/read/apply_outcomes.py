@@ -1,4 +1,5 @@
-"""Read what an apply has done: the reasons of its outcomes, and the records of an interrupted one.
+"""Read the results of an apply: the reasons of its outcomes, and what an interrupted apply has
+recorded.
 
 Only the state is read.
 """
@@ -24,12 +25,12 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.write_ahead import find_log
 
-# Kinds of reasons that are counted one by one.
+# Maximum number of distinct kinds of reasons that are counted separately.
 MAX_REASONS: Final = 1_000
 _OTHER: Final = "other reasons"
-# Parts of a reason that differ between files: quoted names, addresses, times, identities.
+# Parts of a reason that differ between files: quoted names, addresses, times and identities.
 _VARIABLE: Final = re.compile(r"'[^']*'|`[^`]*`|\S*://\S+|\S*\d{2,}\S*")
-# The user waits for the command to end.
+# The limit is low, because the user waits for the command to end.
 _READ_SECONDS: Final = 10.0
 
 
@@ -49,7 +50,9 @@ class _Reason:
 
 @dataclass
 class _ReasonCounter:
-    """Counts reasons by phase and outcome. Reasons that differ only in names and numbers are one."""
+    """Counts reasons by phase and outcome. Reasons that differ only in names and numbers count as
+    one.
+    """
 
     kinds: dict[tuple[str, str], dict[str, _Reason]] = field(default_factory=lambda: defaultdict(dict[str, _Reason]))
 
@@ -66,7 +69,7 @@ class _ReasonCounter:
 
 
 def count_reasons(context: RunContext, header: PlanHeader, published: PublishedTable | None) -> Mapping[tuple[str, str], Mapping[str, int]]:
-    """Count the reasons of the outcomes of an apply that left something undone.
+    """Count the reasons why an apply left files, uploads or edits undone.
 
     Args:
         published: The `deletion_log` of the apply, or None if it changed only histories.
@@ -88,10 +91,10 @@ def count_reasons(context: RunContext, header: PlanHeader, published: PublishedT
 
 
 def read_recorded_actions(context: RunContext, header: PlanHeader, phases: Sequence[str]) -> RecordedActions | None:
-    """Read what an unfinished apply has recorded, in its earlier attempts too.
+    """Read what an unfinished apply has recorded, including its earlier attempts.
 
     Args:
-        phases: The phases that it executes.
+        phases: The phases that the apply executes.
 
     Returns:
         The recorded actions, or None if no apply of these phases has begun.

@@ -16,7 +16,7 @@ AGES: Final = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
 
 def blame_by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
-    """Return the bytes retained by a single ref, for each ref of these lakes, most bytes first.
+    """Return the bytes retained only by each ref of these lakes, most bytes first.
 
     Refs with the same name in several tables or lakes count as one.
     """
@@ -29,7 +29,7 @@ def blame_by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str])
 
 
 def blame_by_age(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
-    """Return the effect of each default retention of `AGES`, the shortest first."""
+    """Return the effect of each default retention in `AGES`, shortest first."""
     return list(what_if(spark, context, [Scenario(age, tuple(lakes), retention=age) for age in AGES]))
 
 

@@ -1,6 +1,6 @@
-"""Read published tables part by part and without Spark: whole tables, or the rows of some keys.
+"""Read published tables part by part and without Spark: complete tables, or the rows of given keys.
 
-This module knows which runs make up a table. It holds one part in memory at a time.
+This module determines which runs make up a table. It keeps one part in memory at a time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gc_assets.state.side_tables import EDITS_SIDE
 
 
 def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[PublishedTable | PastRun]:
-    """Return the runs whose rows are the table as of a run date.
+    """Return the runs whose rows make up the table as of a run date.
 
-    Usually this is the table's current run. Three tables consist of many runs: `manifest_entries`
-    of all segments up to the date, `deletion_log` and `expiry_log` of all executions of the date's
-    plans. `storage_inventory` may be the listing of an earlier run.
+    Usually this is the table's current run. Three tables consist of several runs:
+    `manifest_entries` of all segments up to the date, and `deletion_log` and `expiry_log` of all
+    executions of the date's plans. `storage_inventory` may be the listing of an earlier run.
 
     Raises:
         StateError: If no run is published for the date.
@@ -53,17 +53,17 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
 
 
 def paths_of(state: State, table: Table, group: str, run_date: date) -> list[str]:
-    """Return the parts of the table as of a run date, as `runs_of` and `find_path_edits`."""
+    """Return the paths of the table's parts as of a run date, from `runs_of` and `find_path_edits`."""
     edits = find_path_edits(state, table, group, run_date)
     found = [path for run in runs_of(state, table, group, run_date) for path in run.paths()]
     return found if edits is None else [*found, *edits.paths(EDITS_SIDE)]
 
 
 def find_path_edits(state: State, table: Table, group: str, run_date: date) -> PublishedTable | None:
-    """Return the table whose side table `_edits` has further rows of `expiry_plan`, or None.
+    """Return the table whose side table `_edits` contains further rows of `expiry_plan`, or None.
 
-    They are known after the content of commits was read, which `expiry_plan` selects. A table that is
-    older than `expiry_plan` is of another run of the date.
+    These rows are separate because they depend on the content of commits that `expiry_plan`
+    selects. A table older than `expiry_plan` belongs to another run of the date.
     """
     if table is not EXPIRY_PLAN:
         return None
@@ -87,7 +87,7 @@ def table_names(state: State, lake_name: str) -> list[str]:
 def batches(
     state: State, schema: pa.Schema, paths: Collection[str], columns: Collection[str] | None = None, limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of Parquet parts with the columns of the schema, at most `limit` rows.
+    """Yield at most `limit` rows of Parquet parts, with the columns of the schema.
 
     Raises:
         StateError: If an older release wrote a part without one of the columns.
@@ -106,8 +106,9 @@ def batches(
 
 
 def read_matching_rows(state: State, schema: pa.Schema, paths: Collection[str], column: str, values: Collection[str]) -> pa.Table:
-    """Return the rows whose `column` is one of `values`. Row groups without such a value are
-    skipped.
+    """Return the rows whose `column` is one of `values`.
+
+    Row groups without such a value are skipped.
 
     Raises:
         StateError: If an older release wrote a part without one of the columns.

@@ -1,4 +1,5 @@
-"""Trace a file through its witnesses in `live_files` (containers, commit) to the ref that needs it.
+"""Trace a file through its witnesses in `live_files` (containers and commit) to the ref that needs
+it.
 
 The module uses Arrow lookups over published tables.
 """
@@ -23,14 +24,15 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import DANGLING_SIDE, EXPIRED_SIDE
 
-# No format nests deeper. A longer chain would be a cycle.
+# No format nests deeper, so a longer chain would be a cycle.
 MAX_CONTAINERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A step of the chain from a ref to a file: the kind of the object (`what`), its name and
-    details.
+    """A step of the chain from a ref to a file.
+
+    `what` is the kind of the object.
     """
 
     what: str
@@ -39,7 +41,7 @@ class Link:
 
 
 def chain(context: RunContext, lake: str, row: dict[str, Any], side: str | None = None) -> Iterator[Link]:
-    """Yield the ref, the commit, the containers from the outermost to the innermost, and the file."""
+    """Yield the ref, the commit, the containers from outermost to innermost, and the file."""
     links = [Link(row["kind"], row["key"], _size(row))]
     top, commit, table = row["container"], row["commit_id"], row["table_uuid"]
     for _ in range(MAX_CONTAINERS):
@@ -95,7 +97,7 @@ def _commit_links(context: RunContext, lake: str, commit: str, table: str | None
 
 
 def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, table: str | None) -> int | None:
-    """Return the length of the shortest path from `head` to `commit` by parents, or None."""
+    """Return the length of the shortest path of parents from `head` to `commit`, or None."""
     graph = context.table(COMMIT_GRAPH, lake)
     rows = read_parts(context.state.files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "parents"])
     same = pc.is_null(rows.column("table_uuid")) if table is None else pc.equal(rows.column("table_uuid"), table)
@@ -112,7 +114,7 @@ def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, t
 
 
 def last_chain(context: RunContext, live: LiveRows, storage: str, key: str) -> tuple[Link, ...]:
-    """Return the chain of expired or dangling history that last needed a file.
+    """Return the chain from the expired or dangling history that last needed a file.
 
     The result is empty if no such history contains the file.
     """

@@ -1,8 +1,8 @@
 """Check a configuration before a run: lakes, storages, the state and its records.
 
-The checks read lakes and storages and do not change them. They write only probes, which they remove
+The checks read lakes and storages and do not change them. They only write probes, which they remove
 immediately: one in the state, and canaries under the collector's own prefix in storages with mode
-`apply`. The command checks Spark itself.
+`apply`. Spark is checked by the command, not here.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gc_assets.stages.read.doctor_access import find_unreachable
 from gc_assets.stages.read.doctor_clocks import check_clocks
 from gc_assets.stores.store import examine_state
 
-# Less free space for the state is a warning. A run with a million files writes about 100 MB.
+# Warn if the state has less free space. A run with a million files writes about 100 MB.
 _LOW_SPACE: Final = 2**30
-# Checks that send requests to the server of a lake or storage.
+# Checks that send requests to a lake's or storage's server.
 _LAKE_CHECKS: Final = ("visible", "history edits", "addresses", "clocks")
 _STORAGE_CHECKS: Final = ("inventory",)
 # The subject, the name of the check, and the function that runs it.
@@ -40,10 +40,10 @@ Check = tuple[str, str, Callable[[], Iterator[Finding]]]
 def doctor(context: RunContext, begin: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
     """Yield the results of all checks.
 
-    If a check raises, the error is reported as its result.
+    If a check raises an error, the error is reported as its result.
 
     Args:
-        begin: Called with the lake, storage or other place whose checks begin.
+        begin: Called with the lake, storage or other subject whose checks begin.
     """
     yield from _environment(context)
     begin("the servers of lakes and storages")
@@ -95,7 +95,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
 
 
 def _skip_unreachable(failed: Finding, checks: Sequence[str]) -> Iterator[Check]:
-    """Yield the failed access check of a lake or storage, and further checks of it as skipped."""
+    """Yield a lake's or storage's failed access check, and its further checks as skipped."""
     yield failed.subject, failed.check, lambda: iter([failed])
     for check in checks:
         yield failed.subject, check, lambda name=check: iter([skip_check(failed.subject, name, failed.check)])
@@ -137,7 +137,7 @@ def _check_trash(context: RunContext, storage: StorageConfig, reachable: set[str
 
 
 def _check_claims(context: RunContext, storage_name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
-    """Check the claims of the readable lakes. The check is complete only if all lakes are."""
+    """Check the claims of the readable lakes. The check is complete only if all lakes are readable."""
     unread = [lake.label for lake in context.config.lakes if lake.name not in frozen]
     found = lake_checks.check_claims(context, storage_name, frozen)
     yield from (finding for finding in found if not unread or finding.verdict != OK)
@@ -151,13 +151,14 @@ def _environment(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_notify(context: RunContext) -> Iterator[Finding]:
-    """State who sends notifications."""
+    """Report which command sends notifications."""
     yield Finding("notify", "targets", OK, f"{count_of(len(context.config.notify), 'target')}; {NOTIFIED_BY}")
 
 
 def _check_clock(context: RunContext) -> Iterator[Finding]:
-    """Compare the clock of the state with the local one, by a file that is written, read and
-    removed.
+    """Compare the state's clock with the local one.
+
+    Writes, reads and removes a file.
     """
     files, content = context.state.files, uuid.uuid4().hex.encode()
     name = f".doctor-{content.decode()}"
@@ -179,7 +180,7 @@ def _check_clock(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_space(context: RunContext) -> Iterator[Finding]:
-    """Report the free space of a state on a disk."""
+    """Report the free space if the state is on a disk."""
     files = context.state.files
     free = files.free_bytes()
     if free is None:
@@ -194,14 +195,16 @@ def _check_space(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_conditional_writes(context: RunContext) -> Iterator[Finding]:
-    """Test that only one of several concurrent writers succeeds. All publications depend on that."""
+    """Test that only one of several concurrent writers succeeds, because all publications depend on
+    it.
+    """
     yield Finding("state", "conditions", OK, context.state.files.check_conditions())
 
 
 def _check_index(context: RunContext) -> Iterator[Finding]:
-    """Check that every run with a receipt is in its index.
+    """Check that all runs with a receipt are in the index of their asset.
 
-    Files of a log that is in no index would be missing from the ledger.
+    If a log is in no index, its files would be missing from the ledger.
     """
     wrong = context.state.find_index_errors()
     for sentence in wrong:

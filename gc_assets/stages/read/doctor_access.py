@@ -1,6 +1,6 @@
-"""Check in a bounded time that servers answer, before `doctor` examines what is on them.
+"""Check in a bounded time that servers answer, before `doctor` examines their lakes and storages.
 
-Each further check of a place that does not answer would wait again for all its attempts.
+Otherwise, each further check of an unreachable server would wait for all its attempts again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _REPEAT: Final = "Check the server, and that this machine is not overloaded, the
 
 
 def find_unreachable(context: RunContext, seconds: float = ACCESS_SECONDS) -> dict[str, Finding]:
-    """Return a finding for each lake and storage whose server does not answer, by its name.
+    """Return a finding for each lake and storage whose server does not answer, by name.
 
-    All are asked at the same time. Other errors, such as a wrong key, are left to the checks of the
-    lake or storage.
+    All servers are asked concurrently. Other errors, such as a wrong key, are reported by the
+    checks of the lake or storage.
     """
     calls = list(_remote_calls(context))
     with ThreadPoolExecutor(_CONCURRENT) as pool:

@@ -1,7 +1,7 @@
-"""Check the times of commits: against those of their parents, and against those of their objects.
+"""Compare the times of commits with the times of their parents and of their objects.
 
-Ages decide what a policy keeps. Icechunk's design requires that times grow along a history. The rows
-are those of the last run, so no object is read.
+Commit times matter because a policy decides by age, and Icechunk's design requires that times
+increase along a history. The rows come from the last run, so no object is read.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _REMEDY: Final = (
 
 
 def check_clocks(context: RunContext, name: str) -> Iterator[Finding]:
-    """Report commits of the last run that are older than a parent, or differ from their object.
+    """Report commits of the last run that are older than a parent, or whose time differs from their
+    object's.
 
-    Commits that no ref reaches are not compared with their parents.
+    Dangling commits are not compared with their parents.
     """
     published = context.state.latest(name, COMMIT_GRAPH.name)
     if published is None:
@@ -85,7 +86,9 @@ def _find_older_children(commits: pa.Table, dangling: pa.Array) -> Iterator[str]
 
 
 def _find_skewed(context: RunContext, commits: pa.Table) -> Iterator[str]:
-    """Compare the times of commits that are one object with those of the last listing."""
+    """Compare the times of commits with those of their snapshot objects in the last listing. Yield
+    a message if they differ.
+    """
     roots = [(items[0] if items else None) for items in commits.column("content_roots").to_pylist()]
     by_storage: dict[str, dict[str, tuple[str, Any]]] = {}
     for root, commit_id, at in zip(roots, commits.column("commit_id").to_pylist(), commits.column("committed_at").to_pylist(), strict=True):

@@ -1,4 +1,4 @@
-"""Checks of lakes for `doctor`: readability, completeness, and exclusive locations.
+"""Check lakes for `doctor`: readability, completeness, and exclusive locations.
 
 The refs of each lake are read once.
 """
@@ -31,7 +31,7 @@ _REPLACE: Final = "Replace the link by its files, or let the lake use their actu
 
 
 def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report the readable parts of a lake, and whether its locations are in storages."""
+    """Report which parts of a lake are readable, and whether its locations are in storages."""
     describe = context.kind(name).describe_format
     described = f"; {describe(refs)}" if describe is not None else ""
     yield Finding(name, "readable", OK, f"{count_of(len(refs.refs), 'ref')}, {count_of(len(refs.claims), 'claimed prefix')}{described}")
@@ -57,9 +57,9 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
 
 
 def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Check the right to edit histories of a lake, and that each table of it can be edited.
+    """Check the permission to edit a lake's histories, and that each of its tables can be edited.
 
-    A configuration without a storage in mode `apply` needs no such right.
+    The permission is not needed if no storage is in mode `apply`.
     """
     lake = as_preflight(context.lake(name))
     if lake is None or not any(storage.mode == "apply" for storage in context.config.storages):
@@ -72,14 +72,14 @@ def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Fi
 
 
 def check_decoder(context: RunContext, name: str) -> Iterator[Finding]:
-    """Report which of several libraries decodes the containers of a lake on this machine."""
+    """Report which of several libraries decodes a lake's containers on this machine."""
     describe = kind_of(context.config.lake(name)).describe_decoder
     if describe is not None:
         yield Finding(name, "decoder", OK, describe())
 
 
 def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report metadata with an address in no storage that is a link into a storage."""
+    """Report metadata whose address is outside all storages but links into a storage."""
     resolver = context.resolver()
     named = {source.address for source in refs.sources} | {root.address for root in refs.pinned if root.must_exist}
     for address in sorted(named):
@@ -93,7 +93,7 @@ def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
 
 
 def _without_links(address: str) -> str | None:
-    """Return the address without symbolic links, or None if it cannot be resolved."""
+    """Return the address with symbolic links resolved, or None if it cannot be resolved."""
     try:
         return str(Location.parse(address).without_links()).rstrip("/")
     except (UsageError, FormatError):
@@ -103,7 +103,7 @@ def _without_links(address: str) -> str | None:
 def check_history(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
     """Check that a lake exposes its complete history, if the lake supports this check.
 
-    The whole history is read, as in the first run.
+    The complete history is read, as in the first run.
     """
     lake = context.lake(name)
     if as_incremental(lake) is None:
@@ -117,7 +117,7 @@ def check_history(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[
 
 
 def check_addresses(context: RunContext, name: str) -> Iterator[Finding]:
-    """Report addresses of the last run that may be other names of objects in storages."""
+    """Report addresses in the last run that may be other names of objects in storages."""
     last = context.state.latest(name, LIVE_FILES.name)
     summary = last.summary(LiveFilesSummary) if last is not None else None
     if last is not None and summary is not None and summary.unknown_addresses:
@@ -130,7 +130,7 @@ def check_addresses(context: RunContext, name: str) -> Iterator[Finding]:
 
 
 def check_claims(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
-    """Check that each claim of lakes in a storage is exclusive, and is reached by one path only."""
+    """Check that each lake's claims on a storage are exclusive, and reachable by one path only."""
     claimed = [claim for refs in frozen.values() for claim in _claims(context, storage_name, refs)]
     _, wide = narrow_claims(claimed)
     claims = Claims.of(claimed, wide=wide)
@@ -159,7 +159,8 @@ def _claims(context: RunContext, storage_name: str, refs: FrozenRefs) -> Iterato
 def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[Finding]:
     """Report the symbolic links of a storage.
 
-    A link into another storage, or at or to a claimed location, gives live files a second address.
+    A link fails the check if it leads into another storage, or if a lake claims the link or its
+    target, because it gives live files a second address.
     """
     for link in find_links(context.storage(storage_name)):
         source, target = (_resolve_path(context, path) for path in (link.path, link.target))
@@ -175,7 +176,7 @@ def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[F
 
 
 def _resolve_path(context: RunContext, path: str) -> tuple[str, str] | None:
-    """Return the storage and the key of a file or directory. The key of a storage's root is empty."""
+    """Return the storage and the key of a path. The key of a storage's root is empty."""
     resolved = context.resolver().locate_one(f"{path}/")
     return None if resolved is None else (resolved[0], resolved[1].rstrip("/"))
 

@@ -1,4 +1,4 @@
-"""Checks of the records for `doctor`: open plans, the last run, and the logs of executions.
+"""Check the records for `doctor`: open plans, the last run, and the execution logs.
 
 Only the state is read.
 """
@@ -36,12 +36,12 @@ from gc_assets.state.schemas import DELETION_LOG, ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 from gc_assets.stores.protocol import Holder
 
-# Gates that doctor evaluates itself, whatever their result in the last run.
+# Gates that doctor evaluates itself, regardless of their result in the last run.
 _CHECKED_AGAIN: Final = frozenset({"storages_apart", "unfinished_apply", "lakes_present", "damaged_histories"})
 
 
 def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Read every plan that can still be applied completely, as an approval does."""
+    """Read all rows of each plan that can still be applied, like an approval does."""
     state, count = context.state, 0
     for plan in list_plans(context.config, storage.name):
         if not plan.is_open(context.clock.now()):
@@ -89,7 +89,7 @@ def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[
 
 
 def _check_patterns(context: RunContext, storage: StorageConfig, header: PlanHeader) -> Iterator[Finding]:
-    """Report the patterns of `protect` that matched no file in the last run. Lists nothing."""
+    """Report the `protect` patterns that matched no file in the last run. Sends no LIST request."""
     swept = context.state.current(storage.name, ORPHAN_FILES.name, header.run_date)
     unused = swept.summary(OrphanFilesSummary).unused_patterns if swept is not None else ()
     for pattern in unused:
@@ -100,7 +100,7 @@ def _check_patterns(context: RunContext, storage: StorageConfig, header: PlanHea
 
 
 def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
-    """Check that no lake of the last accepted run, including today's, is missing or empty.
+    """Check that no lake in the last accepted run, which may be today's, is missing or empty.
 
     Unreadable lakes are reported by another check.
     """
@@ -119,7 +119,7 @@ def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str
 
 
 def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Report interrupted plans. A plan whose apply runs now is not interrupted."""
+    """Report interrupted plans. A plan is not interrupted if its apply is running."""
     begun, holder = unfinished_plans(context.state, storage.name), None
     if begun and (holder := _live_holder(context, storage.name)) is not None and holder.plan_id in begun:
         begun = [plan for plan in begun if plan != holder.plan_id]
@@ -147,7 +147,7 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
 def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
     """Check that every deletion log is complete.
 
-    Quarantined files recorded only in a missing log would be lost from the ledger.
+    If a log is missing, quarantined files recorded only in it would be missing from the ledger.
     """
     runs, damaged = context.state.history(storage.name, DELETION_LOG.name), 0
     for run in runs:
@@ -162,7 +162,7 @@ def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Findin
 
 
 def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Report quarantined files that the state does not know, and copies of known ones."""
+    """Report quarantined files that are missing from the state, and copies of known files."""
     unknown = find_unknown_files(context, storage.name, MAX_EXAMINED)
     if unknown.copies:
         first = unknown.copies[0]
@@ -187,7 +187,7 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
 
 
 def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Compare the id of the storage with the one on record."""
+    """Compare the storage's id with the recorded id."""
     known = read_registry(context.state).find("storage", storage.name)
     if known is None or known.storage_id is None:
         return

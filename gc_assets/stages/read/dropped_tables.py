@@ -1,4 +1,4 @@
-"""Show the dropped tables of a storage, from the sweep of a run date."""
+"""Describe the dropped tables of a storage, from the sweep of a run date."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import DroppedTableSummary
 
-# End of the name of a dropped table in lists of tables.
+# Suffix of the names of dropped tables in lists of tables.
 _DROPPED_MARK: Final = " (dropped)"
 
 
 def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
-    """Return the dropped tables of a run date (columns `DROPPED_TABLES`), those with most bytes first.
+    """Return the dropped tables of a run date (columns `DROPPED_TABLES`), most bytes first.
 
     Tables that a catalog lists are left out.
 
@@ -41,7 +41,7 @@ def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
 
 
 def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tuple[str, str | None], str]:
-    """Return the names of the dropped tables of a sweep by lake and table uuid."""
+    """Return the names of a sweep's dropped tables by lake and table uuid."""
     if swept is None or not swept.paths(DROPPED_TABLES_SIDE):
         return {}
     columns = ["lake", "table_uuid", "table_name", "gone_since"]
@@ -51,14 +51,14 @@ def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tup
 
 
 def short_row(row: dict[str, Any], lake_label: str) -> dict[str, Any]:
-    """Return a row with the computed columns table, size and state."""
+    """Add the computed columns table, size and state to a row."""
     table = f"{lake_label}: {row['table_name'] or row['table_uuid']}"
     times = {name: f"{row[name]:%Y-%m-%d %H:%M}Z" for name in ("last_seen", "gone_since")}
     return {**row, **times, "table": table, "size": format_bytes(row["bytes"] or 0), "state": describe_state(row)}
 
 
 def describe_state(row: dict[str, Any]) -> str:
-    """Return what happens to the files of a dropped table."""
+    """Return a text on what happens to the dropped table's files."""
     if not row["files"]:
         return "no files"
     return f"waits: {row['waits_for']}" if row["waits_for"] is not None else "planned"
@@ -72,13 +72,13 @@ def accept_command(table_uuid: str, waits_for: str | None) -> str | None:
 
 
 def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutoff: datetime, *, is_accepted: bool) -> str:
-    """Return a sentence on a dropped table: its files, and what they wait for.
+    """Return a sentence about a dropped table's files and what they wait for.
 
     Args:
-        is_accepted: Whether the run is accepted, so that the waiting time of the table has begun.
+        is_accepted: True if the run is accepted, so that the table's waiting time has begun.
     """
     name = f"{context.config.label_of(item.lake)}: {item.table_name or item.table_uuid}"
-    # All files of the table are older than the last run that read it.
+    # The last run that read the table is newer than all of the table's files.
     younger = ". Files younger than the grace period follow later" if item.last_seen > grace_cutoff else ""
     waits_for = item.waits_for.removesuffix(IF_ACCEPTED) if item.waits_for is not None and is_accepted else item.waits_for
     state = f"is planned{younger}" if waits_for is None else f"waits: {waits_for}"
@@ -86,13 +86,13 @@ def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutof
 
 
 def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
-    """Return the uuid and the locations of a table that the last runs found dropped.
+    """Return the uuid and the locations of a table that is dropped in the last runs.
 
     Args:
-        table: Its uuid, or its name, also with the lake: `sales: db.orders`.
+        table: Uuid or name of the table, with or without the lake, such as `sales: db.orders`.
 
     Raises:
-        UsageError: If there is no such table, or several have this name.
+        UsageError: If there is no such table, or several tables have this name.
     """
     state = State.of(config)
     resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages], config.address_aliases())
@@ -114,8 +114,8 @@ def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
 
 
 def find_dropped_table(context: RunContext, storage_name: str, key: str, modified: datetime | None) -> DroppedTable | None:
-    """Return the dropped table that a listed file belonged to in the sweep of a run date, or None."""
-    from gc_assets.stages.sweep.dropped_tables import find_stored  # it imports Spark
+    """Return the dropped table to which a listed file belongs in a run date's sweep, or None."""
+    from gc_assets.stages.sweep.dropped_tables import find_stored  # this module imports Spark
 
     found = find_stored(context, storage_name)
     if modified is None or not found.tables:
@@ -125,7 +125,7 @@ def find_dropped_table(context: RunContext, storage_name: str, key: str, modifie
 
 
 def describe(context: RunContext, item: DroppedTable) -> str:
-    """Return a sentence fragment that names a dropped table, and how it was dropped."""
+    """Return a phrase with the name of a dropped table and how it was dropped."""
     lake = context.config.label_of(item.table.lake)
     how = "server no longer has" if item.table.noun == REPOSITORY else "catalog no longer lists"
     return f"{item.table.noun} {item.table.table_name or item.table.table_uuid} of lake {lake}, which its {how}"
