@@ -1,4 +1,4 @@
-"""The component `gc_assets.LakeGarbageCollection` for other Dagster projects."""
+"""The Dagster component `gc_assets.LakeGarbageCollection`, for use in other projects."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class ScaffoldParams(BaseModel):
 
 
 class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
-    """Write `defs.yaml`, and an example `lakes.yaml` if none was named.
+    """Write `defs.yaml`, and an example `lakes.yaml` unless the user specified one.
 
-    Relative paths are written relative to the component's directory, so that every checkout can use
-    them.
+    Relative paths are written relative to the component's directory, so that they are valid in
+    every checkout.
     """
 
     @classmethod

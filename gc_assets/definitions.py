@@ -1,7 +1,7 @@
 """The Dagster code location: the assets, jobs, schedule and sensors of a configuration.
 
 The job `run` finds garbage and creates plans, `apply` executes an approved plan, and `analysis`
-evaluates an earlier date. The jobs `approve`, `reject` and `restore` exist if `page_may` names
+evaluates an earlier date. The jobs `approve`, `reject` and `restore` exist if `page_may` contains
 them. The schedule and the sensors are off by default, and no asset has an automation condition.
 """
 
@@ -36,8 +36,8 @@ from gc_assets.resources.spark import SparkRuntime
 from gc_assets.state.schemas import DELETION_LOG
 
 DEMO_DIRECTORY: Final = Path("demo")
-# The steps of a run depend on each other and share one Spark session. A process per step would
-# start a session per step.
+# The steps of a run depend on each other and share one Spark session. With one process per step,
+# each step would start its own session.
 EXECUTOR: Final = dg.in_process_executor
 RUN: Final = "run"
 RUN_DESCRIPTION: Final = "Find garbage and create plans. In storages with mode apply, restore quarantined files that are needed again."
@@ -66,9 +66,9 @@ def build_definitions(
         as_of: Replaces the start of the run date when the ages of the policy are measured.
         first: The run date of the first partition. By default, the configuration or the state
             determines it.
-        runtime: Run the stages with this Spark, whatever `spark.mode` is.
-        own: The definitions of your project, in which the assets that write tables of the lakes are
-            looked up for the check `garbage_share`. They are not part of the result.
+        runtime: Run the stages with this Spark, regardless of `spark.mode`.
+        own: The definitions of your project. They are searched for assets that write tables of the
+            lakes, for the check `garbage_share`. They are not part of the result.
 
     Raises:
         UsageError: If the configuration is invalid.
@@ -107,7 +107,7 @@ def build_definitions(
 def _jobs(
     config: Config, assets: Sequence[dg.AssetsDefinition], checks: Sequence[dg.AssetChecksDefinition]
 ) -> tuple[dg.UnresolvedAssetJobDefinition, ...]:
-    """Return the job `run`, the one of its former name, and the job `apply`."""
+    """Return the jobs `run` (also under its former name) and `apply`."""
     deletions = {storage.name: asset_key(config, storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
     # Without a plan id, and only in mode apply, deletion_log restores files that are needed again.
@@ -128,7 +128,7 @@ def defs() -> dg.Definitions:
     configuration.
 
     The configuration is `$GC_ASSETS_CONFIG` or ./lakes.yaml, and the demo is in ./demo. Manual
-    materializations run in one process too.
+    materializations also run in one process.
     """
     environment = dict(os.environ)
     if CONFIG_VARIABLE not in environment and not config_path(environment).exists():

@@ -1,7 +1,7 @@
 """Read runs in Python: published tables, plans, approvals, quarantine and explanations.
 
-Everything is read from the state. Only the index of plans is rebuilt if it is lost. No lake or
-storage is opened, and no Spark is started.
+Everything is read from the state, and nothing is written except the index of plans if it is
+missing. No lake or storage is opened, and Spark is not started.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class PublishedRun:
     - `owner`: the lake or storage of the table. It can be omitted if only one has the table.
     - `columns`: the columns to read, by default all.
 
-    All methods raise `StateError` if the run date has no such table, and `UsageError` for an owner
-    without it.
+    All methods raise `StateError` if the run date has no such table, and `UsageError` if the owner
+    does not have it.
     """
 
     context: RunContext
@@ -109,7 +109,7 @@ class PublishedRun:
         return pa.Table.from_batches(read_table_rows(self.context, table, group, columns), schema)
 
     def frame(self, spark: SparkSession, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> DataFrame:
-        """Return a table as a lazy data frame of a Spark session."""
+        """Return a table as a lazy data frame in a Spark session."""
         table, group = self._table(name, owner, columns)
         names = None if columns is None else list(columns)
         if table is schemas.LIVE_FILES:
@@ -130,7 +130,7 @@ class PublishedRun:
 
         Args:
             key: A canonical key or an address.
-            storage: Only this storage.
+            storage: Explain the key in this storage only.
 
         Returns:
             One explanation for each storage that contains the key.
@@ -138,10 +138,10 @@ class PublishedRun:
         return explain(self.context, key, storage and self.context.config.storage_of_user(storage).name)
 
     def snapshot_views(self, spark: SparkSession, lake: str | None = None) -> None:
-        """Create temporary views over the history of an Iceberg lake in a Spark session.
+        """Create temporary views of an Iceberg lake's history in a Spark session.
 
-        The session gets the views `snapshot_history`, `manifest_entries` and `all_snapshots`, and
-        the table function `expired_snapshots(table)`. They replace the views of another lake.
+        These are the views `snapshot_history`, `manifest_entries` and `all_snapshots`, and the
+        table function `expired_snapshots(table)`. They replace the views of another lake.
         """
         history_views(spark, self.context, _owner(self.context.config, SNAPSHOT_HISTORY, lake))
 
@@ -157,7 +157,7 @@ class PublishedRun:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRuns:
-    """Runs of a configuration, and their common records: plans and quarantine."""
+    """The runs of a configuration, with the plans and the quarantine."""
 
     platform: Platform
 
@@ -166,7 +166,7 @@ class PublishedRuns:
 
     @property
     def now(self) -> datetime:
-        """The current time of the platform's clock, which decides the status of plans."""
+        """The current time of the platform's clock, which determines the status of plans."""
         return self.platform.clock.now()
 
     def dates(self) -> list[date]:
@@ -195,14 +195,14 @@ class PublishedRuns:
         """Return the plans, newest first within a storage.
 
         Args:
-            storage: Only plans of this storage.
-            empty: Whether to include plans without work.
+            storage: Return only plans of this storage.
+            empty: True to include plans without actions.
         """
         config = self.platform.config
         return list(list_plans(config, None if storage is None else config.storage_of_user(storage).name, empty=empty))
 
     def plan(self, plan_id: str) -> StoredPlan:
-        """Return a plan with verified rows.
+        """Return a plan after verifying its rows.
 
         Args:
             plan_id: The plan id, or at least its first 8 characters.

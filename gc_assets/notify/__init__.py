@@ -1,4 +1,4 @@
-"""Deliver events to the targets of `notify`. Independent of the state, Spark and Dagster."""
+"""Deliver events to the targets of `notify`. This package uses no state, Spark or Dagster."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ TIMEOUT_SECONDS: Final = 15.0
 
 
 class DeliveryError(Exception):
-    """A delivery failed. The message contains the reason, but no URL and no password."""
+    """Raised if a delivery fails. The message contains the reason, but no URL and no password."""

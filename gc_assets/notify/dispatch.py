@@ -17,7 +17,7 @@ from gc_assets.notify.program import run_command
 from gc_assets.notify.web import post_document, post_to_slack
 
 NewEvents = Mapping[str, tuple[Notification, ...]]
-# The timeout of a connection does not cover a name server that hangs.
+# Needed because the timeout of a connection does not cover a name server that hangs.
 _TIMEOUT_SECONDS: Final = TIMEOUT_SECONDS + 5
 
 
@@ -26,8 +26,8 @@ class DeliveryResult:
     """Result of a delivery.
 
     Attributes:
-        delivered: The number of delivered events by target.
-        failed: The error by target.
+        delivered: The number of delivered events for each target.
+        failed: The error of each failed target.
         deliveries: The updated record of deliveries.
     """
 
@@ -42,7 +42,7 @@ class DeliveryResult:
 
 
 def deliver(targets: Sequence[Target], active: Iterable[Notification], deliveries: Deliveries, *, is_all: bool = True) -> DeliveryResult:
-    """Send its pending events to every target, in parallel.
+    """Send every target its pending events, in parallel.
 
     A failed target is retried in the next call, and the other targets are notified of the failure.
 
@@ -50,7 +50,7 @@ def deliver(targets: Sequence[Target], active: Iterable[Notification], deliverie
         targets: The targets of the configuration.
         active: The active events.
         deliveries: The record of earlier deliveries.
-        is_all: Whether `active` contains all active events, so that other events have ended.
+        is_all: True if `active` contains all active events, so that all others have ended.
     """
     now = list(active)
     first, failed = _send_all(targets, _new_events(targets, deliveries, now))

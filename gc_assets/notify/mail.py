@@ -20,8 +20,8 @@ _log: Final = logging.getLogger(__name__)
 def send_mail(target: Email, notifications: Sequence[Notification]) -> None:
     """Send one mail to all mailboxes of the target.
 
-    If the server refuses only some mailboxes, this is logged. A retry would send the mail to the
-    others again.
+    If the server rejects only some mailboxes, this is only logged, because a retry would send the
+    mail to the others again.
 
     Raises:
         DeliveryError: If no mailbox accepts the mail.

@@ -1,4 +1,4 @@
-"""Pass notifications to a command of the user."""
+"""Pass notifications to a user-defined command."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def run_command(target: Command, notifications: Sequence[Notification]) -> None:
     Its standard error is inherited, and its standard output is discarded.
 
     Raises:
-        DeliveryError: If the command cannot be started, exits with another code than 0, or times
-            out. After a timeout, its processes are killed.
+        DeliveryError: If the command cannot be started, exits with a nonzero code, or times out.
+            After a timeout, its processes are killed.
     """
     try:
         running = subprocess.Popen(  # noqa: S603  (a command of lakes.yaml, without a shell)

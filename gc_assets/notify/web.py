@@ -38,7 +38,7 @@ def post_to_slack(target: Slack, notifications: Sequence[Notification]) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuse redirects. They are no delivery, and another server must not receive the headers."""
+    """Reject redirects: they are not deliveries, and other servers must not get the headers."""
 
     def redirect_request(self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> None:
         """Return None, so that urllib raises an error for the redirect."""

@@ -1,1 +1,1 @@
-"""Run steps of a Dagster run as jobs of another service: requests, reports and their exchange."""
+"""Run steps of a Dagster run as jobs on another service, exchanging requests and reports."""

@@ -1,7 +1,7 @@
 """Run a job on its own cluster in a Databricks workspace.
 
 The Databricks SDK reads host and login from its environment variables and profiles. Therefore
-`lakes.yaml`, whose text is sent with the job, contains no token.
+`lakes.yaml` needs no token, so that its text can be sent with the job.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gc_assets.core.errors import UsageError
 from gc_assets.remote import exchange
 
 NAME: Final = "gc-assets"
-# Time to wait for the state of a run. The SDK itself retries connections for five minutes, and
-# errors of the workspace once.
+# Maximum time to wait for the state of a run. The SDK itself retries connections for five minutes,
+# and errors of the workspace once.
 TIMEOUT_SECONDS: Final = 600.0
 _ENDED: Final = {RunLifeCycleState.TERMINATED, RunLifeCycleState.SKIPPED, RunLifeCycleState.INTERNAL_ERROR}
 
@@ -48,16 +48,16 @@ def run_job(
         message_reader=exchanged.reader,
         poll_interval_seconds=exchange.EXCHANGE_SECONDS,
     )
-    # The SDK repeats requests on broken connections. The token makes them start only one run.
+    # The SDK repeats requests on broken connections. The token ensures that only one run starts.
     submit = {"run_name": NAME, "idempotency_token": uuid4().hex}
     return exchanged.reports(partial(client.run, context=context, task=task, submit_args=submit, extras=dict(extras)), runs)
 
 
 def build_task(settings: Databricks) -> SubmitTask:
-    """Return the task of a run.
+    """Build the Databricks task of a run.
 
     Raises:
-        UsageError: If the SDK does not support a configured key. It would omit the key silently.
+        UsageError: If the SDK does not support a configured key, because it would silently omit it.
     """
     requested = {
         "task_key": NAME,
@@ -95,7 +95,7 @@ def _open_workspace(settings: Databricks) -> WorkspaceClient:
 
 
 class WorkspaceJobs:
-    """Part of the Jobs API that dagster-databricks uses, with the id of the started run."""
+    """The part of the Jobs API used by dagster-databricks, which records the id of the started run."""
 
     def __init__(self, jobs: Any, host: str) -> None:
         self._jobs = jobs
@@ -112,7 +112,7 @@ class WorkspaceJobs:
         return response
 
     def get_run(self, run_id: int) -> Run:
-        """Return the run. Retry on errors, because a run continues while its workspace does not
+        """Return the run. Errors are retried, because a run continues even if its workspace does not
         answer.
         """
         deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -157,7 +157,7 @@ class WorkspaceJobs:
         return f"See {self._page or self._host}."
 
     def _output(self, run: Run) -> str:
-        """Return the error of the job's Python process, if there is one."""
+        """Return the error of the job's Python process. Empty if there is no error."""
         for task in run.tasks or ():
             try:
                 error = self._jobs.get_run_output(task.run_id).error
@@ -169,7 +169,7 @@ class WorkspaceJobs:
 
 
 class _WorkspaceClient:
-    """Part of a workspace client that dagster-databricks uses."""
+    """The part of a workspace client used by dagster-databricks."""
 
     def __init__(self, jobs: WorkspaceJobs) -> None:
         self.jobs = jobs

@@ -44,7 +44,7 @@ def run_job(
 
 
 class EmrJob:
-    """Part of the EMR Serverless API that dagster-aws uses, with the id of the started job run."""
+    """The part of the EMR Serverless API used by dagster-aws, with the id of the started job run."""
 
     def __init__(self, emr: Any, application_id: str) -> None:
         self._emr = emr
@@ -63,7 +63,7 @@ class EmrJob:
         return self._emr.get_job_run(**request)
 
     def get_dashboard_for_job_run(self, **_: Any) -> str:
-        """Hide the address of the dashboard. dagster-aws would log it, and it contains a login."""
+        """Hide the dashboard's address, because it contains a login and dagster-aws would log it."""
         return "see EMR Studio"
 
     def cancel(self) -> None:
@@ -90,6 +90,6 @@ class EmrJob:
 
 class _Client(PipesEMRServerlessClient):
     def _read_messages(self, context: Any, session: Any, response: Any) -> None:
-        """Do nothing. dagster-aws would read CloudWatch after the job, and warn about other
+        """Do nothing, because dagster-aws would read CloudWatch after the job and warn about other
         readers.
         """

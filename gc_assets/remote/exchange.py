@@ -20,14 +20,14 @@ _POLL_SECONDS: Final = 0.5
 
 
 class StartedJob(Protocol):
-    """A job that a client started or is about to start."""
+    """A job that a client has started or is about to start."""
 
     def cancel(self) -> None:
         """Cancel the job now, or as soon as it is started."""
         ...
 
     def describe_end(self, error: BaseException) -> str:
-        """Return the error message after the client failed with `error`.
+        """Return the message for a client that failed with `error`.
 
         A job that is still running is cancelled, because its reports can no longer be read.
         """
@@ -35,7 +35,7 @@ class StartedJob(Protocol):
 
 
 class Exchange:
-    """An S3 prefix for a request and its reports."""
+    """The S3 prefix of a request and its reports."""
 
     def __init__(self, address: str, places: Connections) -> None:
         bucket, prefix = bucket_and_key(f"{address.rstrip('/')}/")
@@ -44,9 +44,9 @@ class Exchange:
         self.reader = _MessageReader(s3, bucket, prefix)
 
     def reports(self, run: Callable[[], object], started: StartedJob) -> Iterator[Any]:
-        """Yield the reports of a job while `run` waits for its end.
+        """Yield the reports of a job while `run` waits for the job's end.
 
-        If the iteration is interrupted, the job is cancelled and its end awaited.
+        If the iteration is interrupted, the job is cancelled, and the call waits for its end.
 
         Raises:
             GcError: If `run` failed.
@@ -69,10 +69,10 @@ class Exchange:
 
 
 class _ContextInjector(PipesS3ContextInjector):
-    """Write the request under a prefix, and delete it however the job ends.
+    """Write the request under a prefix, and delete it even if the job fails.
 
-    dagster-aws keeps the request of a failed job. A repetition on the page of the service would
-    execute it again.
+    dagster-aws keeps the request of a failed job, so that a user could repeat the job on the
+    service's page and execute the request again.
     """
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The request to a remote job and its reports: JSON values that Dagster Pipes exchanges.
+"""The request to a remote job and its reports, as JSON values exchanged by Dagster Pipes.
 
 The request contains the text of `lakes.yaml` with its `${NAME}` references. The job reads the
 values from its own environment, so no secret is sent.
@@ -28,12 +28,13 @@ from gc_assets.engine.recorded_names import with_recorded_names
 from gc_assets.resources.platform import Platform, read_config
 from gc_assets.resources.spark_version import require_supported
 
-# Keys with secret values, and addresses with a password. `credentials.provider` names a class.
+# Keys with secret values, and addresses with a password. `credentials.provider` is excluded,
+# because it contains a class name.
 _SECRET_KEY: Final = re.compile(
     r"(secret|password|passphrase|token|credential|(secret|account|plan)[a-z._-]*key)$|^notify\[\d+\]\.(url$|headers\.)", re.IGNORECASE
 )
 _WITH_PASSWORD: Final = re.compile(r"[a-z0-9+.-]+://[^/@:]*:[^/@]+@", re.IGNORECASE)
-# References that are resolved on the job's machine: a variable, or a secret of Databricks.
+# References that are resolved on the job's machine: variables and Databricks secrets.
 _REFERENCE: Final = re.compile(r"\$\{|\{\{secrets/[^{}]+\}\}")
 
 
@@ -64,7 +65,7 @@ class JobRequest(Model):
 
     @classmethod
     def from_platform(cls, platform: Platform, as_of: datetime | None, first: date, **request: Any) -> Self:
-        """Return the request of a platform.
+        """Build a request from a platform.
 
         Raises:
             UsageError: If the configuration file cannot be read.
@@ -94,8 +95,8 @@ class JobRequest(Model):
         """Parse a request.
 
         Raises:
-            UsageError: If the job has another release of a package than Dagster, or an unsupported
-                Spark.
+            UsageError: If a package's release in the job differs from that in Dagster, or Spark is
+                unsupported.
         """
         require_supported(pyspark.__version__, "the job")
         local, requested = versions(), dict(document.get("versions", {}))
@@ -108,9 +109,10 @@ class JobRequest(Model):
         """Return the platform on the job's machine.
 
         Raises:
-            UsageError: If the policy or the state differs from that of Dagster.
+            UsageError: If the policy or the state differs from Dagster's.
         """
-        # Dagster has checked the grace periods, and the policy digest includes them.
+        # Grace periods are not checked again: Dagster has checked them, and the policy digest
+        # includes them.
         config = with_recorded_names(read_config(Path(self.path), environment, timedelta(0), self.text))
         if config.policy_digest() != self.policy_digest:
             raise UsageError(
@@ -139,7 +141,7 @@ class JobReport(Model):
         event: A Dagster event (`dg.serialize_value`).
         metadata: The output metadata of an op (`dg.serialize_value`).
         failure: The error that ended a step.
-        done: Whether the job has finished successfully.
+        done: True if the job has finished successfully.
     """
 
     event: str | None = None
@@ -149,7 +151,7 @@ class JobReport(Model):
 
 
 def refuse_literal_secrets(path: Path, text: str) -> None:
-    """Refuse literal secrets in a configuration, because its text is sent with the request.
+    """Reject literal secrets in a configuration, because its text is sent with the request.
 
     Raises:
         UsageError: If the text contains a secret value.
@@ -182,5 +184,5 @@ def _is_secret(path: str, value: str) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must be equal in Dagster and a job."""
+    """Return the versions that must be the same in Dagster and in a job."""
     return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__}

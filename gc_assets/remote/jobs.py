@@ -1,7 +1,7 @@
 """Start remote jobs and yield their reports.
 
-A job runs `gc_assets/job`. Its request and its reports go through Dagster Pipes: local files, or
-objects in S3. Nothing is passed on the command line.
+A job runs `gc_assets/job`. Its request and reports are exchanged through Dagster Pipes, in local
+files or S3 objects. Nothing is passed on the command line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gc_assets.resources.platform import Platform
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs of a platform. `as_of` and `first` are those of its definitions."""
+    """Starts jobs for a platform. `as_of` and `first` are copied from its Dagster definitions."""
 
     platform: Platform
     as_of: datetime | None
     first: date
 
     def run(self, context: dg.AssetExecutionContext | dg.OpExecutionContext, **request: Any) -> Iterator[JobReport]:
-        """Run one job and yield its reports. If the iteration is interrupted, the job is ended.
+        """Run one job and yield its reports. If the iteration is interrupted, the job is stopped.
 
         Raises:
             UsageError: If the job cannot be started.

@@ -32,8 +32,9 @@ EXCHANGE_SECONDS: Final = 5.0
 
 
 def main(build_definitions: Callable[..., dg.Definitions]) -> None:
-    """Execute the request of the Dagster process that started this job. Exit with the code of the
-    error.
+    """Execute the request of the Dagster process that started this job.
+
+    If it fails, exit with the error's exit code.
     """
     params = PipesEnvVarParamsLoader()
     if not params.is_dagster_pipes_process():
@@ -87,8 +88,9 @@ def _logger(reports: _ReportHandler) -> dg.LoggerDefinition:
 
 
 class _ReportHandler(logging.Handler):
-    """Turn log records of the run into reports. The op of a named job also reports its output
-    metadata.
+    """Convert log records of the run to reports.
+
+    For a named job, the output metadata of its op is also reported.
     """
 
     def __init__(self, pipes: PipesContext, job: str | None) -> None:
@@ -111,7 +113,7 @@ class _ReportHandler(logging.Handler):
 
 
 def _asset_event(event: dg.DagsterEvent) -> Any:
-    """Return the asset event in a Dagster event, or None."""
+    """Return the asset event contained in a Dagster event, or None."""
     match event.event_type:
         case dg.DagsterEventType.ASSET_MATERIALIZATION:
             return event.step_materialization_data.materialization

@@ -1,6 +1,4 @@
-"""Run a job with spark-submit: its driver on this machine, its executors as the master provides
-them.
-"""
+"""Run a job with spark-submit. The driver runs on this machine, and the master provides executors."""
 
 from __future__ import annotations
 
@@ -84,16 +82,16 @@ def submit_program(config: SparkConfig) -> str:
 
 
 def submit_version(program: str) -> str | None:
-    """Return the version of Spark of a spark-submit program, or None if unknown.
+    """Return the Spark version of a spark-submit program, or None if unknown.
 
-    The name of a jar in its distribution contains it.
+    The version is read from the name of a jar in the program's distribution.
     """
     jars = (path.stem for path in _home(program).glob("jars/spark-core_*.jar"))
     return next((name.split("-", 2)[2] for name in jars if name.count("-") >= 2), None)
 
 
 def _home(program: str) -> Path:
-    """Return the directory of the distribution of a spark-submit program."""
+    """Return the distribution directory of a spark-submit program."""
     return Path(shutil.which(program) or program).resolve().parent.parent
 
 
@@ -106,7 +104,7 @@ def _start_process(command: Sequence[str], variables: Mapping[str, str], output:
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """End all processes of a job: first with SIGTERM, after 20 seconds with SIGKILL."""
+    """Terminate all processes of a job with SIGTERM, and after 20 seconds with SIGKILL."""
     deadline = time.monotonic() + _END_SECONDS
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""Steps that run as remote jobs, if `spark.mode` is a kind of job. Dagster itself starts no Spark.
+"""Run steps as remote jobs if `spark.mode` is a kind of job, so that Dagster itself needs no Spark.
 
 Assets, checks and op configurations are the same. A job executes the steps, and its events are
-repeated in Dagster. All steps of a run become one step and one job, because each start of Spark
-takes seconds to minutes.
+repeated in Dagster. All steps of a run are combined into one step and one job, because each start
+of Spark takes seconds to minutes.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ TABLE_URI: Final = "dagster/uri"
 
 
 def remote_steps(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.AssetsDefinition]:
-    """Return the same assets, executed by jobs. Each step that deletes remains a separate step."""
+    """Return the same assets, executed by jobs. Steps that delete files remain separate steps."""
     deleting = [asset for asset in assets if asset.op.pool == DELETE_POOL]
     others = [asset for asset in assets if asset not in deleting]
     return [
@@ -36,7 +36,7 @@ def remote_steps(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.A
 
 
 def remote_jobs(defined: Sequence[dg.JobDefinition], jobs: Jobs) -> list[dg.JobDefinition]:
-    """Return the same Dagster jobs. Those with an op that needs Spark run remotely."""
+    """Return the same Dagster jobs. Jobs with an op that needs Spark run remotely."""
     return [_remote_job(job, jobs) if cast(dg.OpDefinition, job.nodes[0].definition).pool is not None else job for job in defined]
 
 
@@ -106,15 +106,16 @@ def _config_schema(op: dg.OpDefinition) -> dict[str, Any]:
 
 
 def _op_config(op: str, run: dg.DagsterRun) -> dict[str, Any]:
-    """Return the launched configuration of this op."""
+    """Return the configuration with which this op was launched."""
     ops = cast(Mapping[str, Any], run.run_config.get("ops", {}))
     return {op: ops[op]} if op in ops else {}
 
 
 def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs, request: dict[str, Any]) -> Generator[Any]:
-    """Yield the events and the metadata of a job while it runs. Closing the generator ends the job.
+    """Yield the events and metadata of a job while it runs. Closing the generator stops the job.
 
-    A failed check raises nothing here, because the repeated check ends the step in Dagster.
+    A failed check does not raise an error here, because the repeated check ends the step in
+    Dagster.
 
     Raises:
         dg.Failure: With the errors of the failed steps.
@@ -143,9 +144,9 @@ def _build_result(event: dg.AssetMaterialization, jobs: Jobs, partition_key: str
     """Return the result of a table that a job published.
 
     Raises:
-        StateError: If the table is missing in the state as seen by this process.
+        StateError: If this process does not find the table in the state.
     """
-    # Dagster generates a version for an asset that published nothing. Such an asset has no address.
+    # If an asset published nothing, Dagster generates a version for it, but it has no address.
     version = (event.tags or {}).get(DATA_VERSION) if TABLE_URI in event.metadata else None
     owner, name = owner_and_table(event.asset_key)
     if version is not None:

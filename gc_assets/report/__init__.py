@@ -1,1 +1,1 @@
-"""The HTML report of a run. It reads published tables and opens no lake."""
+"""The HTML report of a run. It is created from published tables, without opening lakes."""

@@ -1,6 +1,6 @@
 """Draw a commit history as SVG, before and after expiry.
 
-Pure: nodes in, text out. Time runs from left to right by generation. A commit uses the lane of its
+This module has no I/O. Generations are drawn from left to right. A commit uses the lane of its
 first parent, and a fork opens a new lane.
 """
 
@@ -13,14 +13,14 @@ from xml.sax.saxutils import escape as escape_xml
 
 from gc_assets.core.printable import escape
 
-# A longer history shows only its newest commits, because a larger drawing is unreadable.
+# Longer histories show only their newest commits, because a larger drawing would be unreadable.
 MAX_COMMITS: Final = 60
 STEP, LANE, MARGIN, RADIUS, LABEL = 38, 40, 22, 7, 190
-# A drawing wider than its frame shrinks to this share and then scrolls, because smaller text is
-# unreadable.
+# A drawing wider than its frame is scaled down at most to this fraction and then scrolls, because
+# smaller text is unreadable.
 MIN_SCALE: Final = 0.6
 CHARACTER: Final = 6.2  # average character width of the label font
-# Colours outside the page: mid-tones that are readable on light and dark backgrounds.
+# Colours for drawings outside the page: mid-tones, readable on light and dark backgrounds.
 STANDALONE_STYLE: Final = (
     "<style>.kept{fill:#2f9e6e}.held{fill:#d08a1d}.garbage{fill:#d1495b}.edge{fill:none;stroke:#7c8798;stroke-width:1.6}"
     ".edited{stroke:#5b6ee1;stroke-dasharray:4 3}text{fill:#7c8798;font:11px system-ui,sans-serif}</style>"
@@ -35,8 +35,8 @@ class Node:
     Attributes:
         parent: The first parent.
         parent_after: The first parent after expiry.
-        leaves: Whether expiry removes the commit.
-        tip: The tooltip: id, time and message, and the rule that decided.
+        leaves: True if expiry removes the commit.
+        tip: The tooltip: id, time, message, and the retention rule that applied.
         labels: The refs that point to the commit.
     """
 
@@ -64,7 +64,7 @@ class Drawing:
 
     @property
     def changes(self) -> bool:
-        """Whether expiry changes the drawing."""
+        """True if expiry changes the drawing."""
         return any(node.leaves or node.parent != node.parent_after for node in self.nodes)
 
 
@@ -99,12 +99,12 @@ def history_svg(history: Drawing, *, after: bool) -> str:
 
 
 def standalone_svg(svg: str) -> str:
-    """Return a drawing as an image with its own style, for use outside the page."""
+    """Return a drawing as a standalone image with its own style, for use outside the page."""
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<title>", f"{STANDALONE_STYLE}<title>", 1)
 
 
 def _labels(nodes: Sequence[Node], positions: dict[str, tuple[int, int]]) -> Iterator[str]:
-    """Yield the names of refs above their commits, or under them if the previous label overlaps."""
+    """Yield ref names above their commits, or under them if they would overlap the previous label."""
     ends: dict[int, float] = {}
     for node in nodes:
         x, y = positions[node.commit_id]
@@ -135,7 +135,7 @@ def _lanes(nodes: Sequence[Node], parents: dict[str, str | None]) -> dict[str, i
 
 
 def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
-    """Return a line that leaves the parent's lane immediately, so that it crosses no other commit."""
+    """Return a line that leaves the parent's lane immediately, to avoid crossing other commits."""
     turn = x1 + STEP
     return f"M{x1} {y1} C{x1 + STEP // 2} {y1} {x1 + STEP // 2} {y2} {turn} {y2} L{x2} {y2}"
 

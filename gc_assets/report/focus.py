@@ -1,8 +1,8 @@
-"""Export the cost of storage as rows of FOCUS 1.2, the FinOps Open Cost and Usage Specification.
+"""Export storage costs as rows of FOCUS 1.2, the FinOps Open Cost and Usage Specification.
 
-Each run date is a charge period of one day. Usage is what each table and share of a storage costs
-on that day, from the price in `lakes.yaml`. A credit is the monthly price of what was purged on that
-day.
+Each run date is a charge period of one day. A usage row contains the cost of a table and category
+(`live`, `garbage`, …) on that day, based on the price in `lakes.yaml`. A credit row contains the
+monthly price of the files purged on that day.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 
 VERSION: Final = "1.2"
-# In the order of the specification. Custom columns come last.
+# Columns in the order of the specification. Custom columns come last.
 COLUMNS: Final = (
     *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingAccountType", "BillingCurrency"),
     *("BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency"),
@@ -46,7 +46,7 @@ _GENERATOR: Final = "gc-assets"
 _DAY: Final = timedelta(days=1)
 # Decimal places of quantities. A byte-day is 3e-11 GB-months.
 _PRECISION: Final = Decimal("1e-15")
-# Shares of the storage breakdown that are counted by table instead.
+# Categories of the storage breakdown that are reported by table instead.
 _BY_TABLE: Final = frozenset({"stored", "live", "expired history", "garbage"})
 _EXPIRED: Final = "expired"
 _UNSIZED: Final = "live, of no recorded size"
@@ -56,12 +56,14 @@ Row = dict[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Bytes of a storage for one charge period.
+    """Bytes of a storage in one category, for one charge period.
 
     Attributes:
-        lake: The lake, or None for files of no lake.
-        table: The table, or None for a lake of one repository and for files of no table.
-        share: `live`, `expired history`, `garbage`, `purged` or a share of the storage breakdown.
+        lake: The lake, or None for files that belong to no lake.
+        table: The table. None if the lake is a single repository, or for files that belong to no
+            table.
+        share: The category: `live`, `expired history`, `garbage`, `purged`, or a category of the
+            storage breakdown.
         files: Number of files.
     """
 
@@ -74,13 +76,13 @@ class Charge:
 
 
 def usage_rows(context: RunContext) -> Iterator[Row]:
-    """Yield the usage of a run date in each storage with a price."""
+    """Yield the usage rows of a run date, for each storage with a price."""
     for charge in _usage(context):
         yield _usage_row(context.config, charge, context.run_date)
 
 
 def credit_rows(context: RunContext) -> Iterator[Row]:
-    """Yield a credit for each lake with files that were purged on the run date."""
+    """Yield a credit row for each lake with files purged on the run date."""
     for storage in _storages_with_price(context.config):
         for charge in _find_purged(context, storage):
             yield _credit_row(context.config, charge, context.run_date)
@@ -108,7 +110,7 @@ def _usage(context: RunContext) -> Iterator[Charge]:
             if step.label not in _BY_TABLE and step.files:
                 yield Charge(storage, None, None, step.label, step.files, step.size_bytes)
             elif step.label == "live" and step.size_bytes > live[name]:
-                # Metadata does not record the size of every file, such as that of metadata.json.
+                # Metadata does not contain the size of every file, for example of metadata.json.
                 yield Charge(storage, None, None, _UNSIZED, 0, step.size_bytes - live[name])
         plan = context.find(DELETION_PLAN, name)
         waiting = load_plan(config, plan).header.quarantined if plan is not None else None
@@ -117,7 +119,7 @@ def _usage(context: RunContext) -> Iterator[Charge]:
 
 
 def _find_purged(context: RunContext, storage: StorageConfig) -> Iterator[Charge]:
-    """Yield the files that were purged on the run date, by the lake that their plan names."""
+    """Yield the files purged on the run date, grouped by the lake recorded in their plan."""
     config, state = context.config, State.of(context.config)
     start = datetime.combine(context.run_date, time(), UTC)
     entries = read_log_entries(state, state.history(storage.name, DELETION_LOG.name))
@@ -207,7 +209,7 @@ def _common(config: Config, charge: Charge, day: date, cost: Decimal) -> Row:
 
 
 def _tags(config: Config, charge: Charge, owners: str) -> Mapping[str, str]:
-    """Return the user's tags, and those of gc-assets, which have a prefix."""
+    """Return the user's tags, and the prefixed tags of gc-assets."""
     own = {"gc-assets/share": charge.share, "gc-assets/storage": charge.storage.label}
     own |= {"gc-assets/lake": charge.lake.label} if charge.lake else {}
     own |= {"gc-assets/owners": owners} if owners else {}
@@ -230,7 +232,10 @@ def _time(moment: datetime) -> str:
 
 
 def write_csv(rows: Iterable[Row], out: object) -> int:
-    """Write rows with a header to a text stream, and return their number. None is an empty field."""
+    """Write a header and the rows to a text stream, and return the number of rows.
+
+    None is written as an empty field.
+    """
     import csv
 
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")  # pyright: ignore[reportArgumentType]

@@ -1,7 +1,7 @@
-"""Load the part of the report about a lake: its live bytes by table and ref, and its histories.
+"""Load the report data of a lake: its live bytes by table and ref, and its histories.
 
-Uses Arrow only and does not open the lake. Memory holds sums, some columns of the commit graph and
-the newest commits.
+The module uses Arrow only and does not open the lake. It keeps sums, some columns of the commit
+graph and the newest commits in memory.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ CURRENT_STATE: Final = "current state (metadata, refs, configuration)"
 
 
 def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
-    """Return the lake's part of the page.
+    """Load the lake's data for the page.
 
     Raises:
-        StateError: If the run date lacks a table. The message names the first one.
+        StateError: If a table of the run date is missing. The message contains the first one.
     """
     refs = context.table(LAKE_REFS, lake)
     reachable = context.table(REACHABLE_SNAPSHOTS, lake)
@@ -76,13 +76,13 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
 
 
 def _read_path_edits(context: RunContext, paths: PublishedTable | None) -> list[dict[str, Any]]:
-    """Return the edits that delete paths on branches."""
+    """Return the planned edits that delete paths on branches."""
     files = [] if paths is None else paths.paths(EDITS_SIDE)
     return read_parts(context.state.files, files, EXPIRY_PLAN.schema, ["ref_name", "reason"]).to_pylist()
 
 
 def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[ExpiringCommit]:
-    """Yield the newest commits that the policy does not keep."""
+    """Yield the newest commits that expire under the policy."""
     files = context.state.files
     expiring = read_parts(
         files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "table_name", "reason"]
@@ -106,8 +106,9 @@ def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable)
 
 
 def _usage_by_refs(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[RefUsage]:
-    """Yield the live bytes by table and ref, largest first. The last row is the sum of further
-    rows.
+    """Yield the live bytes by table and refs, largest first.
+
+    The last row is the sum of the remaining rows, if there are too many.
     """
     sums = LiveSet(context, context.table(LIVE_FILES, lake)).totals.by_all("table_uuid", "commit_id")
     if (None, None) in sums:
@@ -192,6 +193,6 @@ def _node(row: dict[str, Any], state_row: dict[str, Any], moved: dict[str, str |
 
 
 def _drop_outer_parents(nodes: list[Node]) -> tuple[Node, ...]:
-    """Remove parents that leave the history, so that the drawing begins with their children."""
+    """Remove parents that are outside the drawing, so that the drawing begins with their children."""
     gone = {node.commit_id for node in nodes if node.leaves}
     return tuple(replace(node, parent_after=None) if node.parent_after in gone else node for node in nodes)

@@ -1,7 +1,7 @@
-"""Load the data of the report from the published tables of a run date.
+"""Load the report data from the published tables of a run date.
 
-Uses Arrow only and does not open the lakes. Large tables are read part by part. Memory holds sums,
-the newest commits and the largest files.
+The module uses Arrow only and does not open lakes. Large tables are read part by part. It keeps
+only sums, the newest commits and the largest files in memory.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ MAX_PLANS: Final = 10
 
 
 def load_report(context: RunContext, storages: Iterable[str] = (), lakes: Iterable[str] = ()) -> RunReport:
-    """Return the report of a run date.
+    """Load the report of a run date.
 
     Args:
-        storages: Only these storages, by default all.
-        lakes: Only these lakes, by default all.
+        storages: Include only these storages. By default, all.
+        lakes: Include only these lakes. By default, all.
 
     Raises:
-        StateError: If the run date lacks a table. The message names the first one.
+        StateError: If a table of the run date is missing. The message contains the first one.
     """
     wanted_storages, wanted_lakes = set(storages), set(lakes)
     lake_pages = [
@@ -161,8 +161,9 @@ def _headline(context: RunContext, plan: StoredPlan | None) -> str:
 
 
 def _stored_bytes(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> Iterator[StoredBytes]:
-    """Yield the stored bytes now and after the plan. Listings omit quarantined files, but they are
-    included here.
+    """Yield the stored bytes now and after the plan.
+
+    Quarantined files are added, because listings do not include them.
     """
     if plan is None or not plan.header.has_work:
         return
@@ -179,7 +180,7 @@ def _waiting_bytes(context: RunContext, plan: PublishedTable) -> int:
 
 
 def _previous_runs(context: RunContext, storage_name: str) -> list[PublishedTable]:
-    """Return the last runs up to this one, oldest first, without analyses of past dates."""
+    """Return the last runs up to this one, oldest first, except analyses of past dates."""
     runs = {
         run.run_date: run
         for run in context.state.history(storage_name, ORPHAN_FILES.name)
@@ -195,7 +196,7 @@ def _point(table: PublishedTable) -> Point:
 
 
 def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
-    """Yield the last plans up to this run date, newest first, without analyses."""
+    """Yield the last plans up to this run date, newest first, except those of analyses."""
     known = (
         item for item in list_plans(context.config, storage_name) if item.header.run_date <= context.run_date and not item.header.historical
     )
@@ -258,6 +259,6 @@ def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[
 def _changes(previous: PublishedTable, now: PublishedTable) -> Iterator[Change]:
     earlier = {step.label: step for step in breakdown_steps(previous.summary(OrphanFilesSummary))}
     for step in breakdown_steps(now.summary(OrphanFilesSummary)):
-        old = earlier.get(step.label, Step(step.label, 0, 0, step.tone))  # a run may lack shares that are usually empty
+        old = earlier.get(step.label, Step(step.label, 0, 0, step.tone))  # categories that are usually empty may be missing
         yield Change(f"{step.label}, bytes", old.size_bytes, step.size_bytes, is_bytes=True)
         yield Change(f"{step.label}, files", old.files, step.files, is_bytes=False)

@@ -1,7 +1,7 @@
 """Prometheus metrics of the last run of each storage and lake.
 
-Only receipts in the state are read. A value that a run did not compute has no sample, and neither
-has a storage or lake without a run.
+Only receipts in the state are read. There is no sample for values that a run did not compute, or
+for storages and lakes without a run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gc_assets.state.summaries import (
     ReachableSnapshotsSummary,
 )
 
-# Old name, labels, new name. Both are published until 0.5.
+# Old name, labels, new name. Both names are published until 0.5.
 RENAMED: Final = (
     ("night_timestamp_seconds", ("storage",), "run_timestamp_seconds"),
     ("night_duration_seconds", ("storage",), "run_duration_seconds"),
@@ -168,7 +168,7 @@ class RunMetrics(Collector):
             yield "lake_unreadable", owner, len(live.summary(LiveFilesSummary).unreadable)
 
     def _last_freeze(self, name: str) -> tuple[date, datetime] | None:
-        """Return the run date of the lake's last run, and the time of its freeze."""
+        """Return the run date and freeze time of the lake's last run, or None without a run."""
         frozen = [(run.run_date, run.summary(FreezeTime)) for run in self._state.history(name, LAKE_REFS.name)]
         runs = [(day, each.frozen_at) for day, each in frozen if each.is_own_day(day) and each.rehearsal == self._clock.is_rehearsal]
         return max(runs, default=None)

@@ -1,6 +1,6 @@
 """Render the report as one self-contained HTML page.
 
-Pure: values in, text out. Every text is escaped.
+This module has no I/O. Every text is escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gc_assets.report.trend import Point, trend_svg
 
 
 def render(report: RunReport) -> str:
-    """Return the page. It has no script, makes no request, and follows the reader's colour scheme."""
+    """Render the page, without scripts or requests. It follows the reader's colour scheme."""
     return _template().render(report=report)
 
 
@@ -51,7 +51,7 @@ def _template() -> Template:
 
 
 def _finalize(value: object) -> object:
-    """Escape characters that do not print. Drawings are complete markup."""
+    """Escape non-printable characters, except in drawings, which are complete markup."""
     return escape(value, keep="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

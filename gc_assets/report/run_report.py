@@ -1,4 +1,4 @@
-"""The data of the report. Pure: no state, no HTML."""
+"""The data model of the report, without access to the state and without HTML."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from gc_assets.state.summaries import DroppedTableSummary
 
 @dataclass(frozen=True, slots=True)
 class RefUsage:
-    """Live bytes of a table that some refs keep. Each file is counted once, at one commit that
-    needs it.
+    """Live bytes of a table that are kept by some refs.
+
+    Each file is counted once, at one of the commits that need it.
     """
 
     table: str
@@ -30,7 +31,7 @@ class RefUsage:
 
 @dataclass(frozen=True, slots=True)
 class ExpiringCommit:
-    """A commit that the policy does not keep. `table` is None if the lake is one repository."""
+    """A commit that the policy does not keep. `table` is None if the lake is a single repository."""
 
     table: str | None
     commit_id: str
@@ -46,7 +47,7 @@ class LakePage:
     Attributes:
         states: Commits by state.
         usage: The live bytes by table and refs.
-        edits_history: Whether a plan removes expired commits. Otherwise only their files are
+        edits_history: True if a plan removes expired commits. Otherwise only their files are
             removed.
         expiring: The newest commits that the policy does not keep.
     """
@@ -77,7 +78,7 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class PlannedUpload:
-    """An unfinished upload that the plan aborts."""
+    """An unfinished upload that is aborted by the plan."""
 
     key: str
     upload_id: str
@@ -98,7 +99,7 @@ class QuarantinedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of this run date and of the previous one."""
+    """A figure for this run date and for the previous one."""
 
     label: str
     previous: int
@@ -108,7 +109,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """Bytes of a storage, including quarantine, at one stage of its plan."""
+    """Bytes of a storage, including quarantined files, at one stage of its plan."""
 
     when: str
     size_bytes: int
@@ -116,7 +117,7 @@ class StoredBytes:
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """A plan of the storage, with the decisions on it. `amounts` are its files by action."""
+    """A plan of the storage with its decisions. `amounts` contains its files by action."""
 
     plan_id: str
     run_date: date
@@ -139,10 +140,10 @@ class StoragePage:
         tables: The tables with the most garbage. `tables_left_out` counts the others.
         trend: The storage breakdown of the last runs.
         plans: The last plans, newest first.
-        live_named: The number of live files in the lakes' metadata, or None if it equals the number
-            of live objects in the listing.
+        live_named: The number of live files referenced by the lakes' metadata, or None if it equals
+            the number of live objects in the listing.
         unfinished: A sentence about unfinished uploads, or None.
-        uploads: The oldest uploads that the plan aborts.
+        uploads: The oldest uploads aborted by the plan.
         dropped: The dropped tables with files. `dropped_left_out` counts the others.
     """
 
@@ -180,7 +181,7 @@ class StoragePage:
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for the garbage of all tables."""
+        """The reasons for garbage, over all tables."""
         return sorted({reason for share in self.tables for reason in share.garbage})
 
 
@@ -198,11 +199,11 @@ class ScanTerms:
     """Assumptions of a scan, and the configuration with which a run would repeat it.
 
     Attributes:
-        addresses: The scanned places.
-        assumptions: One sentence each.
-        doubts: Why the estimate may be wrong, such as a gate that would refuse the plan.
+        addresses: The scanned addresses.
+        assumptions: The assumptions, one sentence each.
+        doubts: Reasons why the estimate may be wrong, such as a gate that would refuse the plan.
         lakes_yaml: The `lakes.yaml` that `gc-assets init` would write.
-        init_command: The command that writes it.
+        init_command: The command that writes this file.
     """
 
     addresses: tuple[str, ...]
@@ -217,8 +218,8 @@ class RunReport:
     """Report of one run date.
 
     Attributes:
-        scan: The terms of a scan, which has no plan and keeps nothing. None for a run.
-        warnings: Warnings about all figures: a rehearsal, lowered limits, a past date.
+        scan: The terms of a scan, which has no plan and stores nothing. None for a run.
+        warnings: Warnings that apply to all figures: a rehearsal, lowered limits, or a past date.
         requests: Requests to object stores, if a lake, a storage or the state is in one.
     """
 

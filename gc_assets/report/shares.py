@@ -1,4 +1,4 @@
-"""The shares of a storage breakdown. Pure: a summary of `orphan_files` in, amounts out."""
+"""Derive the categories of a storage breakdown from a summary of `orphan_files`, without I/O."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Amounts = Mapping[str, Amount]
 def breakdown_steps(orphans: OrphanFilesSummary) -> list[Step]:
     """Return the storage breakdown from the summary of `orphan_files`.
 
-    Shares that are usually empty are included only if there are such files: those of dropped tables,
-    and foreign and protected files. In a run without a listing, so are files that wait for one and
-    files that were removed since the last.
+    Categories that are usually empty are included only if they contain files: dropped tables,
+    foreign and protected files. In a run without a listing, these are also files that wait for a
+    listing, and files removed since the last listing.
     """
     shares: Amounts = orphans.storage_breakdown
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))

@@ -1,6 +1,6 @@
-"""Draw the storage breakdown as SVG: one bar for the whole storage, then a bar for each share.
+"""Draw the storage breakdown as SVG: one bar for the whole storage, then one bar per category.
 
-Pure: amounts in, text out. Colours are mid-tones that are readable on light and dark backgrounds.
+This module has no I/O. Colours are mid-tones that are readable on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIDTH, ROW, LABEL, FIGURE = 760, 30, 190, 190
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One bar. Steps after the first (`total`) are shares of it and are drawn end to end."""
+    """One bar. The first step is the total. Further steps are its categories, drawn end to end."""
 
     label: str
     size_bytes: int
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A step with the position of its bar as a share of the width, from 0 (left) to 1 (right)."""
+    """A step with the position of its bar as a fraction of the width, from 0 (left) to 1 (right)."""
 
     step: Step
     left: float
@@ -40,7 +40,7 @@ class Bar:
 
 
 def build_bars(steps: Sequence[Step]) -> list[Bar]:
-    """Return a bar for each step, scaled to the first and drawn end to end."""
+    """Return a bar for each step. Bars are scaled to the first step and placed end to end."""
     scale, offset, found = max((step.size_bytes for step in steps), default=0) or 1, 0.0, list[Bar]()
     for step in steps:
         length = step.size_bytes / scale
@@ -52,7 +52,7 @@ def build_bars(steps: Sequence[Step]) -> list[Bar]:
 def storage_breakdown_svg(steps: Sequence[Step]) -> str:
     """Return an `<svg>` element, `WIDTH` wide.
 
-    Non-empty shares are at least 2 pixels wide, so that a small share of garbage is visible.
+    Non-empty bars are at least 2 pixels wide, so that a small amount of garbage is visible.
     """
     height = ROW * len(steps) + 8
     span = WIDTH - LABEL - FIGURE

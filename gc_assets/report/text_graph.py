@@ -1,4 +1,4 @@
-"""Draw a commit history as text, newest first, like `git log --graph`. Pure: nodes in, lines out."""
+"""Draw a commit history as text, newest first, like `git log --graph`. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GraphLine:
     Attributes:
         lanes: The lanes, such as `| *`.
         text: The commit at `*`. Empty for a line that only merges lanes.
-        lanes_below: The lanes that continue under the line, for the rest of a text that wraps.
+        lanes_below: The lanes that continue under the line, to print next to wrapped text.
     """
 
     lanes: str
@@ -33,7 +33,7 @@ def text_graph(history: Drawing, *, after: bool) -> Iterator[GraphLine]:
     """Yield one line per commit, and one line where lanes merge.
 
     Args:
-        after: Draw the history after expiry.
+        after: True to draw the history after expiry.
     """
     lanes: list[str | None] = []
     for node in reversed(history.nodes):

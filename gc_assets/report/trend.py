@@ -1,6 +1,6 @@
-"""Draw the bytes of a storage over the last runs as SVG: live bytes under garbage.
+"""Draw the bytes of a storage over the last runs as an SVG area chart, live bytes under garbage.
 
-Pure: amounts in, text out. Colours are those of the storage breakdown.
+This module has no I/O. Colours are those of the storage breakdown.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from xml.sax.saxutils import escape
 from gc_assets.core.units import format_bytes
 from gc_assets.report.storage_breakdown import COLOURS, Tone
 
-# The drawing is as wide as a phone, so that its text is readable without scrolling.
+# The width of a phone screen, so that the text is readable without scrolling.
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 340, 170, 52, 10, 24
 RIGHT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Bytes of a storage in one run: kept, needed only by expired history, and other garbage."""
+    """Bytes of a storage in one run: kept bytes, bytes needed only by expired history, and garbage."""
 
     run_date: date
     kept: int
@@ -34,7 +34,7 @@ class Point:
 
 
 def trend_svg(points: Sequence[Point]) -> str:
-    """Return an `<svg>` with one area per share over time. Text has the colour of the page."""
+    """Return an `<svg>` with one area per category over time. Text has the colour of the page."""
     most = max((point.stored for point in points), default=0) or 1
     days = [point.run_date.toordinal() for point in points]
     span = max(days[-1] - days[0], 1)

@@ -1,9 +1,8 @@
 """Class data sharing for Spark's JVM (JEP 310, JEP 350).
 
 Spark's classes are parsed once per environment and mapped at later starts. `make env` writes the
-archive with `python -m gc_assets.resources.class_archive`. The JVM verifies that the archive
-matches its version, the class path, and the size and time of each jar. Otherwise it starts without
-it.
+archive with `python -m gc_assets.resources.class_archive`. The JVM ignores the archive unless it
+matches the JVM's version, the class path, and the size and time of each jar.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def jvm_options(home: str) -> str:
 
 
 def write_archive(home: str) -> Path:
-    """Start Spark once with the work of a run, and write an archive of the loaded classes.
+    """Start Spark once, run typical work, and write an archive of the loaded classes.
 
     This takes about a minute. An existing archive is kept until the new one is complete.
 

@@ -1,4 +1,4 @@
-"""The Dagster resource of all assets: the platform and its Spark."""
+"""The Dagster resource used by all assets: the platform and its Spark."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class Collector:
         return self.platform.run_context(date.fromisoformat(partition_key), self.as_of)
 
     def spark(self) -> SparkSession:
-        """Return the session. It is opened on first use, so steps without Spark start none."""
+        """Return the session. It is opened on first use, so steps without Spark do not start one."""
         return self.runtime.session(partial(was_small, self.platform.config))

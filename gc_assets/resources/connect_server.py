@@ -34,16 +34,16 @@ DISCOVERY: Final = "SPARK_LOCAL_CONNECT_DISCOVERY"
 _PREFIX: Final = "gc-assets-"
 _FILE: Final = "connect-local.json"
 _CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# A server ends within a second unless it runs a query. After this time it is killed.
+# An idle server ends within a second. A server that still runs after this time is killed.
 TERMINATION_SECONDS: Final = 7.0
 _KILL_SECONDS: Final = 2.0
 
 
 def identity() -> str:
-    """Return a digest of the code that the workers of a local server run: environment, Python,
-    Spark, gc-assets.
+    """Return a digest of the code run by a local server's workers: environment, Python, Spark and
+    gc-assets.
 
-    The name of the executable is not part of it: `python` and `python3` of an environment are the
+    The executable's name is not included, because `python` and `python3` of an environment are the
     same program.
     """
     home = str(Path(gc_assets.__file__).resolve().parent)
@@ -54,7 +54,7 @@ def identity() -> str:
 def use_own_server(environment: MutableMapping[str, str]) -> Path:
     """Make pyspark use only a server with this identity, and return its directory.
 
-    If the environment names a discovery file, the directories are created next to it.
+    If the environment specifies a discovery file, the directories are created next to it.
 
     Raises:
         UsageError: If pyspark has no such server, or if other users can read or replace its
@@ -83,12 +83,12 @@ class LocalServer:
 
     @classmethod
     def in_directory(cls, directory: Path) -> LocalServer | None:
-        """Return the server that is recorded in a directory, if its process runs."""
+        """Return the server recorded in a directory, or None if its process does not run."""
         pid = _recorded_pid(directory)
         return cls(directory, pid) if pid is not None and _is_server(pid) else None
 
     def stop(self) -> bool:
-        """End the process, and kill it if it does not end in time. Return False if it still runs."""
+        """End the process, or kill it if it does not end in time. Return False if it still runs."""
         for number, seconds in ((signal.SIGTERM, TERMINATION_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -101,7 +101,7 @@ class LocalServer:
         return False
 
     def _forget(self) -> None:
-        """Remove the records of this process, but not those of a server that started meanwhile."""
+        """Remove the records of this process, but not those of a server started in the meantime."""
         if _recorded_pid(self.directory) == self.pid:
             (self.directory / _FILE).unlink(missing_ok=True)
         for path in self.directory.glob("spark-*.pid"):
@@ -117,7 +117,7 @@ def _recorded_pid(directory: Path) -> int | None:
 
 
 def describe_server(environment: Mapping[str, str]) -> str:
-    """Describe the local server that would be used, and count the others. Creates nothing.
+    """Describe the local server that would be used, and count the others, without creating files.
 
     Raises:
         UsageError: If pyspark has no such server, or if other users can read or replace its
@@ -143,12 +143,12 @@ def _running_servers(parent: Path) -> Iterator[LocalServer]:
 
 
 def _is_server(pid: int) -> bool:
-    """Check if the process is a Connect server. An ended server's id can belong to another program."""
+    """Check if the process is a Connect server, because the id may have been reused since."""
     return _CLASS in _command_line(pid)
 
 
 def _command_line(pid: int) -> str:
-    """Return the command line of a process, empty if it has ended."""
+    """Return the command line of a process. Empty if it has ended."""
     if Path("/proc/self").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
@@ -158,7 +158,7 @@ def _command_line(pid: int) -> str:
 
 
 def create_private(environment: Mapping[str, str]) -> Path:
-    """Create the directory of this user for files about servers, and return it.
+    """Create and return this user's directory for files about servers.
 
     Raises:
         UsageError: If other users can read or replace its files.
@@ -176,7 +176,7 @@ def _parent_directory(environment: Mapping[str, str]) -> Path:
 
 
 def _server_directory(environment: Mapping[str, str]) -> tuple[Path, tuple[Path, ...]]:
-    """Return the directory of this identity, and the directories that must be created for it."""
+    """Return the server directory for this identity, and the directories to create for it."""
     parent = _parent_directory(environment)
     if parent.name == _PREFIX + identity():  # already set by this process or its parent
         return parent, ()
@@ -194,7 +194,7 @@ def _require_private(path: Path) -> None:
 
 
 def main() -> None:
-    """Stop local servers, as the command line requests."""
+    """Stop the local servers selected on the command line."""
     parser = argparse.ArgumentParser(prog="python -m gc_assets.resources.connect_server", description="Stop local Spark Connect servers.")
     parser.add_argument("--stop", action="store_true", required=True, help="Stop the server of this environment and release.")
     parser.add_argument("--all", action="store_true", help="Also stop your servers of other environments and releases.")

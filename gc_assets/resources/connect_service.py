@@ -1,4 +1,4 @@
-"""Open a session on an existing Spark Connect server, and refuse unsuitable servers before a run
+"""Open a session on an existing Spark Connect server, and reject unsuitable servers before a run
 starts.
 """
 
@@ -36,7 +36,7 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
     artifacts.
 
     Raises:
-        UsageError: If the server refuses the session, or has another minor version of Spark.
+        UsageError: If the server rejects the session, or has another minor version of Spark.
         GcError: If the server does not answer, or if other processes use all sessions.
     """
     url, place = _with_parameter(remote, "token", token), without_parameters(remote)
@@ -68,7 +68,7 @@ def _prepare(spark: SparkSession, conf: Mapping[str, str], place: str) -> None:
 
 
 def _artifact_versions(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the contents of the artifacts: a digest of this package, and times of archives."""
+    """Return the versions of the artifacts: a digest of this package, and the archives' times."""
     found = {"package": hashlib.sha256(build_package().read_bytes()).hexdigest()}
     for archive in _archives(conf):
         file = Path(archive.partition("#")[0])
@@ -85,7 +85,7 @@ def send_artifacts(spark: SparkSession, conf: Mapping[str, str], place: str) -> 
     """Send this package and `spark.archives` to the server.
 
     Raises:
-        UsageError: If the server does not accept them, because it is not Spark's.
+        UsageError: If the server does not accept them, because it is not Spark's own server.
     """
     try:
         spark.addArtifacts(str(build_package()), pyfile=True)

@@ -1,11 +1,11 @@
-"""Reuse sessions of a Spark Connect server. At any time, one process uses a session.
+"""Reuse sessions of a Spark Connect server, each by at most one process at a time.
 
-A server keeps a Python daemon and a thread of every session until it ends (Spark 4.3.0 and older,
-SPARK-54055). Processes that run one after the other therefore use the same session, with warm
-workers. The number of sessions is the number of concurrent processes, at most `MAX_SESSIONS`.
+A server keeps a Python daemon and a thread for every session until the server ends (Spark 4.3.0 and
+older, SPARK-54055). Therefore processes that run one after the other use the same session, with
+warm workers. The number of sessions is the number of concurrent processes, at most `MAX_SESSIONS`.
 
 Each session has a file on this machine, which its process locks. The lock ends with the process,
-also if it is killed.
+even if the process is killed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SessionFile:
         return self._record.get("session_id")
 
     def rank(self, settings: str) -> int:
-        """Return the preference of this file, the lowest first."""
+        """Return the rank of this file for `settings`. The file with the lowest rank is preferred."""
         if self.session_id is None:
             return NO_SESSION
         return SAME_SETTINGS if self._record.get("settings") == settings else OTHER_SETTINGS
@@ -87,7 +87,7 @@ class SessionFile:
 
 
 class SessionPool:
-    """The sessions of one server, as one process uses them.
+    """The sessions of one server, as used by this process.
 
     Args:
         directory: The directory of the files. It is created.
@@ -104,11 +104,11 @@ class SessionPool:
         connect: Callable[[str], SparkSession],
         prepare: Callable[[SparkSession], None] = lambda _: None,
     ) -> SparkSession:
-        """Open the session of an earlier process, or a new one if no suitable one is free.
+        """Reopen the session of an earlier process, or open a new one if no suitable one is free.
 
         Args:
-            settings: Everything that makes sessions different: settings, and digests of files.
-            connect: Opens the session of an id, and applies the settings.
+            settings: All properties that distinguish sessions: settings, and digests of files.
+            connect: Opens the session with an id, and applies the settings.
             prepare: Prepares a new session, for example with files.
 
         Raises:
@@ -122,7 +122,7 @@ class SessionPool:
             return spark or _open_new(self._file, wanted, connect, prepare)
 
     def close(self) -> None:
-        """Let other processes use the session."""
+        """Release the session, so that other processes can use it."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -131,12 +131,12 @@ class SessionPool:
 
 @cache
 def session_pool(directory: Path) -> SessionPool:
-    """Return the pool of this process for a directory, always the same."""
+    """Return this process's pool for a directory. Every call returns the same pool."""
     return SessionPool(directory)
 
 
 def count_used(directory: Path) -> int:
-    """Count the sessions that processes use at this time."""
+    """Count the sessions currently used by processes."""
     used = 0
     for path in directory.glob("*.json"):
         file = SessionFile.lock(path)
@@ -148,8 +148,10 @@ def count_used(directory: Path) -> int:
 
 
 def _reconnect(file: SessionFile, settings: str, connect: Callable[[str], SparkSession]) -> SparkSession | None:
-    """Return the session of a file. Return None if the server closed it, or if it is not as its
-    first process prepared it. Then it is closed.
+    """Reopen the session of a file.
+
+    Returns None if the server has closed the session, or if it was not prepared for `settings` or
+    has changed since. In these cases the session is closed.
     """
     before = SparkSession.getActiveSession()
     try:
@@ -172,7 +174,8 @@ def _open_new(
     spark = connect(session_id)
     try:
         prepare(spark)
-        # A server that has forgotten the id opens a session without this setting.
+        # If the server no longer knows the id, it opens a new session, which does not have this
+        # setting.
         spark.conf.set(MARKER, session_id)
         file.save(session_id, settings, _digest(spark.conf.getAll))
     except BaseException:
@@ -182,7 +185,7 @@ def _open_new(
 
 
 def stop_refused(others: SparkSession | None) -> None:
-    """Stop a session that the server refused. pyspark keeps it as the active session."""
+    """Stop a session rejected by the server, because pyspark keeps it as the active session."""
     refused = SparkSession.getActiveSession()
     if refused is not None and refused is not others:
         with suppress(PySparkException):
@@ -190,7 +193,7 @@ def stop_refused(others: SparkSession | None) -> None:
 
 
 def _wait_for_file(directory: Path, settings: str) -> SessionFile:
-    """Lock the most suitable file, and wait for one if other processes use all."""
+    """Lock the most suitable file, waiting for one if other processes use all of them."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     started = monotonic()
     is_logged = False
@@ -208,7 +211,7 @@ def _wait_for_file(directory: Path, settings: str) -> SessionFile:
 
 
 def _lock_best(directory: Path, settings: str) -> SessionFile | None:
-    """Lock the file of a session with these settings if there is one, otherwise another free file."""
+    """Lock the file of a free session, preferably one with these settings. None if none is free."""
     best: SessionFile | None = None
     for number in range(MAX_SESSIONS):
         file = SessionFile.lock(directory / f"{number}.json")

@@ -47,7 +47,7 @@ def build_package() -> Path:
     It is created once per process and kept until the process ends, because later executors also
     fetch it.
     """
-    ours = getattr(gc_assets.__loader__, "archive", None)  # this process itself runs from such a zip
+    ours = getattr(gc_assets.__loader__, "archive", None)  # if this process itself runs from such a zip
     if ours is not None:
         return Path(ours)
     home, package = Path(gc_assets.__file__).parent, Path(package_directory().name) / f"gc_assets-{gc_assets.__version__}.zip"
@@ -60,12 +60,12 @@ def build_package() -> Path:
 
 @cache
 def package_directory() -> tempfile.TemporaryDirectory[str]:
-    """Create the directory of the package, once per process."""
+    """Create the temporary directory for the package, once per process."""
     return tempfile.TemporaryDirectory(prefix="gc-assets-package-")
 
 
 def check_executors(spark: SparkSession, address: str) -> None:
-    """Run one task, and check that executors have this release and its dependencies.
+    """Run one task to check that executors have this release and its dependencies.
 
     Args:
         address: The address of the Spark master or server, for messages.
@@ -94,10 +94,10 @@ def describe_executors(spark: SparkSession, address: str, seconds: float = TIMEO
     Args:
         spark: The session.
         address: The address of the Spark master or server, for messages.
-        seconds: The time after which the task is given up.
+        seconds: The timeout of the task.
 
     Raises:
-        UsageError: If its Python cannot run gc-assets.
+        UsageError: If the executor's Python cannot run gc-assets.
         GcError: If no executor accepts a task.
     """
     given_up = threading.Event()

