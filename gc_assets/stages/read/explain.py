@@ -1,7 +1,7 @@
 """Explain why one file is kept, planned or deleted, from the published tables of a run date.
 
 The witness of a live file is followed from the file through containers and commit to a ref. The
-module uses Arrow lookups, without Spark and without reading a lake.
+module uses Arrow lookups. It needs no Spark and reads no lake.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE
 from gc_assets.state.side_tables import DEFERRED_SIDE, EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, StorageInventorySummary
 
-# Statuses of a plan that can still change files.
+# Statuses of plans that can still change files.
 _OPEN: Final = frozenset({"ready", "refused", "approved", UNFINISHED})
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Content of the tables of a run date about one key.
+    """The explanation of one key, from the tables of a run date.
 
     `verdict` is one of live, planned, refused, rejected, expired, waiting, quarantined, restored,
     purged, young, unowned, dropped, foreign, protected, external, unknown. `approval_events` are
-    the approvals and rejections of the plans that name the key.
+    the approvals and rejections of the plans that contain the key.
     """
 
     storage: str | None
@@ -79,12 +79,13 @@ class Explanation:
 def explain(context: RunContext, text: str, storage: str | None = None) -> list[Explanation]:
     """Explain an address, or a key in each storage that contains it.
 
-    A key may be shortened to its beginning or end, or contain an ellipsis, if only one file has
-    such a key. If no storage contains the key, there is one explanation for each storage.
+    A key may be shortened to its beginning or end, or contain an ellipsis, if it matches only one
+    file. If no storage contains the key, there is one explanation for each storage.
 
     Raises:
         StateError: If the run date has no tables.
-        UsageError: If the storage does not exist, or several files have such a key.
+        UsageError: If the storage does not exist or does not contain the address, or several files
+            match.
     """
     if is_address(text):
         resolved = context.resolver().resolve_one(text)
@@ -106,9 +107,9 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
 
 
 def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> list[Explanation]:
-    """Explain the only file whose key begins or ends with a text.
+    """Explain the only file with a key that begins or ends with a text.
 
-    The result is empty without such a file.
+    The result is empty if there is no such file.
 
     Raises:
         UsageError: If there are several such files.
@@ -122,7 +123,7 @@ def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> li
 
 
 def _describe_path_edits(context: RunContext, storage: str, key: str) -> str:
-    """Return a sentence on paths of the file that rules delete on branches by commits, or ""."""
+    """Return a sentence about the file's paths that lifecycle rules delete on branches, or ""."""
     table = table_with(TableRole.PATH_EDITS)
     found = [published for lake in context.config.lakes if (published := context.find(table, lake.name)) is not None]
     rows = read_matching_rows(context.state, table.schema, [path for item in found for path in item.paths()], "key", [key]).to_pylist()
@@ -164,13 +165,13 @@ def _explain(context: RunContext, storage: str, key: str) -> Explanation:
 
 
 def _describe_uploads(summary: dict[str, Any]) -> str:
-    """Return a sentence on the unfinished uploads to the key that the plan aborts, or ""."""
+    """Return a sentence about the unfinished uploads to the key that the plan aborts, or ""."""
     count = len(summary.get("uploads", ()))
     return f" Plan {summary['plan_id'][:12]} aborts {count_of(count, 'unfinished upload')} to it, permanently." if count else ""
 
 
 def _describe_approvals(context: RunContext, storage: str, plan_ids: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the approval events of these plans, newest plan first, also as text (`text`)."""
+    """Yield the approval events of these plans, newest plan first, each with its text (`text`)."""
     for plan in list_plans(context.config, storage):
         if plan.header.plan_id in plan_ids:
             yield from ({**event.model_dump(), "text": str(event)} for event in plan.verdict.events)
@@ -250,7 +251,8 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
 
 
 def _find_last_action(summary: dict[str, Any], entries: pa.Table) -> dict[str, Any] | None:
-    """Return the last recorded action on the key: on a copy in quarantine if there is one.
+    """Return the last recorded action on the key. If a copy is in quarantine, only its actions
+    count.
 
     Returns None if the storage was listed after the action and the listing contains the key.
     """
@@ -274,7 +276,7 @@ def _describe_action(storage: str, key: str, action: dict[str, Any]) -> tuple[st
 
 
 def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
-    """Return the key's rows in the published tables of the storage for the run date."""
+    """Return the key's rows in the storage's published tables for the run date."""
     summary: dict[str, Any] = {}
     inventory = context.find(STORAGE_INVENTORY, storage)
     if inventory is not None:
@@ -321,7 +323,7 @@ def _find_status(context: RunContext, storage: str, plan_id: str) -> str | None:
 
 
 def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any]) -> bool:
-    """Return True if the lake that claims the key lets it be a candidate by its age."""
+    """Return True if the file is old enough to be a candidate of the lake that claims the key."""
     refs = [table for item in context.config.lakes if (table := context.find(LAKE_REFS, item.name))]
     row = {"key": key, "last_modified": summary["inventory"]["last_modified"], "lake": lake}
     claimed = pa.RecordBatch.from_pylist([row], schema=pa.schema([("key", STRING), ("last_modified", TIMESTAMP), ("lake", STRING)]))
@@ -329,16 +331,18 @@ def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any]) -
 
 
 def _claims(context: RunContext, storage: str) -> Claims:
-    """Return the claims according to the published tables.
+    """Return the claims in the published tables.
 
-    A run may have stopped before it published all of them.
+    Tables may be missing, because a run may have stopped before it published all of them.
     """
     tables = [context.find(table, lake.name) for table in (LAKE_REFS, LIVE_FILES) for lake in context.config.lakes]
     return claims_with_dropped(context, storage, [table for table in tables if table is not None])
 
 
 def _read_log_entries(context: RunContext, storage: str, key: str) -> pa.Table:
-    """Return all actions on the key, also attempted ones, oldest first (columns of `deletion_log`)."""
+    """Return all actions on the key, including attempted ones, oldest first (columns of
+    `deletion_log`).
+    """
     found = [DELETION_LOG.schema.empty_table()]
     for source in context.state.segment_files(context.state.history(storage, DELETION_LOG.name)):
         rows = read_matching_rows(context.state, DELETION_LOG.schema, [source.path], "key", [key])

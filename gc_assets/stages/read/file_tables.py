@@ -1,4 +1,4 @@
-"""Find the tables of files in a storage, from the claims of a run."""
+"""Find the tables to which a storage's files belong, from the claims of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gc_assets.state.summaries import OrphanFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class FileTables:
-    """Claims on a storage with the names of their tables.
+    """The claims on a storage with the names of their tables.
 
     Attributes:
         names: Table names by lake and table uuid.
@@ -31,7 +31,7 @@ class FileTables:
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
-        """Read the claims and names that the run date has. Lakes without a run have none."""
+        """Read the claims and names of the run date. Lakes without a run are left out."""
         lakes = [lake.name for lake in context.config.lakes]
         refs = [table for lake in lakes if (table := context.find(LAKE_REFS, lake)) is not None]
         live = [table for lake in lakes if (table := context.find(LIVE_FILES, lake)) is not None]
@@ -43,7 +43,8 @@ class FileTables:
         return cls(_read_claims(context, storage_name, [*refs, *live]), names)
 
     def names_of(self, rows: pa.RecordBatch) -> list[str]:
-        """Return the table of each file, or its lake if that is unknown or a single repository.
+        """Return the table of each file, or its lake if the table is unknown or the lake is a
+        single repository.
 
         Args:
             rows: Files with the columns key and lake.
@@ -59,10 +60,10 @@ class FileTables:
 
 
 def _read_claims(context: RunContext, storage_name: str, tables: list[PublishedTable]) -> Claims:
-    """Return the claims on a storage, also those of dropped tables."""
+    """Return the claims on a storage, including those of dropped tables."""
     swept = context.find(ORPHAN_FILES, storage_name)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
         return claims_of(context, storage_name, tables)
-    from gc_assets.stages.sweep.dropped_tables import claims_with_dropped  # it imports Spark
+    from gc_assets.stages.sweep.dropped_tables import claims_with_dropped  # this module imports Spark
 
     return claims_with_dropped(context, storage_name, tables)

@@ -1,4 +1,4 @@
-"""Find the full key of a file from a part of it, such as a key that a table shows shortened."""
+"""Find the full key of a file from a part of it, such as a key that is shortened in a table."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gc_assets.stages.read.browse import batches
 from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import DELETION_LOG, STORAGE_INVENTORY
 
-# More matches than a message lists.
+# Maximum number of matches that are searched. A message may list fewer.
 MAX_MATCHES: Final = 20
 
 
 def find_keys(context: RunContext, storage: str, text: str) -> list[str]:
-    """Return the keys of a storage that begin or end with a text, in order, at most `MAX_MATCHES`.
+    """Return the sorted keys of a storage that begin or end with a text, at most `MAX_MATCHES`.
 
-    In a shortened key, the ellipsis matches any letters. The listing of the run date and all
-    deletion logs are searched, part by part.
+    In a shortened key, the ellipsis matches any characters. The listing of the run date and all
+    deletion logs are searched part by part.
     """
     found = set[str]()
     for keys in _read_keys(context, storage):

@@ -1,7 +1,7 @@
-"""Report the files and history edits of a plan for each table.
+"""Report a plan's files and history edits for each table.
 
-Rows of a plan name the lake only, so the table comes from `orphan_files`. The tables are read with
-Arrow, part by part.
+A plan's rows contain only the lake, so the table comes from `orphan_files`. The tables are read
+with Arrow, part by part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES
 from gc_assets.state.summaries import DeletionPlanSummary
 
-# Larger plans are summed by lake only, so that a report reads no large table into memory.
+# Larger plans are only summed by lake, so that a report reads no large table into memory.
 MAX_ROWS: Final = 200_000
 MAX_ORPHANS: Final = 2_000_000
 
@@ -39,15 +39,15 @@ _Group = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class TableAmounts:
-    """Planned files and history edits of one table.
+    """The planned files and history edits of one table.
 
     Attributes:
-        lake: The lake, or "" for files that no lake of the configuration claims.
-        table: The name of the table. None for a lake of one repository, for quarantined files, and
-            if the plan is summed by lake.
+        lake: The lake, or "" for files that no configured lake claims.
+        table: The name of the table, or None for a lake with one repository, for quarantined files,
+            and if the plan is summed by lake.
         by_action: Planned files by action.
         edits: Number of history edits.
-        final_edits: Number of those that cannot be undone.
+        final_edits: Number of history edits that cannot be undone.
     """
 
     lake: str
@@ -62,16 +62,16 @@ class TableAmounts:
 
     @property
     def files(self) -> Amount:
-        """Planned files of all actions."""
+        """The planned files of all actions."""
         return Amount.total(self.by_action.values())
 
 
 def amounts_by_table(context: RunContext, header: PlanHeader, published: PublishedTable) -> list[TableAmounts]:
-    """Return the amounts of a plan by table: most bytes first, then most edits.
+    """Return a plan's amounts by table, sorted by bytes and then by edits, largest first.
 
     Args:
-        context: The run context. Its run date does not matter.
-        published: The table of the plan.
+        context: The run context, whose run date is not used.
+        published: The published table of the plan.
     """
     files, edits, final_edits = _files(context, header, published), Counter[_Group](), Counter[_Group]()
     for lake in header.expiry_actions:
@@ -84,7 +84,7 @@ def amounts_by_table(context: RunContext, header: PlanHeader, published: Publish
 
 
 def purges_by_table(context: RunContext, storages: Sequence[str]) -> dict[tuple[str, str | None], Amount]:
-    """Return the files in quarantine that the plans of a run purge, by lake and table.
+    """Return the quarantined files that a run's plans purge, by lake and table.
 
     Args:
         storages: The storages with a plan.
@@ -100,7 +100,7 @@ def purges_by_table(context: RunContext, storages: Sequence[str]) -> dict[tuple[
 
 
 def sum_tables(tables: Sequence[TableAmounts], name: str) -> TableAmounts:
-    """Add up the amounts of several tables, under one name."""
+    """Add up the amounts of several tables under one name."""
     actions = {action for table in tables for action in table.by_action}
     files = {action: Amount.total(table.by_action[action] for table in tables if action in table.by_action) for action in actions}
     return TableAmounts("", name, files, sum(table.edits for table in tables), sum(table.final_edits for table in tables))
@@ -123,20 +123,22 @@ def _files(context: RunContext, header: PlanHeader, published: PublishedTable) -
 
 
 def _owners(context: RunContext, published: PublishedTable, sweeps: Sequence[PublishedTable]) -> pa.Table:
-    """Return the table uuid of those keys of the plan that its sweeps contain."""
+    """Return the table uuids of the plan's keys that are in its sweeps."""
     schema = pa.schema([ORPHAN_FILES.schema.field(name) for name in ("key", "table_uuid")])
     if not sweeps or sum(table.receipt.rows for table in sweeps) > MAX_ORPHANS or published.receipt.rows > MAX_ROWS:
         return schema.empty_table()
     keys = read_rows(context.state, DELETION_PLAN, published, columns=["key"]).column("key").combine_chunks()
     found = batches(context.state, ORPHAN_FILES.schema, [path for table in sweeps for path in table.paths()], schema.names)
     rows = pa.Table.from_batches([batch.filter(pc.is_in(batch.column("key"), value_set=keys)) for batch in found], schema)
-    # A key that several sweeps contain is counted once.
+    # A key in several sweeps is counted once.
     unique = rows.group_by("key", use_threads=False).aggregate([("table_uuid", "first")])
     return pa.table({"key": unique.column("key"), "table_uuid": unique.column("table_uuid_first")})
 
 
 def _sweeps(context: RunContext, header: PlanHeader, published: PublishedTable) -> list[PublishedTable]:
-    """Return `orphan_files` of the plan's run, and of the runs whose plans quarantined its purges."""
+    """Return the `orphan_files` of the plan's run, and of the runs whose plans quarantined the
+    files to purge.
+    """
     dates = {header.run_date}
     if PURGE in header.totals and published.receipt.rows <= MAX_ROWS:
         sources = read_rows(context.state, DELETION_PLAN, published, columns=["source_plan_id"]).column("source_plan_id")
@@ -148,7 +150,7 @@ def _sweeps(context: RunContext, header: PlanHeader, published: PublishedTable) 
 
 def _table_names(context: RunContext, header: PlanHeader, sweeps: Sequence[PublishedTable]) -> dict[tuple[str, str | None], str]:
     found: dict[tuple[str, str | None], str] = {}
-    for orphans in reversed(sweeps):  # a newer name replaces an older one
+    for orphans in reversed(sweeps):  # newer names replace older ones
         found |= dropped_names(context, orphans)
     for lake in context.config.lakes:
         refs = context.state.current(lake.name, LAKE_REFS.name, header.run_date)
@@ -159,8 +161,9 @@ def _table_names(context: RunContext, header: PlanHeader, sweeps: Sequence[Publi
 
 
 def _edits(context: RunContext, header: PlanHeader, lake: str) -> tuple[Counter[_Group], Counter[_Group]]:
-    """Return the edits of a lake by table, or by lake if the expiry plan is of a later run: all, and
-    those that cannot be undone.
+    """Return the number of all edits and of the irreversible edits of a lake, by table.
+
+    They are counted by lake if the expiry plan belongs to a later run.
     """
     count, published = header.expiry_actions[lake], context.state.current(lake, EXPIRY_PLAN.name, header.run_date)
     if published is None or published.receipt.rows != count:

@@ -1,4 +1,4 @@
-"""The line that counts what plans do, wherever plans are shown. The module reads no state."""
+"""Format the line that summarises plans, for all places that show plans. The module reads no state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gc_assets.core.plan import Amount, PlanHeader, PlanSummary
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_PATHS, DELETE_REF, EDIT_PARENT, REMOVE_SCHEMA, REMOVE_SNAPSHOT, REMOVE_SPEC
 
-# Verb and noun of each expiry action.
+# The verb and noun of each expiry action.
 _EDITS: Final = {
     REMOVE_SNAPSHOT: ("expire", "snapshot"),
     EDIT_PARENT: ("edit", "snapshot"),
@@ -24,7 +24,7 @@ _EDITS: Final = {
 
 
 def summarize_plans(plans: Iterable[PlanHeader | PlanSummary]) -> str:
-    """Return one line that counts the work of plans.
+    """Return one line with the numbers of planned actions.
 
     For example `Plan: quarantine 50 files (46.8 kB), expire 13 snapshots, purge 0, restore 0`.
     """
@@ -36,7 +36,7 @@ def summarize_plans(plans: Iterable[PlanHeader | PlanSummary]) -> str:
 
 
 def nothing_to_apply(plan: PlanHeader) -> str:
-    """Return what the approval of a refused plan without actions changes."""
+    """Return a text on the effect of approving a refused plan without actions."""
     effect = "The next run counts from this one" if "live_drop" in plan.summary.refused_by else "Later runs use its overrides"
     return f"{effect}; there is nothing to apply"
 
@@ -55,7 +55,7 @@ def describe_edits(plans: Iterable[PlanHeader | PlanSummary]) -> Iterator[str]:
             yield f"delete {count_of(paths, 'path')} on {count_of(by_action[action], 'branch')}"
         elif count := by_action[action]:
             yield f"{verb} {count_of(count, noun)}"
-    if unknown:  # plans of releases before 0.4 record no actions
+    if unknown:  # plans of releases before 0.4 contain no actions
         yield f"make {count_of(unknown, 'history edit')}"
 
 

@@ -1,4 +1,4 @@
-"""Summarise a run for each table: the policy in words, its snapshots, and its files.
+"""Summarise a run for each table: its policy as text, its snapshots, and its files.
 
 Tables are read with Arrow, part by part, and only the sums are kept in memory.
 """
@@ -23,28 +23,29 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHAB
 from gc_assets.state.side_tables import SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
-# Larger lakes are not counted by table, because the end of a run would read all their files again.
+# Larger lakes are not counted by table, because all their files would have to be read again at the
+# end of a run.
 MAX_COUNTED_FILES: Final = 5_000_000
-# Files of a lake with tables that belong to no commit, such as the current metadata of its tables.
+# A lake's files that belong to no commit, such as the current metadata of its tables.
 CURRENT_STATE: Final = "current state"
 _EXPIRED: Final = "expired"
 
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """One table of a lake in a run.
+    """A lake's table in a run.
 
     Attributes:
-        table: The name of the table, `CURRENT_STATE`, or None for a lake of one repository.
-        policy: Retention of the table in words.
+        table: The name of the table, `CURRENT_STATE`, or None for a lake with one repository.
+        policy: The table's retention as text.
         kept: Number of retained snapshots or commits.
-        expiring: Number of those that the policy does not keep.
-        live: Live files, that is those that remain after the expiry. None if they were not counted.
-        expired: Files that only expired history needs.
+        expiring: Number of snapshots or commits that the policy does not keep.
+        live: The live files, which remain after the expiry. None if they were not counted.
+        expired: Files needed by expired history only.
         garbage: All other garbage, without foreign files.
         unsized: Number of live files of unknown size.
-        reclaimable_usd: Price of the expired files and the garbage per month, or None without a
-            price.
+        reclaimable_usd: Price of the expired files and the garbage per month, or None if no price
+            is configured.
     """
 
     lake: str
@@ -60,17 +61,19 @@ class RunTable:
 
     @property
     def present(self) -> Amount | None:
-        """Files of the history before the expiry."""
+        """The files of the history before the expiry."""
         return Amount.total((self.live, self.expired)) if self.live is not None else None
 
 
 def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequence[str], *, with_dropped: bool = False) -> list[RunTable]:
-    """Summarise the tables of a run: most garbage first, then most expiring snapshots.
+    """Summarise the tables of a run, sorted by garbage and then by expiring snapshots, largest
+    first.
 
     Args:
         lakes: The lakes with a finished mark.
-        storages: The storages with a plan. Files are counted in these.
-        with_dropped: Return dropped tables as own rows. Otherwise `CURRENT_STATE` has their files.
+        storages: The storages with a plan, in which files are counted.
+        with_dropped: If True, dropped tables have their own rows. Otherwise, their files are
+            counted in `CURRENT_STATE`.
     """
     found = [table for lake in lakes for table in _policies(context, lake)]
     named = {(item.lake, item.table) for item in found}
@@ -87,7 +90,7 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
 def _group_usages(
     found: Iterable[TableUsage], named: Collection[tuple[str, str | None]], *, with_dropped: bool
 ) -> dict[tuple[str, str | None], list[TableUsage]]:
-    """Group by lake and table. The files of unnamed tables have the table None."""
+    """Group the usages by lake and table. Tables without a name are grouped under None."""
     usages: dict[tuple[str, str | None], list[TableUsage]] = {key: [] for key in named}
     for usage in found:
         is_row = with_dropped and usage.is_dropped
@@ -110,17 +113,17 @@ def _add_files(context: RunContext, item: RunTable, usages: Sequence[TableUsage]
 
 
 def unowned_files(context: RunContext, storage: str) -> Amount:
-    """Return the files of a storage that no lake claims."""
+    """Return the storage's unclaimed files."""
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(UNOWNED, Amount())
 
 
 def protected_files(context: RunContext, storage: str) -> Amount:
-    """Return the claimed files of a storage that no lake needs, and that `protect` keeps."""
+    """Return the storage's claimed files that no lake uses but a `protect` rule keeps."""
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(PROTECTED, Amount())
 
 
 def _policies(context: RunContext, lake: str) -> Iterator[RunTable]:
-    """Yield each table of a lake, with its policy and snapshots."""
+    """Yield each of a lake's tables with its policy and snapshots."""
     kind, config = context.kind(lake), context.config.lake(lake)
     sources = read_side_rows(context, context.table(LAKE_REFS, lake), SOURCES_SIDE, SOURCES)
     tables = {row["table_uuid"]: (row["table_name"], row["properties"]) for row in sources}

@@ -1,7 +1,7 @@
 """Compute the live files of a lake under alternative policies and refs.
 
-The policy is applied again to the refs and the commit graph that the run froze. The containers that
-it needs are followed as far as they were decoded. The lake is not read.
+The policy is applied again to the refs and the commit graph frozen by the run. Needed containers
+are followed as far as they were decoded. The lake is not read.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary
 
-# The column `live` is a signed 64-bit number. Bit 0 means live in the run, bit n live in the n-th
-# scenario.
+# The column `live` is a signed 64-bit number. Bit 0 means live in the run, and bit n means live in
+# the n-th scenario.
 MAX_SCENARIOS: Final = 62
 SCRATCH: Final = "_what_if"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Alternative policy or set of refs for a run.
+    """An alternative policy or set of refs to evaluate for a run.
 
     Attributes:
         retention: The default cut-off of these lakes, or None for the configured one.
-        dropped: Names of refs that count as deleted, so long ago that the lake keeps nothing for
-            them.
+        dropped: Names of refs treated as if they were deleted so long ago that the lake keeps
+            nothing for them.
     """
 
     label: str
@@ -78,18 +78,18 @@ class Scenario:
 
 
 def ref_names(context: RunContext, lake_name: str) -> list[str]:
-    """Return the names of the lake's frozen refs, each once, in alphabetical order."""
+    """Return the distinct names of the lake's frozen refs, in alphabetical order."""
     names = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["ref_name"]).column("ref_name")
     return sorted(names.unique().to_pylist())
 
 
 def lakes_with_refs(context: RunContext, lakes: Sequence[str], refs: Collection[str]) -> list[str]:
-    """Return the lakes that have one of these refs, or all lakes if none has."""
+    """Return the lakes that have any of these refs, or all lakes if no lake has one."""
     return [lake for lake in lakes if not set(refs).isdisjoint(ref_names(context, lake))] or list(lakes)
 
 
 def require_refs(context: RunContext, scenario: Scenario) -> None:
-    """Raise `UsageError` for a dropped ref that none of the scenario's lakes has."""
+    """Raise `UsageError` if a dropped ref exists in none of the scenario's lakes."""
     if not scenario.dropped:
         return
     known = {name for lake in scenario.lakes for name in ref_names(context, lake)}
@@ -100,14 +100,15 @@ def require_refs(context: RunContext, scenario: Scenario) -> None:
 
 @dataclass(frozen=True)
 class ScenarioTask:
-    """Applies the policy once per scenario, and writes which containers and files are live.
+    """Task that applies the policy once per scenario, and writes which containers and files are
+    live.
 
-    It reports by bit how many commits fewer than in the run are retained (`expired`). It also
-    reports how many metadata objects that a scenario keeps were never decoded (`unknown`). One task
-    for `run_single_task`.
+    It reports by bit how many fewer commits are retained than in the run (`expired`), and how many
+    metadata objects kept by a scenario were never decoded (`unknown`). Runs as one task of
+    `run_single_task`.
 
     Attributes:
-        policies: The lake and its refs under each scenario, by the scenario's bit.
+        policies: The lake and its refs in each scenario, by the scenario's bit.
     """
 
     policies: Mapping[int, tuple[Lake, FrozenRefs]]
@@ -123,12 +124,12 @@ class ScenarioTask:
 
     @classmethod
     def of(cls, context: RunContext, lake_name: str, scenarios: Mapping[int, Scenario]) -> ScenarioTask:
-        """Return the task for a lake and its scenarios, by their bits.
+        """Build the task for a lake and its scenarios, which are given by their bits.
 
         Raises:
             UsageError: If the run could not read the lake, or lifecycle rules release files of its
-                commits. The effect of such rules under other refs is unknown.
-            StateError: If a table of the run was published again after its live set.
+                commits, because their effect in a scenario is unknown.
+            StateError: If a table of the run was published again after the lake's live set.
         """
         live, inputs = context.table(LIVE_FILES, lake_name), find_root_inputs(context, lake_name)
         refuse_mixed(live, inputs.values())
@@ -186,7 +187,7 @@ class ScenarioTask:
 
 
 def _apply_scenario(context: RunContext, lake_name: str, refs: PublishedTable, scenario: Scenario) -> tuple[Lake, FrozenRefs]:
-    """Return the lake as a scenario configures it, and its remaining refs."""
+    """Return the lake as configured by a scenario, and its remaining refs."""
     own = context.config.lake(lake_name)
     changed = own if scenario.retention is None else own.with_retention(scenario.retention)
     lakes = tuple(changed if item.name == lake_name else item for item in context.config.lakes)
@@ -198,9 +199,10 @@ def _apply_scenario(context: RunContext, lake_name: str, refs: PublishedTable, s
 
 
 def _live(tables: RootTables, roots: pa.Table, edges: EdgeIndex, bit: int) -> tuple[pa.Table, pa.Table]:
-    """Return the live containers under the roots, and the live files that they and the roots are.
+    """Return the live containers reachable from the roots, and the files of these containers and
+    roots.
 
-    The results have the columns `SCENARIO_CONTAINERS` and `SCENARIO_FILES`. Each row occurs once.
+    The results have the columns `SCENARIO_CONTAINERS` and `SCENARIO_FILES`. The rows are distinct.
     """
     files = pc.not_equal(roots.column("kind"), Kind.UNLISTED_LOCATION)
     live = roots.filter(pc.and_(files, pc.less_equal(roots.column("rank"), SPARED)))
@@ -214,9 +216,9 @@ def _live(tables: RootTables, roots: pa.Table, edges: EdgeIndex, bit: int) -> tu
 
 
 def _merge_bits(policies: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Return each container or file once, with the bits of all scenarios under which it is live."""
+    """Return each container or file once, with the bits of all scenarios in which it is live."""
     by = [name for name in schema.names if name != "live"]
-    # Each scenario names a row once, so the sum of the bits is their union.
+    # Each scenario contains a row once, so the sum of the bits is their union.
     return aggregate_rows(pa.concat_tables(policies), by, {"live": "sum"}).select(schema.names).cast(schema)
 
 
@@ -225,7 +227,7 @@ def _count_retained(reachable: pa.Table) -> int:
 
 
 def delete_scratch(files: Files, run: TableRun) -> None:
-    """Remove the files of a run that is not published, if there are any."""
+    """Delete the files of an unpublished run, if there are any."""
     parent, _, name = run.path.rpartition("/")
     if name in files.directories(parent):
         files.delete_directory(run.path)

@@ -1,6 +1,6 @@
 """Create Spark SQL views of the history of Iceberg tables, including expired snapshots.
 
-The views read published tables and write no data.
+The views read published tables, so no data is written.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from gc_assets.stages.mark.snapshot_history import SNAPSHOT_HISTORY
 from gc_assets.stages.read.browse import runs_of
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 
-# Like Iceberg's `snapshots` metadata table, with `table_name` as first and `expired` as last
-# column. Iceberg's covers one table and no expired snapshot.
+# Like Iceberg's metadata table `snapshots`, but with `table_name` as the first and `expired` as the
+# last column. Iceberg's table covers only one table and no expired snapshots.
 _ALL_SNAPSHOTS = """
 SELECT table_name, committed_at, CAST(snapshot_id AS BIGINT) AS snapshot_id, CAST(parent_id AS BIGINT) AS parent_id,
        operation, manifest_list, summary, expired
@@ -32,7 +32,7 @@ RETURN SELECT committed_at, snapshot_id, parent_id, operation, manifest_list, su
 def history_views(spark: SparkSession, context: RunContext, lake_name: str) -> None:
     """Create the views `snapshot_history`, `manifest_entries` and `all_snapshots` of a lake.
 
-    They show the lake as of the run date. The table function `expired_snapshots(table)` is created,
+    They show the lake as of the run date. The table function `expired_snapshots(table)` is created
     too. Views of another lake are replaced.
 
     Raises:

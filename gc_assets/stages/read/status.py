@@ -1,6 +1,6 @@
 """Report the status of a storage: its last run, pending plans and unfinished applies.
 
-The state is read, and the lease of the storage if a plan is unfinished.
+The state is read, and also the storage's lease if a plan is unfinished.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gc_assets.state.journal import State
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import read_newest_token
 
-# More plans of one storage are not applied within `APPLIED_WITHIN`, except in tests.
+# Except in tests, no storage has more plans that were applied within `APPLIED_WITHIN`.
 MAX_APPLIED: Final = 20
 _UNFINISHED: Final = "It began and did not end. While it is unfinished, no later plan of the storage can be applied."
 
@@ -30,8 +30,8 @@ def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed:
     """Return the status of a storage.
 
     Args:
-        failed: Failed runs, newest first, each with the plan id that it was given or its first
-            characters. They count for plans of this storage that are still to be applied.
+        failed: Failed apply runs, newest first, each with the plan id or the id prefix that it was
+            given. Only those of this storage's plans that are still to be applied count.
 
     Raises:
         StateError: If the state cannot be read.
@@ -78,9 +78,10 @@ def _last_run(config: Config, clock: Clock, listed: ListedPlan | None) -> LastRu
 
 
 def _abandoned_plans(config: Config, storage: StorageConfig, begun: Sequence[str]) -> tuple[list[str], str]:
-    """Return the plans that began and did not end, except the one in progress, and a message.
+    """Return the unfinished plans, except the one in progress, and a message.
 
-    If the lease cannot be read, all of them count, and the message contains the error.
+    If the lease cannot be read, all unfinished plans are returned, and the message contains the
+    error.
     """
     try:
         holder = open_store(storage.location, config.connections()).holder() if begun else None
@@ -91,5 +92,7 @@ def _abandoned_plans(config: Config, storage: StorageConfig, begun: Sequence[str
 
 
 def _attempt(state: State, header: PlanSummary) -> str:
-    """Return a name for the newest execution of a plan. Each execution has its own lease."""
+    """Return a name for the newest execution of a plan. The name differs for each execution,
+    because each one has its own lease.
+    """
     return f"lease {read_newest_token(state.files, execution_directory(header))}"

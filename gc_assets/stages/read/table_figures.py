@@ -1,4 +1,4 @@
-"""Figures of a run for each table of the lakes, for the assets that write the tables.
+"""Compute a run's figures for each table, for the assets that write the tables.
 
 Tables are read with Arrow, part by part, and only the sums are kept in memory.
 """
@@ -21,25 +21,28 @@ from gc_assets.stages.read.usage import table_names
 from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
-# A live data file under this size is small.
+# Live data files smaller than this are small files.
 SMALL_FILE_BYTES: Final = 32 * 2**20
-# Small files of larger lakes are not counted, because the end of a run would read all rows again.
+# Small files of larger lakes are not counted, because all rows would have to be read again at the
+# end of a run.
 _MAX_COUNTED_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class TableFigures:
-    """Figures of one table, or of a whole lake.
+    """The figures of one table, or of a whole lake.
 
     Attributes:
-        table: The name of the table. None for a whole lake.
-        expired: Files that only expired history needs.
+        table: The name of the table, or None for a whole lake.
+        expired: Files needed by expired history only.
         garbage: All other garbage, without foreign files.
-        reclaimable_usd: Price of expired files and garbage per month, or None without a price.
+        reclaimable_usd: Price of expired files and garbage per month, or None if no price is
+            configured.
         snapshots: Number of snapshots or commits, retained or not.
-        expiring: Number of those that the policy does not keep.
+        expiring: Number of snapshots or commits that the policy does not keep.
         small_files: Number of live data files under `SMALL_FILE_BYTES`, or None if not counted.
-        unreadable: Why the table could not be read, or None. Its figures are then incomplete.
+        unreadable: The reason why the table could not be read, so that its figures are incomplete,
+            or None.
     """
 
     lake: str
@@ -55,7 +58,7 @@ class TableFigures:
 
     @property
     def garbage_share(self) -> float:
-        """Share of expired files and garbage in the bytes of the table. 0 for an empty table."""
+        """The fraction of the table's bytes in expired files and garbage, or 0 for an empty table."""
         unneeded = self.expired.bytes + self.garbage.bytes
         return unneeded / (unneeded + self.live.bytes) if unneeded else 0.0
 
@@ -63,8 +66,8 @@ class TableFigures:
 def table_figures(context: RunContext, lakes: Collection[str]) -> list[TableFigures]:
     """Return the figures of these lakes and their tables.
 
-    A lake with live files in a storage that this run date has not swept has no figures, because its
-    garbage is not known.
+    A lake is left out if it has live files in a storage that was not swept on this run date,
+    because its garbage is unknown.
     """
     swept = [storage.name for storage in context.config.storages if context.find(ORPHAN_FILES, storage.name) is not None]
     marked = [lake.name for lake in context.config.lakes if context.find(LIVE_FILES, lake.name) is not None]
@@ -76,7 +79,9 @@ def table_figures(context: RunContext, lakes: Collection[str]) -> list[TableFigu
 
 
 def reporting_storage(context: RunContext, lake: str) -> str:
-    """Return the storage whose plan reports the figures of a lake: the first with its live files."""
+    """Return the storage whose plan reports a lake's figures: the first one with live files of the
+    lake.
+    """
     found = _storages_of(context, lake) if context.find(LIVE_FILES, lake) is not None else set[str | None]()
     names = [storage.name for storage in context.config.storages]
     return next((name for name in names if name in found), names[0])
@@ -88,7 +93,7 @@ def _storages_of(context: RunContext, lake: str) -> set[str | None]:
 
 
 def _tables(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> list[TableFigures]:
-    """Return the figures of the tables, and those of files that belong to no table."""
+    """Return the figures of the tables, and of the files that belong to no table."""
     unreadable = _unreadable(context, lakes, storages)
     small = {lake: _count_small_files(context, lake) for lake in lakes}
     rows = summarize_tables(context, list(lakes), list(storages))
@@ -116,7 +121,9 @@ def _tables(context: RunContext, lakes: Collection[str], storages: Collection[st
 
 
 def _unreadable(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> dict[tuple[str, str | None], str]:
-    """Return why tables could not be read, by lake and table, with None for a whole lake."""
+    """Return the reasons why tables could not be read, by lake and table, which is None for a whole
+    lake.
+    """
     marked = [item for lake in lakes for item in context.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable]
     swept = [item for name in storages for item in context.table(ORPHAN_FILES, name).summary(OrphanFilesSummary).unreadable]
     return {(item.lake, item.table_name): item.why for item in [*swept, *marked]}
@@ -141,7 +148,7 @@ def _sum(lake: str, tables: Iterable[TableFigures]) -> TableFigures:
 
 
 def _count_small_files(context: RunContext, lake: str) -> Counter[str | None] | None:
-    """Return the number of small live data files by table, or None for a large lake."""
+    """Return the number of small live data files by table, or None if the lake is too large."""
     table = context.table(LIVE_FILES, lake)
     if table.summary(LiveFilesSummary).files > _MAX_COUNTED_ROWS:
         return None

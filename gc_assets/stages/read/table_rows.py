@@ -16,21 +16,21 @@ from gc_assets.state.summaries import LiveFilesSummary
 def read_table_rows(
     context: RunContext, table: Table, group: str, columns: Collection[str] | None = None, limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a table as of the run date, at most `limit` rows.
+    """Yield at most `limit` rows of a table as of the run date.
 
     Raises:
         StateError: If no run is published for the date.
     """
     paths = paths_of(context.state, table, group, context.run_date)
     if table is LIVE_FILES:
-        from gc_assets.stages.mark.live_set import LiveSet  # imports PySpark, which other tables do not need
+        from gc_assets.stages.mark.live_set import LiveSet  # this module imports PySpark, which other tables do not need
 
         return LiveSet(context, context.table(table, group)).batches("", None if columns is None else list(columns), limit)
     return batches(context.state, table.schema, paths, columns, limit)
 
 
 def count_table_rows(context: RunContext, table: Table, group: str) -> int:
-    """Count the rows of a table as of the run date, from the receipts."""
+    """Return the number of rows of a table as of the run date, from the receipts."""
     if table is LIVE_FILES:
         return context.table(table, group).summary(LiveFilesSummary).files
     edits = find_path_edits(context.state, table, group, context.run_date)

@@ -1,4 +1,4 @@
-"""Report the usage of each table in a storage: live files, and garbage by reason.
+"""Report the usage of a storage by table: live files, and garbage by reason.
 
 Tables are read with Arrow, part by part, and only the sums are kept in memory.
 """
@@ -24,20 +24,20 @@ from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY, Table
 from gc_assets.state.side_tables import PINNED, PINNED_SIDE
 
-# Longer listings are not searched for the sizes of files.
+# Longer listings are not searched for file sizes.
 MAX_LISTED: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class TableUsage:
-    """Usage of one table in a storage.
+    """The usage of a storage by one table.
 
     Attributes:
         table: The name of the table, or None for a lake that is a single repository.
-        live: Live files, each counted for one table only.
+        live: Live files. Each file is counted for one table only.
         garbage: Garbage by reason.
-        unsized: Number of live files of unknown size. Their size is not in `live`.
-        is_dropped: The table is dropped. Its name shows that too.
+        unsized: Number of live files of unknown size, which is not included in the bytes of `live`.
+        is_dropped: True if the table is dropped, which its name shows too.
     """
 
     storage: str
@@ -63,7 +63,9 @@ def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
 
 
 def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUsage]:
-    """Return the usage of each table in these storages: most garbage first, then most live bytes."""
+    """Return the usage of these storages by table, sorted by garbage and then by live bytes,
+    largest first.
+    """
     frozen, dropped = table_names(context), dict[tuple[str, str | None], str]()
     live: dict[tuple[str, str, str | None], Amount] = {}
     for lake in context.config.lakes:
@@ -80,7 +82,7 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
         orphans = context.table(ORPHAN_FILES, storage)
         dropped = dropped_names(context, orphans) | dropped
         for (lake, uuid, reason), amount in _sums(context, ORPHAN_FILES, orphans, ["lake", "table_uuid", "reason"]):
-            if reason != FOREIGN:  # not garbage of the table
+            if reason != FOREIGN:  # foreign files are not the table's garbage
                 garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
     groups = [group for group in live.keys() | garbage.keys() if group[0] in wanted]
     names = dropped | frozen
@@ -101,12 +103,13 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
 
 @dataclass(frozen=True, slots=True)
 class UnsizedFiles:
-    """Pinned files whose size the lake does not record, such as old metadata of tables.
+    """Pinned files of a lake without a recorded size, such as old metadata of tables.
 
     Attributes:
-        bytes: Size of those in the listing.
-        absent: Number of those that may be absent and are not listed.
-        unknown: Number of those of unknown size, because the listing is missing or too long.
+        bytes: Total size of the files in the listing.
+        absent: Number of files that are not listed and may be absent.
+        unknown: Number of files of unknown size, because they must exist but are not listed, or the
+            listing is missing or too long.
     """
 
     bytes: int = 0
@@ -114,12 +117,12 @@ class UnsizedFiles:
     unknown: int = 0
 
     def add_to(self, live: Amount) -> Amount:
-        """Return live files that include these, with the sizes and without the absent files."""
+        """Add the listed sizes to the live files, and subtract the absent files."""
         return Amount(files=max(0, live.files - self.absent), bytes=live.bytes + self.bytes)
 
 
 def find_unsized_files(context: RunContext, storage: str, lake: str) -> UnsizedFiles:
-    """Look up the pinned files of a lake without a recorded size in the listing of a storage."""
+    """Look up a lake's pinned files without a recorded size in a storage's listing."""
     rows = read_side_rows(context, context.table(LAKE_REFS, lake), PINNED_SIDE, PINNED)
     keys = {row["key"]: row["must_exist"] for row in rows if row["storage"] == storage and row["size_bytes"] is None}
     inventory = context.find(STORAGE_INVENTORY, storage) if keys else None
@@ -134,7 +137,7 @@ def find_unsized_files(context: RunContext, storage: str, lake: str) -> UnsizedF
 
 
 def _sums(context: RunContext, table: Table, published: PublishedTable, by: list[str]) -> Iterator[tuple[tuple[str | None, ...], Amount]]:
-    """Yield the number and bytes of files for each group of a table's rows."""
+    """Yield the number and size of the files in each group of a table's rows."""
     parts = [
         pa.Table.from_batches([batch]).group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
         for batch in batches(context.state, table.schema, published.paths(), [*by, "size_bytes"])

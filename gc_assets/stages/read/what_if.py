@@ -1,8 +1,7 @@
 """Report the effect of different retention settings or fewer refs on a run.
 
-Files that become garbage or live are found by comparing the live files of `scenarios` with the
-inventory and the orphans of the run. No lake is read, no storage is listed, and nothing is
-published.
+The live files of `scenarios` are compared with the run's inventory and orphans to find files that
+become garbage or live. No lake is read, no storage is listed, and nothing is published.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE
 from gc_assets.state.side_tables import SCENARIO_CONTAINERS, SCENARIO_CONTAINERS_SIDE, SCENARIO_FILES, SCENARIO_FILES_SIDE
 from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
-# Bit 0 of `live` means live in the run, bit n live in the n-th scenario.
+# Bit 0 of `live` means live in the run, and bit n means live in the n-th scenario.
 CURRENT_RUN: Final = 1
 OBJECTS: Final = ("key", "size_bytes", "last_modified", "live")
 CHANGED_FILES: Final = pa.schema(
@@ -55,7 +54,7 @@ CHANGED_FILES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Changes to the files that one table claims in a storage.
+    """The changes to a storage's files that are claimed by one table.
 
     Attributes:
         table: The name of the table, or None for a lake that is a single repository.
@@ -72,11 +71,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Effect of a scenario.
+    """The effect of a scenario.
 
     Attributes:
         expired: Number of additional commits that would expire.
-        notes: Messages on what the numbers leave out.
+        notes: Messages about what the numbers leave out.
     """
 
     scenario: Scenario
@@ -97,20 +96,21 @@ def what_if(spark: SparkSession, context: RunContext, scenarios: Sequence[Scenar
     """Return the effect of each scenario on a swept run, in the given order.
 
     Raises:
-        UsageError: If a ref does not exist, a lake does not support scenarios (`ScenarioTask.of`), or
-            there are more than `MAX_SCENARIOS`.
-        StateError: If the run was not swept, or was marked again after that.
+        UsageError: If a ref does not exist, a lake does not support scenarios (`ScenarioTask.of`),
+            or there are more than `MAX_SCENARIOS`.
+        StateError: If the run was not swept, or was marked again after the sweep.
     """
     with ExitStack() as scratch:
         return Comparison.of(spark, context, scenarios, scratch).effects()
 
 
-# Storage, lake and table; the bits under which the files are live; their number and bytes.
+# Storage, lake and table; the bits of the scenarios in which the files are live; their number and
+# bytes.
 _Group = tuple[tuple[str, str, str | None], int, Amount]
 
 
 def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
-    """Yield the groups in which a scenario and the run differ, most bytes first."""
+    """Yield the tables for which a scenario differs from the run, most bytes first."""
     found: dict[tuple[str, str, str | None], tuple[list[Amount], list[Amount]]] = {}
     for place, live, amount in groups:
         was_live = bool(live & CURRENT_RUN)
@@ -123,12 +123,13 @@ def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Files whose liveness differs between the run and some scenario, and all side files.
+    """The files whose liveness differs between the run and a scenario, and all side files.
 
     Attributes:
-        live: The bits under which these files are live (columns `SCENARIO_FILES`).
-        all_bits: The bits of a file that is live in the run and under all scenarios.
-        expired: How many commits fewer than in the run are retained, by scenario.
+        live: The files with the bits of the scenarios in which they are live (columns
+            `SCENARIO_FILES`).
+        all_bits: The bits of a file that is live in the run and in all scenarios.
+        expired: How many fewer commits are retained than in the run, by scenario.
         unknown: How many needed metadata objects were never decoded, by lake.
     """
 
@@ -144,7 +145,7 @@ class Comparison:
     def of(cls, spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario], scratch: ExitStack) -> Comparison:
         """Apply the policies of all lakes once per scenario.
 
-        Scratch files are removed when `scratch` is closed.
+        Scratch files are deleted when `scratch` is closed.
         """
         if len(scenarios) > MAX_SCENARIOS:
             raise UsageError(f"{count_of(len(scenarios), 'scenario', 'were')} given; at most {MAX_SCENARIOS} can be compared in one call")
@@ -198,8 +199,8 @@ class Comparison:
         )
 
     def files(self, storage_name: str) -> DataFrame:
-        """Return the files of a storage that are garbage in the run or some scenario, but not in
-        all.
+        """Return the storage's files that are garbage in the run or in a scenario, but not in all
+        of them.
 
         Each file occurs once (columns `CHANGED_FILES`).
         """
@@ -223,8 +224,9 @@ class Comparison:
         return freed.unionByName(garbage.filter(~live_now).select(*CHANGED_FILES.names))
 
     def _find_disputed(self, storage_name: str, objects: DataFrame) -> DataFrame:
-        """Return the objects whose liveness differs, with `live`. A side file is live with its main
-        file.
+        """Return the objects whose liveness differs, with the column `live`.
+
+        A side file is live if its main file is live.
         """
         files = self.live.filter(F.col("storage") == storage_name).select("key", "live")
         disputed = files.filter(F.col("live") != self.all_bits)
@@ -242,7 +244,7 @@ class Comparison:
         return direct.join(side_files.select("key"), "key", "left_anti").select(*objects.columns, "live").unionByName(side_files)
 
     def notes(self, scenario: Scenario) -> Iterator[str]:
-        """Yield messages on what a scenario's numbers leave out."""
+        """Yield messages about what a scenario's numbers leave out."""
         for lake in scenario.lakes:
             if scenario.retention is not None:
                 changed = self.context.config.lake(lake).with_retention(scenario.retention)
@@ -258,7 +260,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _WriteScenarioFiles:
-    """Write rows (columns `SCENARIO_FILES`) as parts of a run that is not published."""
+    """Task that writes rows (columns `SCENARIO_FILES`) as parts of an unpublished run."""
 
     files: Files
     run: TableRun
@@ -272,7 +274,7 @@ class _WriteScenarioFiles:
 
 @dataclass(frozen=True)
 class _FindCollectable:
-    """Yield the objects that the sweep would take for candidates if no lake needed them.
+    """Task that yields the objects that would be candidates of the sweep if no lake needed them.
 
     The result has the columns `CHANGED_FILES`, with the lake and the table that claim each object.
     """
