@@ -1,14 +1,14 @@
-"""lakeFS retention rule, which selects the active commits at a given time.
+"""lakeFS retention rule that selects the active commits at a given time.
 
 Source: lakeFS `pkg/graveler/retention/active_commits.go`. A walk starts at every branch head and
 follows first parents. The head is active. The first parent of a commit is active if the commit is
-younger than the walk's cut-off, because then the parent was the head inside the window. Commits that
-are the first parent of no commit, such as heads of deleted branches, start walks with the default
-rule. They must be younger than its cut-off themselves.
+younger than the walk's cut-off, because then the parent was the head inside the window. Commits
+that are not the first parent of any commit, such as heads of deleted branches, start walks with the
+default rule. They must themselves be younger than its cut-off.
 
 If several walks reach a commit, the longest retention continues. lakeFS stops there if the longer
-walk came first, so its result depends on the order of commit ids. Here the order is irrelevant.
-Pure.
+walk came first, so its result depends on the order of commit ids. In this module, the order is
+irrelevant. The functions are pure.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from gc_assets.core.units import Cutoff
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start of a walk.
+    """Starting point of a walk.
 
     Attributes:
         commit: Position of the commit.
         cutoff: Cut-off of the walk.
         name: The name of the rule in reasons.
-        dangling: True if no branch has the commit as head. Then the commit itself must be young.
+        dangling: True if the commit is not the head of any branch, so that the commit itself must
+            be young.
     """
 
     commit: int
@@ -47,7 +48,7 @@ class Activity:
     Attributes:
         active: Whether the commit is active.
         held_by: The name of the longest walk that keeps the commit.
-        until: The time until which its age keeps the commit, None if it is not kept by age.
+        until: The time until which the commit is kept by its age, or None if it is not kept by age.
     """
 
     active: Sequence[bool]
@@ -57,7 +58,7 @@ class Activity:
 
 @dataclass(slots=True)
 class _Walk:
-    """Longest walk at a commit. `until` is None at a head and for a walk without an end."""
+    """Longest walk at a commit. `until` is None at a head and for an unlimited walk."""
 
     cutoff: datetime | None
     max_age: timedelta | None
@@ -89,7 +90,7 @@ class _Walks:
 
 
 def find_dangling(graph: CommitGraph, heads: Sequence[int]) -> list[int]:
-    """Return the commits that are neither a head nor the first parent of a commit."""
+    """Return the commits that are neither a head nor the first parent of any commit."""
     loose = np.ones(len(graph), np.bool_)
     loose[graph.first_parent[graph.first_parent >= 0]] = False
     loose[np.array(heads, np.int64)] = False
@@ -97,12 +98,12 @@ def find_dangling(graph: CommitGraph, heads: Sequence[int]) -> list[int]:
 
 
 def find_active_commits(graph: CommitGraph, committed_at: Sequence[datetime], starts: Sequence[Start], as_of: datetime) -> Activity:
-    """Decide for every commit whether it is active at a time.
+    """Determine for every commit if it is active at a given time.
 
     Args:
         graph: The commits, without cycles and missing parents.
         committed_at: Time of each commit.
-        starts: The starts of walks.
+        starts: The starting points of walks.
         as_of: Time from which ages are counted.
     """
     walks = _Walks([None] * len(graph), [0] * len(graph))
@@ -139,9 +140,9 @@ def _walk_on(walks: _Walks, commit: int, parent: int, committed_at: datetime) ->
 
 
 def _end(moment: datetime, max_age: timedelta | None) -> datetime | None:
-    """Return the time at which a moment exceeds `max_age`, None for never.
+    """Return the time at which a moment exceeds `max_age`, or None if it never does.
 
-    Users can date a commit near the end of the calendar, which never exceeds it.
+    Users can date a commit near the end of the calendar. Such a commit never exceeds the age.
     """
     if max_age is None or moment > datetime.max.replace(tzinfo=UTC) - max_age:
         return None

@@ -1,9 +1,10 @@
 """Resolve entry addresses (lakeFS `catalog.proto`, AddressType).
 
 An address is relative to the repository's storage namespace, or full. The same file may have both
-spellings. A server names a local block store by its own mount point, which can differ from the path
-on this machine. The REST listing even writes the store's root twice. A full address therefore
-yields every possible name, because extra names keep garbage but missing names lose data.
+spellings. A server addresses a local block store by its own mount point, which can differ from the
+path on this machine. The REST listing even writes the store's root twice. Every possible name of a
+full address is therefore yielded, because extra names only keep garbage, whereas missing names
+would lose data.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ import pyarrow.compute as pc
 BY_PREFIX, RELATIVE, FULL = 0, 1, 2
 DATA: Final = "data/"
 METADATA: Final = "_lakefs/"
-# Results of lifecycle rules, in the place of lakeFS's proposal.
+# Directory for the results of lifecycle rules, as in lakeFS's proposal.
 RESULTS: Final = f"{METADATA}retention/lc/"
 _SCHEME: Final = "^[A-Za-z][A-Za-z0-9+.-]*://"
 _LOCAL: Final = "local://"
 
 
 def is_full(addresses: pa.Array, types: pa.Array) -> pa.Array:
-    """Return which addresses are full.
+    """Return a mask of the full addresses.
 
-    As in lakeFS, an address of the deprecated type `BY_PREFIX` is full if it begins with a scheme.
+    As in lakeFS, addresses of the deprecated type `BY_PREFIX` are full if they begin with a scheme.
     """
     by_text = pc.match_substring_regex(addresses, _SCHEME)
     return pc.if_else(pc.equal(types, BY_PREFIX), by_text, pc.equal(types, FULL))
@@ -45,8 +46,8 @@ class Roots:
 
     Attributes:
         location: Location of the namespace. It contains only the repository's own objects.
-        others: Further folders, which may contain any object.
-        is_renamed: True if the server may name the namespace by another address than `location`.
+        others: Additional folders, which may contain any object.
+        is_renamed: True if the server may use an address other than `location` for the namespace.
     """
 
     location: str
@@ -55,7 +56,7 @@ class Roots:
 
     @classmethod
     def of(cls, location: str, storages: Iterable[str], *, is_renamed: bool = False) -> Roots:
-        """Return the roots: the namespace, every storage, and the folders between them.
+        """Collect the roots, i.e. the namespace, every storage, and the folders between them.
 
         Other repositories may be in the same folders.
         """
@@ -68,15 +69,15 @@ class Roots:
         return cls(location, tuple(root for root in dict.fromkeys(others) if root != location), is_renamed)
 
     def has_other_names(self, address: str) -> bool:
-        """Return True if a full address may name an object in a root by another address.
+        """Return True if a full address may refer to an object in a root that has another address.
 
-        Addresses in the namespace are literal. Any other bucket, including that of the namespace, may
-        only have the name of the server's bucket.
+        Addresses in the namespace are literal. In all other addresses, even a bucket with the name
+        of the namespace's bucket may be another bucket on the server.
         """
         return address.startswith(_LOCAL) or (self.is_renamed and not address.startswith(self.location))
 
     def names_under_roots(self, end: str) -> Iterator[str]:
-        """Yield the names of the end of a path under each root."""
+        """Yield the possible names of a path suffix under each of the roots."""
         if end.startswith(DATA):
             yield self.location + end
         for root in self.others:
@@ -84,27 +85,27 @@ class Roots:
 
 
 def possible_names(roots: Roots, address: str) -> Iterator[str]:
-    """Yield every possible name of a full address, each once.
+    """Yield all distinct possible names of a full address.
 
-    The most likely name comes first: the name in the namespace's own data, or the address itself.
-    `local://` is a path of the server's disk. A server on another machine or in a container has
-    another mount point, so every end of the path may be under any of the roots. The same applies to
-    each address outside the namespace if the server may name the namespace by another address. If the
-    store's root was written before a full path, the end is the full path. Names under no root are in
-    no storage.
+    The most likely name comes first, i.e. the name in the namespace's own data, or the address
+    itself. `local://` is a path on the server's disk. A server on another machine or in a container
+    has a different mount point, so every suffix of the path may be under any of the roots. The same
+    applies to every address outside the namespace if the server may use another address for the
+    namespace. If the store's root was written before a full path, the suffix is the full path.
+    Names outside all roots are in no storage.
     """
     yield from dict.fromkeys(name for spelling in _spellings(roots, address) for name in _names_of(roots, spelling))
 
 
 def _spellings(roots: Roots, address: str) -> Iterator[str]:
-    """Yield an address, and the object that a server reads at it.
+    """Yield an address and the names of the object that a server would read at this address.
 
-    Servers decode the path of an address in a bucket and cut its query (`resolveFull` in
-    `pkg/block/namespace.go`, lakeFS #9466). Imports from Azure record encoded web addresses.
-    A key with a `..` component is never a candidate (`hidden_path` in docs/safety.md).
+    Servers decode the path of an address in a bucket and remove its query (`resolveFull` in
+    `pkg/block/namespace.go`, lakeFS #9466). Imports from Azure record encoded web addresses. A key
+    with a `..` component is never a candidate (`hidden_path` in docs/safety.md).
     """
     yield address
-    # A whole web address is decoded when it is resolved, but its end under a root is not.
+    # A whole web address is decoded when it is resolved, but a suffix of it under a root is not.
     is_enough = address.startswith(_LOCAL) or (address.startswith("http") and not roots.is_renamed)
     if is_enough or not {"%", "?"}.intersection(address):
         return
@@ -113,7 +114,7 @@ def _spellings(roots: Roots, address: str) -> Iterator[str]:
     try:
         decoded = unquote_to_bytes(located).decode()
     except UnicodeDecodeError:
-        return  # no key has such a name
+        return  # No key has such a name.
     if "\0" not in decoded and ".." not in decoded.split("/"):
         yield decoded
 
@@ -128,7 +129,7 @@ def _names_of(roots: Roots, address: str) -> Iterator[str]:
     ends = [end for end in ("/".join(steps[position:]) for position in range(len(steps))) if end]
     full = (f"file:///{end}" for end in ends if f"file:///{end}".startswith((roots.location, *roots.others)))
     names = dict.fromkeys((itself, *full, *(name for end in ends for name in roots.names_under_roots(end))))
-    if address.startswith(roots.others):  # in a storage
+    if address.startswith(roots.others):  # The address is in a storage.
         yield from names
         return
     # The shortest of several, because the server's block store may be in a folder with the name data.

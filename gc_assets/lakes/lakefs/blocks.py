@@ -1,9 +1,9 @@
 """Parser for key-value pairs in SSTable blocks.
 
 Format: RocksDB wiki, "Rocksdb BlockBasedTable Format", section Block. A block contains
-prefix-compressed entries. Each restart point has a full key. The intervals between restart points
-are independent, so the n-th entry of all intervals is decoded in one step. Sixteen steps read a
-range of any length.
+prefix-compressed entries, with a full key at each restart point. Because the intervals between
+restart points are independent, the n-th entries of all intervals are decoded in one step. A range
+of any length takes sixteen steps.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from gc_assets.lakes.lakefs.wire import Buffer, Bytes, Positions
 # `dbformat.h`).
 _TRAILER_BYTES: Final = 8
 _SET: Final = 1
-# Number of intervals whose keys are in one matrix.
+# Number of intervals with their keys in one matrix.
 _INTERVAL_BATCH: Final = 2048
-# Badger, one of the key-value stores of lakeFS, has keys of at most 65,000 bytes. Others have fewer.
+# Badger, one of the key-value stores of lakeFS, limits keys to 65,000 bytes. All others have lower
+# limits.
 LARGEST_KEY: Final = 2**16
-# Bytes in a matrix of keys, unless a single interval is longer.
+# Maximum number of bytes in a matrix of keys, unless a single interval is longer.
 _MATRIX_BYTES: Final = 2**25
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Pairs in the order of the table: user keys, and the positions of values in `buffer`."""
+    """Key-value pairs in table order, as user keys and positions of the values in `buffer`."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -46,14 +47,14 @@ class Entries:
 
 
 def read_blocks(source: str, blocks: list[bytes]) -> Entries:
-    """Return all entries of decompressed data blocks in order. Keys have no trailer.
+    """Return all entries of decompressed data blocks in order. The trailers of keys are removed.
 
     Raises:
         FormatError: If a block is damaged, or an entry does not set a value.
     """
     buffer = Buffer.of(source, blocks)
     starts, ends = _intervals(buffer, blocks)
-    longest = int((ends - starts).max(initial=1))  # no key is longer
+    longest = int((ends - starts).max(initial=1))  # No key is longer.
     step = max(1, min(_INTERVAL_BATCH, _MATRIX_BYTES // max(1, longest)))
     parts = [_read_intervals(buffer, starts[first : first + step], ends[first : first + step]) for first in range(0, len(starts), step)]
     if not parts:
@@ -109,7 +110,7 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
         buffer.check_bounds(after, until, "an entry")
         sizes = shared + fresh
         total += int(sizes.sum())
-        # A key shares the start of the key before it, so three bytes can repeat a long key.
+        # A key shares a prefix with the previous key, so three bytes can repeat a long key.
         if np.any(sizes > LARGEST_KEY) or total > limit:
             raise buffer.damage_error(f"a key of {int(sizes.max()):,} bytes, or keys of {total:,} bytes")
         held = _next_keys(buffer.data, held, shared, at, sizes)
@@ -135,7 +136,7 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
 def _next_keys(data: Bytes, held: Bytes, shared: Positions, at: Positions, sizes: Positions) -> Bytes:
     """Return the keys of this step as rows of bytes.
 
-    A key is the shared start of the previous key and the bytes at `at`.
+    A key consists of the shared prefix of the previous key and the bytes at `at`.
     """
     width = int(sizes.max())
     columns = np.arange(width)

@@ -1,8 +1,9 @@
 """Protect branches of a repository, delete idle ones, and create them again.
 
-lakeFS deletes a branch with its staging area, and without a condition on the head. Therefore the
-uncommitted changes and the head are read immediately before. A commit between these requests stays
-in the repository, but no ref names it. Objects staged between them are lost.
+lakeFS deletes a branch together with its staging area and without a condition on the head.
+Therefore the uncommitted changes and the head are read immediately before the deletion. A commit
+made between these requests stays in the repository, but no ref points to it. Objects staged between
+them are lost.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _DENIED: Final = (401, 403)
 _HOOK: Final = 412
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
-# Syntax of patterns that is not evaluated here. A rule with it protects all branches.
+# Pattern syntax that is not evaluated here. A rule that contains it protects all branches.
 _UNKNOWN_SYNTAX: Final = frozenset("{}[]\\")
 UNCOMMITTED: Final = "it has uncommitted changes"
 READ_ONLY: Final = "the repository is read-only"
@@ -36,8 +37,10 @@ Verdict = tuple[ExpiryVerdict, str | None]
 
 
 class BranchClient(RepositoryClient):
-    """Client that reads and changes branches. No request is repeated, because a repeated deletion
-    could delete a branch that was created again.
+    """Client that reads and changes branches.
+
+    No request is repeated, because a repeated deletion could delete a branch that was created
+    again.
     """
 
     def __init__(self, server: Server, repository: str) -> None:
@@ -60,19 +63,19 @@ class BranchClient(RepositoryClient):
         return [rule.pattern for rule in rules or ()]
 
     def has_changes(self, branch: str) -> bool:
-        """Return whether a branch has uncommitted changes, deletions included."""
+        """Return True if a branch has uncommitted changes, including deletions."""
         api = BranchesApi(self._api)
         found: Any = self._call(f"changes of {branch}", lambda: api.diff_branch(self._name, branch, amount=1, **OPTIONS))
         return bool(found.results)
 
     def find_head(self, branch: str) -> str | None:
-        """Return the head of a branch, or None if the server answers that it does not exist."""
+        """Return the head of a branch, or None if the server reports that it does not exist."""
 
         def fetch() -> str | None:
             try:
                 return str(BranchesApi(self._api).get_branch(self._name, branch, **OPTIONS).commit_id)
             except NotFoundException as error:
-                if not is_of_server(error):  # a proxy sent it
+                if not is_of_server(error):  # A proxy sent the response.
                     raise
                 return None
 
@@ -98,7 +101,7 @@ class BranchClient(RepositoryClient):
             try:
                 return call()
             except ApiException as error:
-                if (error.status or 0) >= 500:  # it may have been made
+                if (error.status or 0) >= 500:  # The change may have been made.
                     raise
                 return error
 
@@ -113,7 +116,8 @@ class Protection:
         default: The default branch.
         visible: Branches that are not hidden.
         patterns: Patterns of the branch protection rules.
-        error: Why the protection cannot be read, so that all branches are protected, or None.
+        error: Reason why the protection cannot be read, in which case all branches are protected,
+            or None.
     """
 
     default: str = ""
@@ -129,13 +133,13 @@ class Protection:
             return cls(error=str(error))
 
     def find_reason(self, branch: str) -> str | None:
-        """Return why a branch is never deleted as idle, or None."""
+        """Return the reason why a branch is never deleted as idle, or None."""
         if branch == self.default:
             return "it is the default branch of the repository"
         return "it is the main branch" if branch == MAIN and self.error is None else self.find_block(branch)
 
     def find_block(self, branch: str) -> str | None:
-        """Return why no commit is made on a branch, or None. The default branch may be edited."""
+        """Return why a branch gets no commits, or None. The default branch may be edited."""
         if self.error is not None:
             return f"its protection cannot be read: {self.error}"
         if branch not in self.visible:
@@ -157,15 +161,16 @@ def protect_branches(
     *,
     read_only: bool,
 ) -> tuple[Ref, ...]:
-    """Return the refs with the reasons for which a branch is never deleted as idle, or not edited.
+    """Return the refs, adding to branches why they are never deleted as idle or not edited.
 
     Args:
         client: Client of the repository.
         refs: The refs.
-        rules: Rules for idle branches. Only branches with a rule are examined, and all others are
+        rules: Rules for idle branches. Only branches with a rule are examined. All others are
             protected, because a rule may be added before the refs are frozen again.
         staged: Branches with staged objects.
-        has_lifecycle: Returns True for a branch whose paths lifecycle rules may delete by a commit.
+        has_lifecycle: Function that returns True if lifecycle rules may delete paths of a branch by
+            a commit.
         read_only: True if the repository is read-only.
     """
     changed = set(staged)
@@ -198,13 +203,13 @@ def _find_changes(client: BranchClient, branch: str) -> str | None:
 
 
 def delete_branches(client: BranchClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Delete branches without changes that have the planned heads. Yield one outcome each."""
+    """Delete unchanged branches that have the planned head, yielding one outcome per branch."""
     protection = Protection.read(client)
     yield from edit_each(actions, lambda action: _delete(client, protection, action))
 
 
 def create_branches(client: BranchClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Create deleted branches at their old heads. Yield one outcome each."""
+    """Create deleted branches at their old heads, yielding one outcome per branch."""
     yield from edit_each(actions, lambda action: _create(client, action))
 
 
@@ -250,7 +255,7 @@ def _create(client: BranchClient, action: ExpiryAction) -> Verdict:
 
 
 def describe_refusal(problem: str, error: ApiException, *permissions: str) -> Verdict:
-    """Return the outcome for a refused request, which needs these permissions."""
+    """Return the outcome for a refused request that needs these permissions."""
     found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
     if error.status in _DENIED:
         needed = " and ".join(f"`{name}`" for name in permissions)

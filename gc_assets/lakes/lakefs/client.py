@@ -1,8 +1,9 @@
 """Client for one lakeFS repository, based on the official `lakefs-sdk`.
 
-Every list is read completely, and an inconsistent page is an error. Requests are repeated after 429,
-5xx and lost connections, with growing pauses. If a response is still incomplete, `LakeUnreadable`
-names the request. Errors contain the server's status and message, and never credentials.
+Every list is read completely, and an inconsistent page is an error. Requests are repeated after
+429, 5xx and lost connections, with increasing pauses. If a response is still incomplete,
+`LakeUnreadable` is raised with the request in its message. Error messages contain the server's
+status and message, but never credentials.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lakefs_sdk.api_client import ApiClient
 from lakefs_sdk.configuration import Configuration
 from lakefs_sdk.exceptions import ApiException, BadRequestException, NotFoundException
 from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommittedRequest
-from pydantic.v1 import ValidationError  # the SDK's models are of pydantic's first generation
+from pydantic.v1 import ValidationError  # The SDK's models are based on pydantic's first generation.
 
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import LakeUnreadable
@@ -38,13 +39,13 @@ _Result = TypeVar("_Result")
 # The server's limit. A larger number is an error (400).
 PAGE: Final = 1000
 RETRIES: Final = 5
-# Pauses of a check that a user waits for: 3 s together.
+# Pauses of a check for which a user is waiting, 3 s in total.
 ACCESS_PAUSE_SECONDS: Final = 0.1
 _TIMEOUT_SECONDS: Final = (10, 120)
 _RETRIED: Final = (429, 500, 502, 503, 504)
-# Older servers answer a path that they do not know with this message and status 500.
+# Older servers respond to an unknown path with this message and status 500.
 _UNKNOWN_ENDPOINT: Final = "invalid API endpoint"
-# A dump of 5,000 commits takes 50 ms. This limit is for the largest repositories.
+# A dump of 5,000 commits takes 50 ms. This limit is meant for the largest repositories.
 _DUMP_TIMEOUT: Final = timedelta(minutes=20)
 _HINTS: Final = {
     401: "check access_key_id and secret_access_key",
@@ -56,7 +57,7 @@ _HINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Address and the credentials of a server.
+    """Address and credentials of a server.
 
     Attributes:
         base_url: Address without `/api/v1`.
@@ -81,10 +82,10 @@ class Repository:
     """Properties of a repository.
 
     Attributes:
-        storage_namespace: Address of its files.
+        storage_namespace: Address of the repository's files.
         read_only: True if it has no staging areas.
-        server_time: Time of the server's clock.
-        created: Time of its creation, in seconds since 1970.
+        server_time: Time according to the server's clock.
+        created: Creation time, in seconds since 1970.
     """
 
     storage_namespace: str
@@ -95,7 +96,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """Server's garbage collection rules: days by branch, and days for all other branches.
+    """The server's garbage collection rules, i.e. days by branch and days for all other branches.
 
     If the server lists a branch twice, the last entry applies.
     """
@@ -106,7 +107,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class RefsDump:
-    """Ids of the metaranges with all commits, branches and tags."""
+    """Ids of the metaranges that contain all commits, branches and tags."""
 
     commits: str
     branches: str
@@ -115,7 +116,7 @@ class RefsDump:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object of a ref. `address` is spelled as in the REST listing."""
+    """An object of a ref, with its `address` spelled as in the REST listing."""
 
     path: str
     address: str
@@ -124,7 +125,7 @@ class ListedObject:
 
 
 class RefDeleted(LakeUnreadable):
-    """A branch was deleted while it was read. The whole repository has to be read again."""
+    """A branch was deleted while it was read, so the whole repository has to be read again."""
 
 
 class RepositoryClient:
@@ -134,8 +135,8 @@ class RepositoryClient:
         configuration: Any = Configuration(
             host=f"{server.base_url}/api/v1", username=server.access_key_id, password=server.secret_access_key
         )
-        # All requests of this class can be repeated: they only read, or start tasks that write a
-        # new file.
+        # All requests of this class can be repeated, because they only read or start tasks that
+        # write a new file.
         configuration.retries = urllib3.Retry(
             total=RETRIES if retries is None else retries,
             backoff_factor=server.pause_seconds,
@@ -155,7 +156,7 @@ class RepositoryClient:
         return found
 
     def find_repository(self) -> Repository | None:
-        """Return the repository's entry, or None if the server answers that it does not exist."""
+        """Return the repository's entry, or None if the server reports that it does not exist."""
 
         def fetch() -> Any:
             try:
@@ -179,12 +180,12 @@ class RepositoryClient:
         return Repository(entry.storage_namespace, bool(entry.read_only), server_time, int(entry.creation_date))
 
     def installation_id(self) -> str | None:
-        """Return the id of the lakeFS installation, or None if the server does not give it.
+        """Return the id of the lakeFS installation, or None if the server does not provide it.
 
-        Servers without usage reports, and older ones, do not.
+        Older servers and servers without usage reports do not provide it.
 
         Raises:
-            LakeUnreadable: If the server fails to answer, because the id is then unknown.
+            LakeUnreadable: If the server does not respond, because the id is then unknown.
         """
 
         def fetch() -> str | None:
@@ -203,7 +204,7 @@ class RepositoryClient:
         return self._call("usage report", fetch)
 
     def namespaces(self) -> dict[str, str]:
-        """Return the storage namespace of every repository on the server."""
+        """Return the storage namespaces of all repositories on the server."""
         api = RepositoriesApi(self._api)
         pages = self._pages("the list of repositories", lambda after: api.list_repositories(after=after, amount=PAGE, **OPTIONS))
         return {item.id: item.storage_namespace for page in pages for item in page}
@@ -230,7 +231,7 @@ class RepositoryClient:
 
         def fetch(after: str) -> Any:
             try:
-                # The SDK's models take ten times as long as the listing.
+                # The SDK's models would take ten times as long as the listing.
                 response: Any = api.list_objects_with_http_info(
                     self._name, ref, after=after, amount=PAGE, presign=False, user_metadata=False, _preload_content=False, **OPTIONS
                 )
@@ -242,7 +243,7 @@ class RepositoryClient:
             yield from page
 
     def is_branch(self, name: str) -> bool:
-        """Return whether the server resolves the name to a branch, and not to a commit or tag.
+        """Return True if the server resolves the name to a branch rather than a commit or tag.
 
         The modifier `$`, which selects the staging area, is valid for branches only.
         """
@@ -258,11 +259,11 @@ class RepositoryClient:
         return self._call(f"objects of {name}$", fetch)
 
     def retention_rules(self) -> RetentionRules | None:
-        """Return the garbage collection rules, None if the repository has no rules.
+        """Return the garbage collection rules, or None if the repository has no rules.
 
         The response is the same for a missing repository, so read `repository()` first.
         """
-        # The SDK refuses `"branches": null`, which the server sends if no branch has a rule.
+        # The SDK rejects `"branches": null`, which the server sends if no branch has a rule.
         api = RepositoriesApi(self._api)
 
         def fetch() -> str | None:
@@ -295,9 +296,9 @@ class RepositoryClient:
         return min(seconds(response.grace_period), LONGEST)
 
     def edition(self) -> str | None:
-        """Return the edition of the server, which is `lakeFS` if it is open source.
+        """Return the edition of the server, which is `lakeFS` for the open-source edition.
 
-        Older servers do not give it, and the result is None.
+        Returns None for older servers, which do not provide it.
         """
 
         def fetch() -> Any:
@@ -312,7 +313,7 @@ class RepositoryClient:
         return found if isinstance(found, str) and found else None
 
     def dump_refs(self) -> RefsDump:
-        """Dump all current refs and all commits to the namespace, on the server."""
+        """Let the server dump all current refs and all commits to the namespace."""
         api = RepositoriesApi(self._api)
         task = self._call("refs dump", lambda: api.dump_submit(self._name, **OPTIONS))
         until, pause = time.monotonic() + _DUMP_TIMEOUT.total_seconds(), self._server.pause_seconds / 50
@@ -357,9 +358,9 @@ class RepositoryClient:
         raise self._unreadable(what, f"page {len(tokens):,} has the token of an earlier page, so the list does not end; run again later")
 
     def _pages(self, what: str, fetch: Callable[[str], Any], key: str = "id") -> Iterator[Sequence[Any]]:
-        """Yield every page of a list.
+        """Yield all pages of a list.
 
-        Raises `LakeUnreadable` for an inconsistent page, because a missed page would lose data.
+        An inconsistent page raises `LakeUnreadable`, because a missed page would lose data.
         """
         after = ""
         while True:
@@ -383,7 +384,7 @@ class RepositoryClient:
 
     def _call(self, what: str, call: Callable[[], _Result]) -> _Result:
         try:
-            # The SDK's timeout limits the time between two bytes only.
+            # The SDK's timeout only limits the time between two bytes.
             return run_with_deadline(self._server.read_seconds, what, call)
         except TimeoutError as error:
             raise self._unreadable(what, f"{error.strerror}; check that the server runs, then run again") from error
@@ -405,7 +406,7 @@ class RepositoryClient:
 
 
 def _describe_http_error(error: urllib3.exceptions.HTTPError) -> str:
-    """Return the reason without the objects and addresses in the message of urllib3."""
+    """Return the reason in urllib3's message, without its objects and addresses."""
     cause: BaseException = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None else error
     while isinstance(inner := cause.__cause__ or cause.__context__, Exception):
         cause = inner
@@ -428,7 +429,7 @@ class _Page:
 
     @classmethod
     def of(cls, document: Any) -> _Page:
-        """Parse a page. Raises `ValueError` or `TypeError` for other content."""
+        """Parse a page. Raises `ValueError` or `TypeError` for unexpected content."""
         try:
             rows = [
                 ListedObject(
@@ -447,7 +448,9 @@ class _Page:
 
 
 def _read_field(values: Any, key: str, type_: type[_Result]) -> _Result:
-    """Return a value of an answer. Raises `ValueError` if it has another type or cannot be encoded."""
+    """Return a value in a response. Raises `ValueError` if it has a wrong type or cannot be
+    encoded.
+    """
     value = values[key]
     if type(value) is not type_:
         raise ValueError(f"expected {type_.__name__} for {key}, found {type(value).__name__}")
@@ -460,14 +463,14 @@ OPTIONS: Final[dict[str, Any]] = {"_request_timeout": _TIMEOUT_SECONDS}
 
 
 def describe_error(error: ApiException) -> str:
-    """Return the server's message without headers."""
+    """Return the server's message without the headers."""
     body = _body(error)
     message = _find_message(body)
     return (body[:200] or str(error.reason)) if message is None else message
 
 
 def is_of_server(error: ApiException) -> bool:
-    """Check if lakeFS sent the response. A proxy or another server sends other bodies."""
+    """Check if the response is from lakeFS. Bodies sent by proxies or other servers differ."""
     return _find_message(_body(error)) is not None
 
 

@@ -19,7 +19,7 @@ from gc_assets.core.paths import Location
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 
-# Frozen property with the days of the server's rule for all branches without an own rule.
+# Frozen property with the days of the server's rule for all branches without a rule of their own.
 DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
 
 
@@ -107,7 +107,7 @@ class LakeFsLakeConfig(LakeConfig):
         return "lakefs ", f"{self.endpoint}/{self.repository}"
 
     def with_retention(self, keep: str) -> LakeFsLakeConfig:
-        """Return the same lake with this cut-off, which also replaces the server's rules."""
+        """Return the lake with this cut-off, which also replaces the server's rules."""
         retention = self.retention.with_default(keep).model_copy(update={"source": "configured"})
         return self.model_copy(update={"retention": retention})
 
@@ -126,9 +126,9 @@ class LakeFsLakeConfig(LakeConfig):
     def unused_rules(
         self, refs: Iterable[tuple[str, str]], as_of: datetime, properties: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """Return the notes of all kinds, and one if every commit is kept.
+        """Return the notes shared by all lake kinds, and a note if every commit is kept.
 
-        A lake without refs is deleted or unreadable, so that its rules are unknown.
+        Without refs, the lake is deleted or unreadable, so its rules are unknown.
         """
         names = list(refs)
         found = super().unused_rules(names, as_of)
@@ -150,18 +150,19 @@ class LakeFsLakeConfig(LakeConfig):
         Raises:
             UsageError: If the file with the rules cannot be read or is invalid.
         """
-        # The server's rules are read and frozen together with the refs.
+        # The server's rules are read and frozen with the refs.
         from_server = [policy_row("retention.source=server", None, Cutoff(forever=True), as_of)]
         history = from_server if self.retention.source == "server" else self.retention.policy_rows(as_of)
         return [*history, *(rule_rows(read_rules(self.rules), as_of) if self.rules is not None else [])]
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
-        # An address under another mount point may be an object of any of them. Rows of decoders that
-        # ignored `location`, or percent-encoding, lack names of addresses in a bucket.
+        # An address under another mount point may refer to an object in any of them. Rows of
+        # decoders that ignored `location` or percent-encoding do not contain all names of addresses
+        # in a bucket.
         return [*sorted(storages), *([] if self.location is None else ["outside location"]), "percent-encoding"]
 
     def own_files(self) -> tuple[str, ...]:
-        """Return the file with the rules."""
+        """Return the file with the lifecycle rules."""
         return () if self.rules is None else (self.rules,)
 
     def own_locations(self) -> tuple[str, ...]:
@@ -194,7 +195,7 @@ class LakeFsLakeConfig(LakeConfig):
         return self.rules is not None and self.lifecycle == "commit"
 
     def commit_rule_filter(self) -> Callable[[str], bool]:
-        """Return a function that checks if rules may delete paths of a branch by a commit.
+        """Return a function that checks if rules may delete paths of a given branch by a commit.
 
         Raises:
             UsageError: If the file with the rules cannot be read or is invalid.

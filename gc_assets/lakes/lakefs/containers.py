@@ -1,6 +1,6 @@
-"""Decoder of metaranges and ranges: the objects that they name.
+"""Decoder of metaranges and ranges to the objects referenced by them.
 
-Counts are verified against those in the parent.
+The counts are verified against those in the parent.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def decode(container: Container, raw: bytes, storages: Sequence[str] = (), *, is
     Args:
         container: The container.
         raw: Content of the container.
-        storages: Locations of the configured storages, for addresses of another mount point.
-        is_renamed: True if the server may name the namespace by another address than its location.
+        storages: Locations of the configured storages, for addresses under another mount point.
+        is_renamed: True if the server may use an address other than its location for the namespace.
 
     Raises:
-        FormatError: If the container is damaged, or its count differs from the expected one.
+        FormatError: If the container is damaged or its count differs from the expected one.
     """
     source = f"{container.kind} {container.address}"
     location, _, object_id = container.address.rpartition(METADATA)

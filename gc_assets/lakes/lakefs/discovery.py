@@ -1,4 +1,4 @@
-"""Discovery of the repositories of a lakeFS server."""
+"""Discovery of the repositories on a lakeFS server."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gc_assets.core.urls import storage_address
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
 from gc_assets.lakes.lakefs.client import RepositoryClient, Server
 
-# The names of the lakeFS command line, lakectl.
+# The names of lakectl, the lakeFS command line.
 _KEY_ID: Final = "LAKECTL_CREDENTIALS_ACCESS_KEY_ID"
 _SECRET: Final = "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"  # noqa: S105  (the name of a variable)
 _HEALTHY: Final = 204
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield every repository that the user of `LAKECTL_CREDENTIALS_*` may read.
+    """Yield every repository that the user in `LAKECTL_CREDENTIALS_*` is allowed to read.
 
     The location of a namespace on the server's own disk (`local://…`) is unknown.
 
     Raises:
-        UsageError: If the target is a lakeFS server, and the variables are not set.
+        UsageError: If the target is a lakeFS server and the variables are not set.
     """
     if not target.is_server:
         return

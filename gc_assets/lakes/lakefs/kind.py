@@ -1,4 +1,4 @@
-"""The lake kind `lakefs`, without imports of its libraries."""
+"""The lake kind `lakefs`. Importing this module does not import the kind's libraries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     return discover(target)
 
 
-# Ranges and metaranges are directly in this directory, with hashes as names.
+# Ranges and metaranges are directly in this directory and have hashes as names.
 _METADATA: Final = "_lakefs/"
 _OBJECT_ID: Final = "[0-9a-f]{64}"
 # The first character is that of a time from 2020 to 2045, also in partitions, which count down from
@@ -85,9 +85,9 @@ KIND: Final = LakeKind(
         metadata_names=_OBJECT_ID,
         never_committed="uncommitted",
         named_times=_named_times,
-        # `data/PARTITION/OBJECT`, both xids (lakeFS `pkg/upload/path_provider.go`). In a partition the
-        # length is enough. Parts of uploads to Google Cloud Storage have further endings. The storage
-        # may be `data/` itself.
+        # `data/PARTITION/OBJECT`, both xids (lakeFS `pkg/upload/path_provider.go`). For a
+        # partition, checking the length is sufficient. Parts of uploads to Google Cloud Storage
+        # have further suffixes. The storage may be `data/` itself.
         own_paths=f"(^|(^|/)data/)({_XID}/[0-9a-z]{{20}}|{_XID})([,.][^/]*)?$|(^|/){_METADATA}{_OBJECT_ID}$",
     ),
 )

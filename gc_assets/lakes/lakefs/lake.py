@@ -3,10 +3,10 @@
 Only `freeze` sends requests to the server, in the driver. Commits, ranges and metaranges are read
 from the storage namespace by id. `_lakefs/` is never listed.
 
-Staging is read before and after the dump of refs and commits, and both results are kept. Objects
-concurrently moved out of staging by a commit are in one of them. The storage is listed later, and
-objects written until then are newer than the grace cut-off, which is taken before the first ref is
-read.
+Staging is read before and after the dump of refs and commits, and both results are kept. If a
+concurrent commit moves an object out of staging, the object is therefore in one of them. The
+storage is listed later, and objects written until then are newer than the grace cut-off, which is
+taken before the first ref is read.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from gc_assets.lakes.protocol import (
     UncommittedObject,
 )
 
-# Attempts to read a repository in which branches change or are deleted in the meantime.
+# Maximum number of attempts to read a repository while its branches are changed or deleted.
 ATTEMPTS: Final = 5
-# Ages are compared across the clocks of the server, the store and this machine. kopia has the same
+# Ages are compared across the clocks of the server, the store and this machine. kopia uses the same
 # limit.
 MAX_SKEW: Final = timedelta(minutes=5)
 # In lakeFS, the link expiry equals the minimum age of its garbage collector, which leaves no margin
@@ -71,7 +71,7 @@ _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class _Metadata:
-    """Claims, pinned files and notes of a freeze about ranges and metaranges."""
+    """Claims, pinned files and notes of a freeze that concern ranges and metaranges."""
 
     claims: tuple[Claim, ...] = ()
     pinned: tuple[ContentRoot, ...] = ()
@@ -101,10 +101,11 @@ class LakeFsLake:
     def find_repository(
         self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False
     ) -> str | None:
-        """Return why the repository of an earlier run may still exist or be needed, or None.
+        """Return the reason why an earlier run's repository may still exist or be needed, or None.
 
-        Its name must be unknown to the server or belong to `successor`, and the server must list
-        others, unless its installation is known to be the same.
+        The result is None only if the server does not know the name, or the name belongs to
+        `successor`. The server must also list other repositories, unless its installation is known
+        to be the same.
         """
         client = RepositoryClient(self._server(), self._config.repository)
         try:
@@ -125,21 +126,21 @@ class LakeFsLake:
         if is_configured and (other := find_incomparable(namespace, namespaces)) is not None:
             reason = f"repository {other} of {where} has the storage namespace {namespaces[other]}"
             return f"{reason}, which is in another bucket than {namespace} and may be the same place under another address"
-        # A repository made again in place is this lake, whose live files are known.
+        # A repository recreated in place is this lake, and its live files are known.
         if (other := find_overlap(namespace, {key: value for key, value in namespaces.items() if key != name})) is not None:
             return f"repository {other} of {where} has the storage namespace {namespaces[other]}"
         return None
 
     def claimed_location(self, namespace: str) -> str:
-        """Return the location of `data/`, which is claimed."""
+        """Return the claimed location, which is `data/`."""
         return f"{namespace.rstrip('/')}/{DATA}"
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; the current refs are read
         """Read all branches, including hidden ones, all tags, and all staged objects.
 
         Raises:
-            LakeUnreadable: If something cannot be read, clocks differ, or another repository uses the
-                same storage.
+            LakeUnreadable: If something cannot be read, the clocks differ, or another repository
+                uses the same storage.
         """
         client = RepositoryClient(self._server(), self._config.repository)
         repository = client.repository()
@@ -167,7 +168,7 @@ class LakeFsLake:
         )
 
     def _claim_metadata(self, client: RepositoryClient, location: str, dump: RefsDump) -> _Metadata:
-        """Claim the ranges and metaranges, if those that no commit names are collected."""
+        """Claim the ranges and metaranges if those that no commit references are to be collected."""
         if self._config.unused_ranges == "keep":
             return _Metadata()
         obstacle, pinned = find_obstacle(client), tuple[ContentRoot, ...]()
@@ -182,25 +183,25 @@ class LakeFsLake:
 
     @property
     def publishes_results(self) -> bool:
-        """True if runs write the objects that lifecycle rules release into the namespace."""
+        """True if runs write the objects released by lifecycle rules to the namespace."""
         return self._config.publish_results
 
     def write_result(self, claim: str, name: str, content: bytes) -> None:
         """Create a file in `_lakefs/retention/lc/`, the directory of results in the lakeFS proposal.
 
-        An existing file is kept.
+        An existing file is not overwritten.
 
         Args:
             claim: The claimed `data/` of the namespace.
             name: Name below that directory.
-            content: Its bytes.
+            content: Content of the file.
         """
         with suppress(FileExistsError):
-            # The server has created `_lakefs/`.
+            # `_lakefs/` already exists, because the server created it.
             self._objects.create(f"{claim.removesuffix(DATA)}{RESULTS}{name}", content, new_directories=4)
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield the commits of one range of the dump."""
+        """Yield the commits in one range of the dump."""
         where = f"lake {self.name}: commits in {source.address}"
         try:
             location, _, object_id = source.address.rpartition(METADATA)
@@ -234,7 +235,7 @@ class LakeFsLake:
         read_paths: Callable[[ExpiryAction], Sequence[str]],
         check: Callable[[], None],
     ) -> Iterator[ExpiryOutcome]:
-        """Delete paths that lifecycle rules release, by one commit on each branch."""
+        """Delete the paths released by lifecycle rules, with one commit per branch."""
         yield from delete_paths(self._path_client(), plan_id, actions, read_paths, check)
 
     def restore_paths(self, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
@@ -278,7 +279,7 @@ class LakeFsLake:
     def _read(
         self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
     ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject], RefsDump]:
-        """Return consistent refs, sources and staged objects, and the dump with them.
+        """Return consistent refs, sources and staged objects, and the dump that contains the refs.
 
         Raises `RefDeleted` if the repository changed while it was read.
         """
@@ -305,8 +306,8 @@ class LakeFsLake:
                 f"lake {self.name}: branch {min(unlisted)!r} is in the refs dump and not in the server's list of branches (hidden ones "
                 "included), so its staging area cannot be read; run again"
             )
-        # Refs that were created or moved after the dump count with their new heads, because nothing
-        # else protects these. They are among the commits.
+        # Refs that were created or moved after the dump are included with their new heads, because
+        # nothing else protects these. They are among the commits.
         branches, tags = {**branches, **later_branches}, {**tags, **later_tags}
         summary = {} if rules is None else {DEFAULT_RETENTION_DAYS: str(rules.default_days)}
         sources = tuple(
@@ -322,7 +323,7 @@ class LakeFsLake:
     def _refuse_hidden_branches(self, client: RepositoryClient, branches: Iterable[str], commit_ids: set[str]) -> None:
         """Raise `LakeUnreadable` if the server lists a commit instead of a branch.
 
-        This is possible if exactly one commit id begins with the name of the branch.
+        This can happen if exactly one commit id begins with the name of the branch.
         """
         for name in sorted(branches):
             commits = [commit for commit in commit_ids if commit.startswith(name.lower())] if _HEXADECIMAL.fullmatch(name) else []
@@ -343,7 +344,7 @@ class LakeFsLake:
         return read_metarange(*self._read_object(location, metarange_id, "metarange", entity), entity)
 
     def _read_object(self, location: str, object_id: str, kind: str, entity: str) -> tuple[str, str, bytes]:
-        """Return the name in errors, the id and the content of an object of the dump."""
+        """Return an object of the dump as its name in error messages, its id and its content."""
         address = f"{location}{METADATA}{object_id}"
         where = f"lake {self.name}: {kind} of the {entity} dump {address}"
         try:
@@ -370,9 +371,9 @@ def _identify(name: str, repository: Repository, server_id: str | None) -> Repos
 
 
 def _build_uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[UncommittedObject, ...]:
-    """Return each staged object of each path once.
+    """Return each staged object once per path.
 
-    An object that only the server's list contains has no branch and path.
+    Objects that occur only in the server's list have neither branch nor path.
     """
     found: dict[tuple[str, str | None, str | None], UncommittedObject] = {}
     for item in staged:
@@ -384,7 +385,7 @@ def _build_uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Un
 
 
 def _pin_staged(staged: Iterable[StagedObject], roots: Roots) -> tuple[ContentRoot, ...]:
-    """Return the possible names of the staged objects, each once."""
+    """Return the distinct possible names of the staged objects."""
     sizes: dict[str, int | None] = {}
     objects: set[str] = set()
     for item in staged:

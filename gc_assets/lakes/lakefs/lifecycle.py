@@ -1,12 +1,12 @@
 """Apply lakeFS lifecycle rules, which release objects by branch, path and age.
 
 An object is released if every branch that reaches it releases it. On each branch, the rule with the
-longest matching prefix applies. The prefix of a pattern ends before its first wildcard. Of equal
-prefixes, a row for the branch precedes a row for all branches. Of several such rows, the one with
-the longest retention applies. A disabled rule applies and keeps the object.
+longest matching prefix applies. The prefix of a pattern ends before its first wildcard. If prefixes
+are equal, a row for the branch precedes a row for all branches. If there are several such rows, the
+one with the longest retention applies. A disabled rule also applies, but keeps the object.
 
-Branches that no rule names are one class (`OTHERS`), so that their number does not matter. Pure and
-vectorized.
+All branches that do not occur in any rule form one class (`OTHERS`), so that their number does not
+matter. The functions are pure and vectorized.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ Selection = tuple[str, str | None]
 class Rule:
     """A row of `policy_table` with the scope `objects`.
 
-    `last_deleted` is the bound that the newest finished deletion used, None without one.
+    `last_deleted` is the bound used by the newest finished deletion, or None if there was no
+    deletion.
     """
 
     rule_id: str
@@ -47,7 +48,7 @@ class Rule:
 
     @property
     def paths(self) -> tuple[str, str | None]:
-        """The paths that it applies to: a prefix, and a pattern among those with this prefix."""
+        """The paths to which the rule applies: a prefix, and a pattern for paths with this prefix."""
         return self.prefix, self.glob
 
     @classmethod
@@ -57,15 +58,15 @@ class Rule:
 
 
 def class_of(rules: Iterable[Rule], branch: str) -> str:
-    """Return the branch if a rule names it, otherwise `OTHERS`."""
+    """Return the branch if it occurs in a rule, otherwise `OTHERS`."""
     return branch if any(rule.branch == branch for rule in rules) else OTHERS
 
 
 def branch_bound(rules: Sequence[Rule], branch: str) -> datetime | None:
     """Return the minimum `last_deleted` of the rules for a branch or for all branches.
 
-    A rule without a finished deletion has the bound `BEGINNING`. If no enabled rule applies to the
-    branch, the result is None.
+    Rules without a finished deletion have the bound `BEGINNING`. Returns None if no enabled rule
+    applies to the branch.
     """
     bounds = [rule.last_deleted or BEGINNING for rule in rules if rule.enabled and rule.branch in {branch, None}]
     return min(bounds, default=None)
@@ -74,8 +75,8 @@ def branch_bound(rules: Sequence[Rule], branch: str) -> datetime | None:
 def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime | None:
     """Return the latest bound of the branches that reach a commit.
 
-    A commit after this bound is a potential commit. None if the commit is not potential: no branch
-    reaches it, or no rule applies to one of the branches.
+    A commit after this bound is a potential commit. Returns None if the commit is not potential,
+    because no branch reaches it or no rule applies to one of the branches.
     """
     bounds = [branch_bound(rules, branch) for branch in branches]
     known = [bound for bound in bounds if bound is not None]
@@ -88,7 +89,7 @@ class Releases:
 
     Attributes:
         released: Whether every branch that reaches the object releases it.
-        rules: Distinct ids of the rules that apply, as lists.
+        rules: Lists with the distinct ids of the applicable rules.
     """
 
     released: NDArray[np.bool_]
@@ -104,7 +105,7 @@ def evaluate(
         rules: The rules.
         paths: Logical path of each row.
         ages: The later of the entry's time and the time of its first commit, in UTC.
-        reach: Index in `reaches` of each row.
+        reach: Index into `reaches` for each row.
         reaches: Sets of branch classes that reach a row.
     """
     deepest, groups = _group_paths(rules, paths)
@@ -126,10 +127,10 @@ def evaluate(
 def find_used(
     rules: Sequence[Rule], paths: pa.Array, reach: NDArray[np.int64], reaches: Sequence[Collection[str]]
 ) -> tuple[set[str], set[str]]:
-    """Return the ids of the rules that match any path, and of those that apply to any.
+    """Return the ids of the rules that match any path, and of the rules that apply to any path.
 
-    A rule that matches may not apply, because another rule has priority. The arguments are those of
-    `evaluate`.
+    A matching rule may not apply, because another rule can have priority. The arguments are the
+    same as those of `evaluate`.
     """
     matching, used = set[str](), set[str]()
     deepest, groups = _group_paths(rules, paths)
@@ -143,7 +144,7 @@ def find_used(
 
 
 def _group_paths(rules: Sequence[Rule], paths: pa.Array) -> tuple[NDArray[np.int64], list[frozenset[Selection]]]:
-    """Return the index of the selections that match each path, and the sets of selections."""
+    """Return for each path an index into the sets of matching selections, and these sets."""
     selections = sorted({rule.paths for rule in rules}, key=lambda item: (item[0], item[1] or ""))
     group_of = np.full(len(paths), 0, np.int64)
     groups: list[frozenset[Selection]] = [frozenset()]
@@ -168,9 +169,9 @@ def _matches(paths: pa.Array, selection: Selection) -> NDArray[np.bool_]:
 
 
 def _find_limit(rules: Sequence[Rule], selections: Collection[Selection], classes: Collection[str]) -> tuple[int, list[str]]:
-    """Return the time before which objects are released on all classes, and the rules that apply.
+    """Return the time before which objects are released on all classes, and the applicable rules.
 
-    The time is in microseconds and exclusive. `selections` are those that match the objects.
+    The time is in microseconds and exclusive. `selections` contains those that match the objects.
     """
     limit, rule_ids = _NO_LIMIT if classes else _KEPT, set[str]()
     for branch in classes:
@@ -190,5 +191,6 @@ def _find_rule(rules: Sequence[Rule], selections: Collection[Selection], branch:
     matching = _list_matching(rules, selections, branch)
     if not matching:
         return None
-    # By longest prefix, then the branch's own row, then a row that keeps, then the earliest date.
+    # Ordered by the longest prefix, then the branch's own row, then a row that keeps, then the
+    # earliest date.
     return min(matching, key=lambda rule: (-len(rule.prefix), rule.branch is None, rule.enabled, rule.date_to_be_deleted))

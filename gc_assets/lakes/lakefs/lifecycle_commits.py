@@ -1,9 +1,9 @@
 """Delete paths of branches by commits, and revert these commits.
 
 lakeFS has no request that changes a branch only if it has a given head. The paths are therefore
-deleted on a hidden branch at the planned head, and its only commit is cherry-picked. The server then
-deletes all paths or none: a path that changed since the planned head is a conflict. The commit on
-the branch records the plan, so that another apply and an undo find it.
+deleted on a hidden branch at the planned head, and its only commit is cherry-picked. The server
+then deletes all paths or none, because a path that changed since the planned head is a conflict.
+The commit on the branch records the plan, so that a later apply or undo finds it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from gc_assets.lakes.lakefs.client import OPTIONS, PAGE, describe_error
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 
 _log = logging.getLogger(__name__)
-# Names of the temporary branches. No user may choose such a name.
+# Prefix of the names of temporary branches. Users must not choose such names.
 TEMPORARY: Final = "gc-assets-lifecycle-"
 _TEMPORARY_NAME: Final = re.compile(TEMPORARY + "[0-9a-f]{16}")
-# Metadata of the commits.
+# Metadata keys of the commits.
 PLAN: Final = "gc-assets.plan"
 BRANCH: Final = "gc-assets.branch"
 PATHS: Final = "gc-assets.paths"
@@ -49,7 +49,7 @@ _NO_CHANGES: Final = "no changes"
 
 
 class PathClient(BranchClient):
-    """Client that deletes paths of branches and commits. As for branches, no request is repeated."""
+    """Client that deletes paths of branches and commits. As in `BranchClient`, nothing is repeated."""
 
     def temporary_branches(self) -> list[str]:
         """Return the names of existing temporary branches."""
@@ -61,7 +61,7 @@ class PathClient(BranchClient):
         return [item.id for page in pages for item in page if _TEMPORARY_NAME.fullmatch(item.id)]
 
     def delete_objects(self, branch: str, paths: Sequence[str]) -> ApiException | None:
-        """Stage the deletion of at most 1,000 paths, and return an error of the server, if any."""
+        """Stage the deletion of at most 1,000 paths, and return the error of the server, if any."""
         found: Any = self._send(
             f"deletion of {count_of(len(paths), 'path')}",
             lambda: ObjectsApi(self._api).delete_objects(self._name, branch, PathList(paths=list(paths)), **OPTIONS),
@@ -72,7 +72,7 @@ class PathClient(BranchClient):
         return ApiException(status=first.status_code, reason=f"{first.path}: {first.message}")
 
     def commit(self, branch: str, message: str, metadata: Mapping[str, str]) -> str | ApiException:
-        """Commit the staged changes. Return the id of the commit, or the error of the server."""
+        """Commit the staged changes, and return the id of the commit or the error of the server."""
         creation = CommitCreation(message=message, metadata=dict(metadata))
         found: Any = self._send(
             f"commit on {branch}", lambda: CommitsApi(self._api).commit(self._name, branch, commit_creation=creation, **OPTIONS)
@@ -80,7 +80,7 @@ class PathClient(BranchClient):
         return found if isinstance(found, ApiException) else str(found.id)
 
     def cherry_pick(self, branch: str, commit: str, metadata: Mapping[str, str]) -> ApiException | None:
-        """Make the changes of a commit on a branch, and return the error of the server, if any."""
+        """Apply the changes of a commit to a branch, and return the error of the server, if any."""
         # Without these overrides, lakeFS (up to 1.84 at least) changes the metadata of the commit in
         # its cache, and no longer finds this commit.
         creation = CherryPickCreation(ref=commit, commit_overrides=CommitOverrides(metadata=dict(metadata)))
@@ -92,7 +92,7 @@ class PathClient(BranchClient):
         return self._try(f"revert on {branch}", lambda: BranchesApi(self._api).revert_branch(self._name, branch, creation, **OPTIONS))
 
     def log(self, branch: str) -> Iterator[Any]:
-        """Yield the commits of the first-parent line of a branch, newest first."""
+        """Yield the first-parent history of a branch, newest commit first."""
         api, after = RefsApi(self._api), ""
         while True:
             fetch = partial(api.log_commits, self._name, branch, after=after, amount=PAGE, first_parent=True, **OPTIONS)
@@ -112,7 +112,8 @@ def delete_paths(
     read_paths: Callable[[ExpiryAction], Sequence[str]],
     check: Callable[[], None],
 ) -> Iterator[ExpiryOutcome]:
-    """Delete planned paths of branches that have the planned head. Yield one outcome each.
+    """Delete the planned paths of branches that have the planned head, yielding one outcome per
+    branch.
 
     `check` renews the lease before each request, because the deletion of a million paths takes
     longer than a lease.
@@ -123,7 +124,7 @@ def delete_paths(
 
 
 def restore_paths(client: PathClient, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Revert the commits of a plan. Yield one outcome each."""
+    """Revert a plan's commits, yielding one outcome per branch."""
     yield from edit_each(actions, lambda action: _restore(client, plan_id, action))
 
 
@@ -162,19 +163,19 @@ def _delete(
 
 
 def _settle(client: PathClient, plan_id: str, action: ExpiryAction, reason: str) -> Verdict:
-    """Return the outcome for a branch that changed: an earlier attempt may have made the commit."""
+    """Return the outcome for a changed branch. An earlier attempt may have made the commit."""
     exists = client.find_head(str(action.ref_name)) is not None
     return ("absent", None) if exists and _find_commits(client, plan_id, action)[0] else ("changed", reason)
 
 
 def _refuse(problem: str, error: ApiException, *permissions: str) -> Verdict:
-    """Return the outcome for a refused request. A denial of one branch must not block its lake."""
+    """Return the outcome for a refused request. A denial for one branch must not block its lake."""
     verdict, reason = describe_refusal(problem, error, *permissions)
     return "changed" if verdict == "denied" else verdict, reason
 
 
 def _find_change(client: PathClient, protection: Protection, action: ExpiryAction) -> str | None:
-    """Return why the paths of a branch must not be deleted now, or None."""
+    """Return the reason why the paths of a branch must not be deleted now, or None."""
     name = str(action.ref_name)
     head = client.find_head(name)
     if head is None:
@@ -188,7 +189,7 @@ def _find_change(client: PathClient, protection: Protection, action: ExpiryActio
 def _commit_on(
     client: PathClient, temporary: str, head: str, paths: Sequence[str], metadata: Mapping[str, str], check: Callable[[], None]
 ) -> str | Verdict:
-    """Commit the deletion on a new temporary branch. Return the id of the commit, or a refusal."""
+    """Commit the deletion on a new temporary branch. Return the commit's id, or a refusal."""
     error = client.create_branch(temporary, head, hidden=True)
     if error is not None:
         return _refuse(f"the temporary branch {temporary} cannot be created", error, "fs:CreateBranch")
@@ -206,7 +207,7 @@ def _commit_on(
 def _find_commits(client: PathClient, plan_id: str, action: ExpiryAction) -> tuple[list[str], bool]:
     """Return the commits of a plan on a branch, and whether the log contains the planned head.
 
-    There are several if an attempt was repeated while the server was still working.
+    There can be several if an attempt was repeated while the server was still working.
     """
     found = list[str]()
     for commit in client.log(str(action.ref_name)):
@@ -224,7 +225,7 @@ def _restore(client: PathClient, plan_id: str, action: ExpiryAction) -> Verdict:
         return "changed", f"branch {name} does not exist now; {advice}"
     commits, has_head = _find_commits(client, plan_id, action)
     if not commits:
-        # Without the planned head, the branch was moved or created again.
+        # If the planned head is missing, the branch was moved or created again.
         return ("absent", None) if has_head else ("changed", f"branch {name} does not contain the commit of the plan now; {advice}")
     for commit in commits:
         error = client.revert(name, commit)
@@ -251,7 +252,7 @@ def _remove_leftovers(client: PathClient) -> None:
 
 
 def _remove(client: PathClient, temporary: str) -> None:
-    """Delete a temporary branch. If it stays, the next apply deletes it."""
+    """Delete a temporary branch. If this fails, the next apply deletes it."""
     try:
         error = client.delete_branch(temporary)
         problem = None if error is None or error.status == 404 else f"HTTP {error.status}: {describe_error(error)}"

@@ -1,6 +1,6 @@
-"""Locate a repository's storage namespace, and check for overlapping repositories.
+"""Locate a repository's storage namespace and check for overlapping repositories.
 
-Pure.
+The functions are pure.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ _LOCAL: Final = "local://"
 
 
 def namespace_location(lake: str, namespace: str, configured: str | None, storages: Sequence[str]) -> str:
-    """Return the location of a namespace, which ends in one `/`.
+    """Return the location of a namespace, ending in one `/`.
 
-    It is the configured one, or the location of the namespace. A local namespace has the mount
-    point of the server's machine, so it is matched to the storage with the same last folder.
+    This is the configured location or, by default, the location of the namespace. A local namespace
+    contains the mount point on the server's machine, so it is matched to the storage with the same
+    last folder.
 
     Args:
-        lake: Name of the lake, for errors.
+        lake: Name of the lake, for error messages.
         namespace: Address of the namespace on the server.
-        configured: `location` of the configuration.
+        configured: `location` in the configuration.
         storages: Locations of the configured storages.
 
     Raises:
@@ -48,10 +49,11 @@ def namespace_location(lake: str, namespace: str, configured: str | None, storag
 
 
 def refuse_overlap(lake: str, repository: str, own_namespace: str, namespaces: Mapping[str, str]) -> None:
-    """Verify that no other repository of the server has an overlapping namespace.
+    """Verify that no other repository on the server has an overlapping namespace.
 
     Raises:
-        LakeUnreadable: If a namespace overlaps. The files of that repository would look like orphans.
+        LakeUnreadable: If a namespace overlaps, because the files of that repository would look
+            like orphans.
     """
     others = {name: namespace for name, namespace in namespaces.items() if name != repository}
     if (name := find_overlap(own_namespace, others)) is not None:
@@ -62,7 +64,7 @@ def refuse_overlap(lake: str, repository: str, own_namespace: str, namespaces: M
 
 
 def find_overlap(own_namespace: str, namespaces: Mapping[str, str]) -> str | None:
-    """Return the first repository whose namespace contains the own one, or is in it."""
+    """Return the first repository with a namespace that contains, or is inside, the given one."""
     own = _normalize(own_namespace)
     for name, namespace in sorted(namespaces.items()):
         pairs = product(own, _normalize(namespace))
@@ -72,10 +74,10 @@ def find_overlap(own_namespace: str, namespaces: Mapping[str, str]) -> str | Non
 
 
 def find_incomparable(location: str, namespaces: Mapping[str, str]) -> str | None:
-    """Return the first repository whose namespace is not in the bucket of a location.
+    """Return the first repository with a namespace outside the bucket of a location.
 
-    A location of the configuration can be another address of a namespace, such as that of a mount,
-    an access point or a gateway.
+    A configured location can be another address of a namespace, such as the address of a mount, an
+    access point or a gateway.
     """
     bucket = _bucket_of(location)
     return next((name for name, namespace in sorted(namespaces.items()) if _bucket_of(namespace) != bucket), None)
@@ -87,10 +89,10 @@ def _bucket_of(address: str) -> list[str]:
 
 
 def _normalize(namespace: str) -> set[str]:
-    """Return the possible places of a namespace, each with one `/` at its end.
+    """Return the possible locations of a namespace, each ending in one `/`.
 
-    Servers store it as it was typed. A local block store normalizes its path
-    (`block/local/adapter.go`). For a bucket, servers decode the path and cut the query
+    Servers store a namespace as it was entered. A local block store normalizes its path
+    (`block/local/adapter.go`). For a bucket, servers decode the path and remove the query
     (`resolveRelative` in `pkg/block/namespace.go`), but a `location` is literal.
     """
     if namespace.startswith(_LOCAL):

@@ -1,9 +1,10 @@
-"""Names of ranges and metaranges, which are hashes of their content. Pure.
+"""Names of ranges and metaranges, which are hashes of their content.
 
 Source: lakeFS `pkg/graveler/sstable/writer.go` and `pkg/ident`. The name is the SHA-256 of the
-records and of the properties that the writer received. Each key and value follows its length in
-decimal digits and ends with a bar. Properties that the writer counts itself are not included. This
-holds since lakeFS fd4c1e93d of January 2021, which also stores all tables in one folder.
+records and of the properties passed to the writer. Each key and value is preceded by its length in
+decimal digits and followed by a bar. Properties counted by the writer itself are not included. This
+has been the case since lakeFS fd4c1e93d of January 2021, which also stores all tables in one
+folder. The functions are pure.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BAR: Final = pa.scalar(b"|")
 
 
 def is_object_id(text: str) -> bool:
-    """Return whether a text can be the name of a range or metarange."""
+    """Return True if a text can be the name of a range or metarange."""
     return _OBJECT_ID.fullmatch(text) is not None
 
 

@@ -1,4 +1,7 @@
-"""Parser of ranges: the objects of a commit as rows. Format: lakeFS `catalog.proto`, Entry."""
+"""Parser of ranges, i.e. the objects of a commit as rows.
+
+Format: lakeFS `catalog.proto`, Entry.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,15 @@ def read_range(source: str, object_id: str, raw: bytes) -> pa.RecordBatch:
     """Return the objects of a range.
 
     Args:
-        source: Name of the range in errors.
+        source: Name of the range in error messages.
         object_id: Id of the range.
         raw: Content of the range.
 
     Returns:
-        One row per entry with the columns `OBJECTS`, and addresses as written.
+        One row per entry with the columns of `OBJECTS`, and addresses as written in the range.
 
     Raises:
-        FormatError: If the range is damaged or unknown.
+        FormatError: If the range is damaged or has an unknown format.
     """
     records = read_records(source, object_id, raw, RANGES)
     count, buffer = len(records), records.buffer
@@ -76,10 +79,11 @@ def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
 
 
 def read_cached_entries(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the objects as rows of `LOGICAL_ENTRY_SCHEMA`.
+    """Build rows of `LOGICAL_ENTRY_SCHEMA` from the objects.
 
-    A relative address is one row. A full address is one row per possible name: the first name has
-    the kind of an object, the others that of a possible object. These names need not exist.
+    A relative address yields one row. A full address yields one row per possible name. The first
+    name has the kind of an object, and all others that of a possible object, because they need not
+    exist.
     """
     relative = objects.filter(pc.invert(objects.column("is_full")))
     certain = _rows(relative, absolute_addresses(roots.location, relative.column("address")), must_exist=True)
@@ -111,10 +115,10 @@ def _rows(objects: pa.RecordBatch, addresses: pa.Array, *, must_exist: bool) -> 
 
 
 def _paths(records: Records) -> pa.Array:
-    """Return the keys as text.
+    """Convert the keys to text.
 
-    lakeFS does not require UTF-8, and paths are used only for explanations. Other bytes are written
-    in hexadecimal.
+    lakeFS does not require UTF-8, and paths are only used in explanations, so other bytes are
+    written in hexadecimal.
     """
     try:
         return records.keys.cast(pa.string())

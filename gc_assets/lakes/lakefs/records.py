@@ -1,8 +1,8 @@
-"""Parser of the records of a graveler table: a range, a metarange, or a part of the refs dump.
+"""Parser of the records in a graveler table, i.e. a range, a metarange, or a part of the refs dump.
 
-Format: lakeFS `pkg/graveler/committed/value.go`. A value is an identity and data, each after its
-length as a signed varint of Go. The records are verified against the table's properties `type`,
-`entity`, `count`, `min_key` and `max_key`, and against its name.
+Format: lakeFS `pkg/graveler/committed/value.go`. A value consists of an identity and data, each
+preceded by its length as a signed varint of Go. The records are verified against the table's
+properties `type`, `entity`, `count`, `min_key` and `max_key`, and against its name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METARANGES: Final = "metaranges"
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Keys in order, and the positions of each record's identity and data in `buffer`."""
+    """Keys in order, with the positions of each record's identity and data in `buffer`."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -41,14 +41,14 @@ def read_records(source: str, object_id: str, raw: bytes, table_type: str, entit
     """Return the records of a table.
 
     Args:
-        source: Name of the table in errors.
+        source: Name of the table in error messages.
         object_id: Id of the table.
         raw: Content of the table.
         table_type: `RANGES` or `METARANGES`.
-        entity: Branch, tag or commit for a refs dump, None for the objects of a commit.
+        entity: Branch, tag or commit for a refs dump, or None for the objects of a commit.
 
     Raises:
-        FormatError: If the table has another type, entity or content, or its counts are wrong.
+        FormatError: If the table has an unexpected type, entity or content, or wrong counts.
     """
     table = read_sstable(source, raw)
     found = tuple(_text(table, name) for name in ("type", "entity"))

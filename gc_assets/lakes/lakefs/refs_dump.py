@@ -37,13 +37,13 @@ _COMMIT_FIELDS: Final = {
     _PARENTS: "parents:bytes",
     _VERSION: "version",
 }
-# Before this version the last parent of a merge is the branch that was merged into (graveler
+# Before this version, the last parent of a merge is the target branch (graveler
 # `CommitVersionParentSwitch`).
 _PARENT_SWITCH: Final = 1
 
 
 def read_refs(source: str, object_id: str, raw: bytes, entity: str) -> dict[str, str]:
-    """Return the commit of each ref in one range. Raises `FormatError` for a damaged range."""
+    """Return the commit of each ref in one range. Raises `FormatError` if the range is damaged."""
     records = read_records(source, object_id, raw, RANGES, entity)
     count = len(records)
     fields = scan_messages(records.buffer, records.data_starts, records.data_sizes, _REF_FIELDS)
@@ -57,19 +57,19 @@ def read_refs(source: str, object_id: str, raw: bytes, entity: str) -> dict[str,
 
 
 def read_commit_ids(source: str, object_id: str, raw: bytes) -> list[str]:
-    """Return the ids in one range of commits. Raises `FormatError` for a damaged range."""
+    """Return the ids in one range of commits. Raises `FormatError` if the range is damaged."""
     records = read_records(source, object_id, raw, RANGES, COMMIT)
     return [key.decode(errors="backslashreplace") for key in records.keys.to_pylist()]
 
 
 def read_commits(source: str, object_id: str, raw: bytes, location: str) -> Iterator[Commit]:
-    """Yield the commits of one range. The first parent is the previous commit of the branch.
+    """Yield the commits in one range. The first parent is the previous commit of the branch.
 
     Args:
-        source: Name of the range in errors.
+        source: Name of the range in error messages.
         object_id: Id of the range.
         raw: Content of the range.
-        location: Location of the namespace, which ends in `/`.
+        location: Location of the namespace, ending in `/`.
 
     Raises:
         FormatError: If the range is damaged.
@@ -96,7 +96,7 @@ def read_commits(source: str, object_id: str, raw: bytes, location: str) -> Iter
 
 
 def _parents(records: Records, rows: list[int], starts: list[int], sizes: list[int]) -> Mapping[int, list[str]]:
-    """Return the parents by row in the order of the commit, which is also the order of the scan."""
+    """Return the parents by row, in the order of the commit, which is also the order of the scan."""
     found: dict[int, list[str]] = {}
     data = records.buffer.data
     for row, start, size in zip(rows, starts, sizes, strict=True):
@@ -105,7 +105,7 @@ def _parents(records: Records, rows: list[int], starts: list[int], sizes: list[i
 
 
 def _roots(source: str, commit_id: str, metarange_id: str, location: str) -> tuple[ContentRoot, ...]:
-    """Return the metarange of a commit. The first commit of a repository has none."""
+    """Return the metarange of a commit. The first commit of a repository has no metarange."""
     if not metarange_id:
         return ()
     if not is_object_id(metarange_id):

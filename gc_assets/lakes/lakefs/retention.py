@@ -1,7 +1,7 @@
-"""Apply the retention policy: the state of each commit with its reason.
+"""Apply the retention policy and determine the state of each commit with its reason.
 
-The rules are those of the server (`source: server`) or of the configuration. Two differences from
-lakeFS are intended: a tag protects its commit, and a repository without rules keeps everything.
+The rules come from the server (`source: server`) or the configuration. There are two intended
+differences from lakeFS: a tag protects its commit, and a repository without rules keeps everything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, F
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
-# Frozen property of a branch: the days of its own rule.
+# Frozen property of a branch with the days of its own rule.
 RETENTION_DAYS: Final = "retention_days"
 _FOREVER: Final = Cutoff(forever=True)
 
@@ -29,11 +29,12 @@ _FOREVER: Final = Cutoff(forever=True)
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: LakeFsLakeConfig) -> Retention:
     """Apply the policy to the commit graph.
 
-    `reachable` has the order of `commits`. `expiry` is empty, because the history of lakeFS is
+    `reachable` has the same order as `commits`. `expiry` is empty, because the history of lakeFS is
     never edited.
 
     Raises:
-        LakeUnreadable: If a head or a parent is not among the commits, so the dump is incomplete.
+        LakeUnreadable: If a head or a parent is not among the commits, which means that the dump is
+            incomplete.
     """
     graph = CommitGraph.build(commits["commit_id"], commits["parents"], commits["committed_at"])
     for problem in graph.problems:
@@ -76,7 +77,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 class _Policy:
-    """Rules for the refs of a run, frozen from the server or configured."""
+    """Rules for the refs of a run, either frozen from the server or configured."""
 
     def __init__(self, refs: FrozenRefs, config: LakeFsLakeConfig) -> None:
         self._refs = refs
@@ -91,7 +92,9 @@ class _Policy:
         return self._server and self._default_days is None
 
     def starts(self, graph: CommitGraph) -> Iterator[Start]:
-        """Yield starts of walks: branch heads, tags with the policy `policy`, and dangling commits."""
+        """Yield the starts of walks: branch heads, tags with the policy `policy`, and dangling
+        commits.
+        """
         walked = [ref for ref in self._refs.refs if ref.ref_type == "branch" or self._retention.tags == "policy"]
         heads = graph.index_of([ref.head_commit_id or "" for ref in walked]).tolist()
         for ref, head in zip(walked, heads, strict=True):

@@ -1,8 +1,8 @@
-"""Parser of the SSTables that lakeFS writes with Pebble: RocksDB's block-based format, version 2.
+"""Parser of the SSTables written by lakeFS with Pebble, in RocksDB's block-based format, version 2.
 
 Format: RocksDB wiki, "Rocksdb BlockBasedTable Format". The parser is independent of lakeFS. It
-verifies the checksum of every block and all counts of the format. It refuses any unknown magic,
-checksum, compression, index or entry kind, because entries could be missed.
+verifies the checksum of every block and all counts of the format. It rejects any unknown magic,
+checksum, compression, index or entry kind, because entries could be missed otherwise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHECKSUMS: Final = {0: "none", 1: "CRC32C", 2: "xxHash", 3: "xxHash64", 4: "XXH
 _CRC32C: Final = 1
 _COMPRESSIONS: Final = {2: "zlib", 3: "bzip2", 4: "lz4", 5: "lz4hc", 6: "xpress", 7: "zstd"}
 _UNCOMPRESSED, _SNAPPY = 0, 1
-# A block has 4 KiB and its last entry. The largest value of graveler is 40 MiB.
+# A block contains 4 KiB plus its last entry. The largest value in graveler has 40 MiB.
 _LARGEST_BLOCK: Final = 2**28
 _SINGLE_INDEX, _TWO_LEVEL_INDEX = 0, 2
 _TRAILER_BYTES: Final = 5
@@ -42,14 +42,14 @@ _NUM_ENTRIES: Final = b"rocksdb.num.entries"
 
 @dataclass(frozen=True, slots=True)
 class SSTable:
-    """A table: its properties, including those of the writer, and its entries in order of key."""
+    """A table with its properties, including those of the writer, and its entries in key order."""
 
     properties: Mapping[bytes, bytes]
     entries: Entries
 
 
 def read_sstable(source: str, raw: bytes) -> SSTable:
-    """Parse a table. Raises `FormatError` for a damaged, incomplete or unknown file."""
+    """Parse a table. Raises `FormatError` if the file is damaged, incomplete or unknown."""
     file = _File(source, raw)
     metaindex, index = file.footer()
     meta = dict(file.pairs(metaindex))
@@ -138,9 +138,10 @@ class _File:
             raise self.damage_error(f"a block at {offset:,} that does not unpack ({error})") from error
 
     def handles(self, index: list[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
-        """Return the offset and size of each block in the values of an index.
+        """Return the offsets and sizes of the blocks in the values of an index.
 
-        Blocks are in order. An index that repeats a block could name any number of entries.
+        Blocks must be in order, because an index that repeats a block could contain any number of
+        entries.
         """
         found, end = list[tuple[int, int]](), 0
         for _, value in index:
@@ -154,7 +155,7 @@ class _File:
     def pairs(self, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
         """Return the keys and values of a small block, such as the index and the properties.
 
-        For these, a plain loop is faster than `read_blocks`.
+        For such blocks, a plain loop is faster than `read_blocks`.
         """
         block, at, key = self.block(handle), 0, b""
         end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
@@ -178,6 +179,6 @@ class _File:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return CRC32C in the form of tables (LevelDB `crc32c.h`, Mask)."""
+    """Return the CRC32C in the masked form used in tables (LevelDB `crc32c.h`, Mask)."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,8 +1,8 @@
 """Find staged objects, i.e. those listed on a branch but missing in its head commit.
 
-The difference of the two listings includes objects that the server's `prepare_uncommited` misses: a
-file that was uploaded again with identical content, and every full address. The server's list is
-read in addition.
+The difference of the two listings includes objects that are missing from the server's
+`prepare_uncommited`: files that were uploaded again with identical content, and all full addresses.
+The server's list is read in addition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gc_assets.core.objects import Objects
 from gc_assets.lakes.lakefs.addresses import METADATA
 from gc_assets.lakes.lakefs.client import ListedObject, RefDeleted, RepositoryClient
 
-# Listings are limited by the server and not by the processor.
+# Listings are limited by the server rather than the processor.
 _LISTERS: Final = 8
 
 
@@ -31,10 +31,10 @@ class StagedObject:
     """An object in a branch's staging area.
 
     Attributes:
-        address: Full address of a listing, or relative address of the server's list.
-        branch: None if only the server's list contains the object.
-        path: None if only the server's list contains the object.
-        written_at: Seconds since 1970.
+        address: Full address from a listing, or relative address from the server's list.
+        branch: None if the object is only in the server's list.
+        path: None if the object is only in the server's list.
+        written_at: Time of the write, in seconds since 1970.
     """
 
     address: str
@@ -45,16 +45,16 @@ class StagedObject:
 
 
 def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[StagedObject]:
-    """Return the staged objects of all branches, by branch and path.
+    """Return the staged objects of all branches, ordered by branch and path.
 
-    A branch that is deleted in the meantime has no staged objects.
+    Branches that are deleted in the meantime have no staged objects.
 
     Args:
         client: The client of the repository.
         heads: Head commit by branch.
 
     Raises:
-        RefDeleted: If a branch or its head cannot be listed, but the branch still exists.
+        RefDeleted: If a branch or its head cannot be listed although the branch still exists.
     """
     with ThreadPoolExecutor(_LISTERS) as listers:
         found = list(listers.map(lambda branch: _try_staged_on(client, branch, heads[branch]), sorted(heads)))
@@ -67,10 +67,11 @@ def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[S
 
 
 def is_listed(client: RepositoryClient, branch: str, commit: str) -> bool:
-    """Return whether the server lists a branch, and not the commit whose id begins with its name.
+    """Return True if the server lists a branch rather than a commit with an id that begins with its
+    name.
 
-    Since December 2022 (lakeFS #4743), the server prefers a branch to the beginning of a commit id,
-    but not to a complete one.
+    Since December 2022 (lakeFS #4743), the server prefers a branch to an abbreviated commit id, but
+    not to a complete one.
 
     Raises:
         RefDeleted: If the branch does not exist.
@@ -98,10 +99,11 @@ def _staged_on(client: RepositoryClient, branch: str, head: str) -> Iterator[Sta
 
 
 def read_server_list(lake: str, objects: Objects, location: str, pages: Sequence[str]) -> list[StagedObject]:
-    """Read the files that `prepare_uncommited` wrote. Their addresses are relative to the namespace.
+    """Read the files written by `prepare_uncommited`. Their addresses are relative to the
+    namespace.
 
     Args:
-        lake: Name of the lake, for errors.
+        lake: Name of the lake, for error messages.
         objects: Reads the files.
         location: Location of the namespace.
         pages: Locations of the pages on the server.

@@ -1,8 +1,10 @@
-"""Find out if ranges and metaranges that no commit names can be collected, and pin those of dumps.
+"""Find out if ranges and metaranges that no commit references can be collected, and pin those of
+dumps.
 
-Besides commits, two things name them: dumps of the refs, and the branches of a server that compacts
-staged objects (`compacted_base_metarange_id`). No API shows the latter. The open-source edition has
-no compaction: its branches have no such field (`graveler.proto`, BranchData, up to 1.84 at least).
+Besides commits, they are referenced by dumps of the refs, and by the branches of a server that
+compacts staged objects (`compacted_base_metarange_id`). No API shows the latter. The open-source
+edition has no compaction, because its branches have no such field (`graveler.proto`, BranchData, up
+to 1.84 at least).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _FIELDS: Final = {"commits_meta_range_id": COMMIT, "branches_meta_range_id": BRA
 
 
 def find_obstacle(client: RepositoryClient) -> str | None:
-    """Return why a server may need ranges that no commit names, or None."""
+    """Return the reason why a server may need ranges that no commit references, or None."""
     try:
         edition = client.edition()
     except LakeUnreadable as error:
@@ -39,17 +41,18 @@ def find_obstacle(client: RepositoryClient) -> str | None:
 
 
 def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentRoot, ...]:
-    """Return the ranges and metaranges of a dump, and of the dump in `refs_manifest.json`.
+    """Return the ranges and metaranges of a dump, as well as those of the dump in
+    `refs_manifest.json`.
 
-    They may be absent.
+    They may be missing.
 
     Args:
         objects: Reads the objects.
-        location: Location of the namespace, which ends in `/`.
-        dump: The dump that a run reads.
+        location: Location of the namespace, ending in `/`.
+        dump: The dump read by the run.
 
     Raises:
-        LakeUnreadable: If one of the metaranges, or the manifest, cannot be read.
+        LakeUnreadable: If one of the metaranges or the manifest cannot be read.
     """
     ids = {dump.commits: COMMIT, dump.branches: BRANCH, dump.tags: TAG, **_read_manifest(objects, location)}
     kinds = dict[str, str]()
@@ -60,7 +63,7 @@ def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentR
 
 
 def _read_manifest(objects: Objects, location: str) -> Mapping[str, str]:
-    """Return the metaranges of the dump in the namespace, if there is one, with their entities."""
+    """Return the metaranges and entities of the dump in the namespace, if there is a dump."""
     address = f"{location}{METADATA}{MANIFEST}"
     try:
         document = parse_json(objects.read(address))

@@ -1,7 +1,7 @@
 """Vectorized parser of varints, protobuf fields and strings of many messages, with numpy.
 
 Format: protobuf.dev, "Encoding", and Go's `encoding/binary`. The functions convert positions to
-values, and one pass handles the same step of every message. They do not interpret messages.
+values, handling the same step of all messages in one pass. They do not interpret messages.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 Numbers = NDArray[np.uint64]
 
-# An unterminated varint at the last byte is read inside the padding, and then refused because it is
-# too long or exceeds its limit.
+# An unterminated varint at the last byte is read inside the padding. It is then rejected, because
+# it is too long or exceeds its limit.
 PADDING: Final = 16
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT: Final = 10
@@ -29,7 +29,7 @@ _LONGEST_VARINT: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes, followed by `PADDING` zeros. `source` names the object in errors."""
+    """Bytes followed by `PADDING` zeros. `source` identifies the object in error messages."""
 
     source: str
     data: Bytes
@@ -68,9 +68,9 @@ class Buffer:
         return values, after
 
     def lengths(self, at: Positions, limits: Positions, what: str) -> tuple[Positions, Positions]:
-        """Return lengths (unsigned varints) inside their limits, and the positions after them."""
+        """Return lengths (unsigned varints) within their limits, and the positions after them."""
         values, after = self.uvarints(at)
-        # Compared as unsigned first: a length of 2^63 and more would be a negative int64.
+        # First compared as unsigned, because a length of 2^63 or more would be a negative int64.
         if np.any(values > np.uint64(len(self.data))):
             raise self.damage_error(f"{what} that runs past its end")
         sizes = values.astype(np.int64)
@@ -115,24 +115,24 @@ class Field:
     sizes: Positions
 
     def last(self, count: int) -> tuple[NDArray[np.bool_], Numbers, Positions]:
-        """Return for each message whether it has the field, and the last occurrence, which applies."""
+        """Return for each message if it has the field, and its last occurrence, which applies."""
         present = np.zeros(count, np.bool_)
         values, sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
         present[self.messages], values[self.messages], sizes[self.messages] = True, self.values, self.sizes
         return present, values, sizes
 
     def numbers(self, count: int) -> NDArray[np.int64]:
-        """Return the field as int64 per message, 0 (protobuf's default) if it is absent."""
+        """Return the field as int64 per message (0, protobuf's default, if it is absent)."""
         return self.last(count)[1].view(np.int64)
 
     def spans(self, count: int) -> tuple[Positions, Positions]:
-        """Return the start and length of the field's bytes per message, empty if it is absent."""
+        """Return the start and length of the field's bytes per message (length 0 if it is absent)."""
         _, values, sizes = self.last(count)
         return values.view(np.int64), sizes
 
 
 def scan_messages(buffer: Buffer, starts: Positions, sizes: Positions, wanted: Mapping[int, str]) -> dict[int, Field]:
-    """Return some fields of many protobuf messages. Other fields are skipped.
+    """Return the wanted fields of many protobuf messages. All other fields are skipped.
 
     Args:
         buffer: The bytes.
@@ -141,8 +141,8 @@ def scan_messages(buffer: Buffer, starts: Positions, sizes: Positions, wanted: M
         wanted: Name by field number: `name` for a varint, `name:bytes` for length-delimited bytes.
 
     Raises:
-        FormatError: If a message contains a group, a field exceeds its message, or a wanted field has
-            another wire type.
+        FormatError: If a message contains a group, a field exceeds its message, or a wanted field
+            has the wrong wire type.
     """
     found_fields: dict[int, list[tuple[Positions, Numbers, Positions]]] = {number: [] for number in wanted}
     messages = np.flatnonzero(sizes > 0)

@@ -1,8 +1,8 @@
 """Parse upload times in object names (lakeFS `pkg/upload/path_provider.go`, ResolvePathTime).
 
-The last part of a name up to a comma is an xid: 12 bytes as 20 lower-case characters of base32hex.
-The first four bytes are the time of the upload in seconds since 1970 (github.com/rs/xid). Pure and
-vectorized.
+The last part of a name up to a comma is an xid, i.e. 12 bytes as 20 lower-case characters of
+base32hex. The first four bytes are the upload time in seconds since 1970 (github.com/rs/xid). The
+functions are pure and vectorized.
 """
 
 from __future__ import annotations
