@@ -13,10 +13,11 @@ from gc_assets.state.summaries import SegmentSummary
 
 
 def read_cached_entries(spark: SparkSession, context: RunContext, lake_name: str) -> DataFrame:
-    """Read the files listed in the decoded containers of a lake, except those marked as deleted.
+    """Read the files listed in a lake's decoded containers, except those marked as deleted.
 
     Returns:
-        Columns of `manifest_entries`, without `address` if all files are in storages.
+        A frame with the columns of `manifest_entries`, without `address` if all files are in
+        storages.
     """
     state = context.state
     cache = state.segments(find_segments(context, lake_name))

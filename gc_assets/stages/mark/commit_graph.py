@@ -56,13 +56,13 @@ MAX_IN_PROCESS_SOURCES: Final = 64
 def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish all commits of the frozen sources, including dangling ones, with generation numbers.
 
-    Commits of earlier runs are reused if commits of the lake never change (which also keeps those
-    of deleted refs), or if a table's metadata file is unchanged. Their addresses are resolved
-    again. After an upgrade, all commits are read again.
+    Commits of earlier runs are reused if the lake's commits never change (which also keeps the
+    commits of deleted refs), or if a table's metadata file is unchanged. Their addresses are
+    resolved again. After an upgrade, all commits are read again.
 
-    Commits shared by two sources (e.g. a table registered twice) become one row with the union of
-    their content roots. If a single-repository lake is unreadable, the table is empty and the
-    summary contains the reason. If a table is unreadable, the freeze is published again without its
+    A commit shared by two sources (e.g. a table registered twice) becomes one row with the union of
+    its content roots. If a single-repository lake is unreadable, the table is empty and the summary
+    contains the reason. If a table is unreadable, the freeze is published again without the table's
     refs, and lists it as unreadable.
 
     Raises:
@@ -77,10 +77,10 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
 
 
 class _UnreadableSources(Exception):
-    """Sources whose tables cannot be read.
+    """Raised for sources whose tables cannot be read.
 
     Attributes:
-        reasons: Reasons by row number of the source.
+        reasons: The reasons by the source's row number.
     """
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
@@ -125,23 +125,24 @@ def _publish_graph(spark: SparkSession, context: RunContext, lake: Lake, refs: P
 
 
 def graph_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of all that commits depend on, except their sources: release and lake server.
+    """Return a digest of everything on which commits depend except their sources: the release and
+    the lake's server.
 
-    Storages and symbolic links are not part of it, because every run resolves the addresses of
-    reused commits again.
+    Storages and symbolic links are not included, because every run resolves the addresses of reused
+    commits again.
     """
     return hashlib.sha256(json.dumps([__version__, context.config.lake(lake_name).server()]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _PreviousGraph:
-    """Last published graph of a lake.
+    """The last published graph of a lake.
 
     Attributes:
-        run: Its run, or None if no graph is published.
+        run: The graph's run, or None if no graph is published.
         graph: The graph, or None if it is damaged or not needed.
         is_valid: True if the graph has the fingerprint of this run.
-        is_incremental: True if commits of the lake never change, so new commits are appended.
+        is_incremental: True if the lake's commits never change, so that new commits are appended.
     """
 
     run: PastRun | None
@@ -154,8 +155,8 @@ class _PreviousGraph:
         """Open the last graph if its commits can be reused.
 
         Raises:
-            StateError: If the graph of an incremental lake is damaged. No other table records the
-                commits of deleted refs.
+            StateError: If the graph of an incremental lake is damaged, because no other table
+                contains the commits of deleted refs.
         """
         is_incremental = as_incremental(lake) is not None
         run = max(context.state.history(lake.name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
@@ -196,12 +197,12 @@ def _open_graph(state: State, run: PastRun, *, required: bool) -> PublishedTable
 
 @dataclass(frozen=True)
 class _KnownCommits:
-    """Reused commits of an earlier graph.
+    """The reused commits of an earlier graph.
 
     Attributes:
-        tables: Uuids of tables with reused commits. If None, all commits are reused and new ones
-            appended.
-        resolver: Resolver for the addresses of their content roots.
+        tables: Uuids of the tables with reused commits. If None, all commits are reused and new
+            commits are appended.
+        resolver: Resolves the addresses of their content roots.
     """
 
     graph: PublishedTable | None
@@ -265,7 +266,7 @@ def _sources_by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] 
 
 
 def _count_commits(files: Files, graph: PublishedTable, tables: pa.Array) -> int | None:
-    """Count the commits of these tables. None if the graph is damaged."""
+    """Return the number of commits of these tables, or None if the graph is damaged."""
     rows = 0
     for part, content in zip(graph.receipt.files, files.contents(graph.paths()), strict=True):
         if hashlib.sha256(content).hexdigest() != part.sha256:
@@ -276,7 +277,7 @@ def _count_commits(files: Files, graph: PublishedTable, tables: pa.Array) -> int
 
 
 def _write_in_process(read: ReadCommits, known: _KnownCommits, run: TableRun, state: State) -> WrittenParts | None:
-    """Write the graph in this process. Return None if it is too large."""
+    """Write the graph in this process, or return None if it is too large."""
     commits = tasks.try_in_process(read, len(read.wanted))
     if commits is None:
         return None
@@ -299,8 +300,9 @@ def _write_with_spark(spark: SparkSession, read: ReadCommits, known: _KnownCommi
 
 
 def _write_driver_commits(read: ReadCommits, run: TableRun, files: Files) -> list[str]:
-    """Read the commits in this process, which alone has the server credentials, and write them out
-    for executors.
+    """Read the commits in this process and write them out for executors.
+
+    Only this process has the server's credentials.
     """
     writer = PartWriter(files, run.path, COMMIT_GRAPH.schema, DRIVER_COMMITS_SIDE)
     for batch in read(iter([pa.RecordBatch.from_pydict({"id": pa.array(range(len(read.wanted)), pa.int64())})])):

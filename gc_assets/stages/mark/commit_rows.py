@@ -23,9 +23,11 @@ from gc_assets.state.side_tables import SOURCES
 
 # Commits per batch, so that workers do not hold a long history in memory twice.
 BATCH_COMMITS: Final = 5_000
-# Generations are computed for table groups of about this many commits. Each group scans all rows.
+# Generations are computed for groups of tables with about this many commits. Each group scans all
+# rows.
 SHARE_COMMITS: Final = 100_000
-# Concurrent reads of tables if one of them is unreadable. Stores take tens of milliseconds to respond.
+# Number of concurrent reads of tables if a table is unreadable. Stores take tens of milliseconds to
+# respond.
 CONCURRENT_READS: Final = 16
 
 
@@ -34,10 +36,10 @@ class ReadCommits:
     """Task that reads the commits of the sources with the given numbers.
 
     Attributes:
-        resolver: Resolver for content root addresses.
+        resolver: Resolves the addresses of content roots.
         sources: Parts with all sources (columns `SOURCES`).
         wanted: Numbers of the sources to read.
-        known: Parts of an earlier graph. The walk stops at commits that it contains.
+        known: Parts of an earlier graph. The walk stops at its commits.
         outdated: Parts of an earlier graph to read again.
     """
 
@@ -62,7 +64,7 @@ class ReadCommits:
                 yield from self._build_rows(source, commits)
 
     def find_unreadable(self) -> dict[int, str]:
-        """Return why tables cannot be read, by the number of their source.
+        """Return the reasons why tables cannot be read, by the number of their source.
 
         Sources of a whole lake are left out.
         """
@@ -83,7 +85,7 @@ class ReadCommits:
         return None
 
     def _build_rows(self, source: CommitSource, commits: Iterator[Commit]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a source. Any error names the source."""
+        """Yield the rows of a source. Error messages contain the source."""
         pending: list[Commit] = []
         try:
             for commit in commits:
@@ -109,8 +111,8 @@ def tips(graph: pa.Table) -> list[str]:
 def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
     """Build rows of `commit_graph` with canonical keys, but without generation numbers.
 
-    A content root whose address cannot be resolved has no key. If it is a container and the commit is
-    retained, the walk makes its table or content unreadable.
+    A content root whose address cannot be resolved has no key. If it is a container of a retained
+    commit, the walk makes its table or content unreadable.
     """
     addresses = [root.address for commit in commits for root in commit.content_roots]
     storages, keys = (column.to_pylist() for column in resolver.locate(pa.array(addresses, pa.string())))

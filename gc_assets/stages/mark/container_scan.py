@@ -22,7 +22,7 @@ from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.stages.mark.container_states import NumberedStates, read_states
 from gc_assets.state.files import Files
 
-# Number of file kinds, by which the numbers of witnesses are multiplied.
+# Number of file kinds. The numbers of witnesses are multiplied by it.
 KIND_COUNT: Final = len(FILE_KINDS)
 
 # Position of external files, which have no storage.
@@ -31,7 +31,7 @@ EXTERNAL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Expanding:
-    """Containers whose entries are needed, with their witnesses."""
+    """The containers whose entries are needed, with their witnesses."""
 
     addresses: pa.Array
     witness: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Expanding:
         """Select the entries of these containers.
 
         Returns:
-            The entries, and the position of the container of each.
+            The entries, and the position of each entry's container.
         """
         containers, container = encode(entries.column("container"))
         position = pc.fill_null(pc.index_in(containers, self.addresses), -1).to_numpy(zero_copy_only=False)[container]
@@ -66,7 +66,7 @@ class ContainerScan(ABC):
     directly referenced files.
 
     Attributes:
-        SCHEMA: Columns of the rows that it yields.
+        SCHEMA: Columns of the yielded rows.
         states: Parts of the states (columns `STATES`), relative to the state.
         groups: Parts of the cache, in groups.
         storages: Names of the storages, for the positions in the yielded rows.
@@ -89,7 +89,7 @@ class ContainerScan(ABC):
         return self(iter([task_numbers(self.tasks)]))
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return all rows, which executors read."""
+        """Return all rows as a frame, which executors compute."""
         return map_tasks(spark, self, self.tasks, spark_schema(self.SCHEMA))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -104,7 +104,7 @@ class ContainerScan(ABC):
 
     @abstractmethod
     def match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part that belong to a needed container."""
+        """Yield a part's rows that belong to a needed container."""
 
     @abstractmethod
     def match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
@@ -113,12 +113,16 @@ class ContainerScan(ABC):
 
 @lru_cache(maxsize=4)
 def numbered_states(files: Files, paths: tuple[str, ...]) -> NumberedStates:
-    """Read published states once per process. Parts are never rewritten under the same name."""
+    """Read published states once per process. This is safe, because parts are never rewritten under
+    the same name.
+    """
     return read_states(files, paths)
 
 
 def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Return the distinct values of a text column, and the index of each row or -1."""
+    """Return the distinct values of a text column, and each row's index into them, or -1 for a
+    missing value.
+    """
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     combined = encoded.unify_dictionaries().combine_chunks()
     if isinstance(combined, pa.ChunkedArray):  # a column without chunks
@@ -127,10 +131,10 @@ def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
 
 
 def to_positions(column: pa.ChunkedArray, names: Sequence[str], missing: int) -> NDArray[np.int64]:
-    """Return the position of each value in `names`, or `missing` for a missing one.
+    """Return the position of each value in `names`, or `missing` for a missing value.
 
     Raises:
-        StateError: For any other value.
+        StateError: If a value is not in `names`.
     """
     values, index = encode(column)
     positions = pc.fill_null(pc.index_in(values, pa.array(list(names), pa.string())), -1).to_numpy(zero_copy_only=False)
@@ -143,7 +147,7 @@ def to_positions(column: pa.ChunkedArray, names: Sequence[str], missing: int) ->
 def to_kind_numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """Return the position of each kind in `FILE_KINDS`.
 
-    An unknown kind stops the run, because its file would be missing from the live set.
+    An unknown kind is an error, because the file would be missing from the live set.
     """
     numbers = to_positions(column, FILE_KINDS, -1)
     if (numbers < 0).any():

@@ -1,8 +1,9 @@
-"""State of every known container: whether its entries are live, and which commit needs them.
+"""Build the states of all known containers: whether their entries are live, and which commit needs
+them.
 
 `live_files` publishes these states (`STATES`), and the live files are the cached entries of live
-containers. Containers are immutable and a thousand times fewer than files, so a run costs what
-changed.
+containers. Containers are immutable, and there are a thousand times fewer of them than files, so a
+run's cost depends on what has changed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import DANGLING_SIDE, DIRECT_FILES, EXPIRED_SIDE, STATES, WITNESSES
 
 # Columns that identify a witness. A witness that lists a file under several kinds has one number
-# per kind.
+# for each kind.
 _ORDER: Final = ("rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "kind")
 # Columns that determine the live set, for the digest of the table.
 _DIGESTED: Final = ("address", "rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "container_size_bytes")
@@ -33,16 +34,16 @@ _DIGESTED: Final = ("address", "rank", "commit_id", "table_uuid", "container", "
 
 @dataclass(frozen=True, slots=True)
 class NumberedStates:
-    """States with a number per witness. The smallest number is the strongest witness.
+    """Container states with numbered witnesses. The smallest number is the strongest witness.
 
-    The numbering follows the content, so equal states produce equal rows.
+    The numbers depend only on the content, so equal states produce equal rows.
 
     Attributes:
         witnesses: Witnesses (columns `WITNESSES`).
         direct: Containers and directly referenced files (columns `DIRECT_FILES`).
         expected: Number of file entries of all containers.
-        live: Number of witnesses of live files. They have the smallest numbers.
-        entries: Number of file entries by witness, 0 for witnesses that are no containers.
+        live: Number of witnesses of live files, which have the smallest numbers.
+        entries: Number of file entries by witness, or 0 if the witness is not a container.
     """
 
     witnesses: pa.Table
@@ -56,7 +57,7 @@ def build_states(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Tabl
     """Build the states of a walk (columns `STATES`).
 
     Args:
-        containers: All containers of the walk (columns `ROOTS`).
+        containers: All containers found by the walk (columns `ROOTS`).
         lengths: Column with the decoded length of each container in bytes, null if it was not
             decoded.
         leaves: Content roots that are not containers (columns `ROOTS`).
@@ -108,7 +109,7 @@ def number_states(states: pa.Table) -> NumberedStates:
 
 
 def _is_kept_container(states: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of the containers that are live only as files which may be absent
+    """Return a mask of the containers that are live only as optional files
     (`list_kept_containers`).
     """
     is_file = pc.and_(pc.invert(states.column("expands")), pc.equal(states.column("rank"), SPARED))
@@ -123,7 +124,7 @@ def route_of(rank: int) -> str:
 
 
 def file_key(rows: pa.Table) -> pa.ChunkedArray:
-    """Return the key of each file, or its address if it is in no storage."""
+    """Return each file's key, or its address if it is in no storage."""
     return pc.coalesce(rows.column("key"), rows.column("address"))
 
 

@@ -1,6 +1,6 @@
-"""Find the contents of a server (Nessie) that have a metadata file, by content id.
+"""Find the contents of a server (Nessie) that use a metadata file, by content id.
 
-A content id identifies a table or view under any key and on any branch.
+A content id identifies a table or view regardless of its key and branch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _COLUMNS = ("content_id", "metadata_location")
 
 @dataclass(frozen=True)
 class ContentIndex:
-    """The live contents of a lake. Empty for lakes without contents.
+    """The live contents of a lake, empty if the lake has no contents.
 
     Attributes:
-        rows: Their ids and metadata files (columns content_id, metadata_location).
+        rows: The contents' ids and metadata files (columns content_id, metadata_location).
     """
 
     rows: pa.Table
@@ -41,7 +41,7 @@ class ContentIndex:
         return self.rows.column("metadata_location").filter(is_own).combine_chunks()
 
     def ids_of(self, address: str) -> frozenset[str]:
-        """Return the ids of the contents that have a metadata file. Empty if an id is unknown."""
+        """Return the ids of the contents that use a metadata file. Empty if any id is unknown."""
         found = self._ids.get(address, frozenset())
         return frozenset(item for item in found if item is not None) if None not in found else frozenset()
 

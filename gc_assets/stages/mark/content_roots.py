@@ -1,7 +1,7 @@
 """Rank content roots by commit state, and find all reachable containers.
 
-The walk is a single Arrow task, because a lake has thousands of containers (but millions of files),
-and a Spark join per level would cost more than the walk.
+The walk is a single Arrow task, because a lake has only thousands of containers (but millions of
+files), and a Spark join per level would cost more than the walk.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_C
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, ROOTS
 
 # If several commits need an object, the lowest rank applies. The first two ranks are live. REACHED:
-# a ref reaches the retained commit. SPARED: no ref reaches the retained commit, which is young or
-# staged. HELD: the commit is still in the history and must be removed from it first. RELEASED: the
-# commit expired, and the history of this lake is never edited. DEAD: no commit of the lake
-# references the object.
+# the commit is retained and reachable from a ref. SPARED: the commit is retained because it is
+# young or staged, but no ref reaches it. HELD: the commit is still in the history and must be
+# removed from it first. RELEASED: the commit has expired, and the history of this lake is never
+# edited. DEAD: no commit of the lake references the object.
 REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
 _EXPIRY_COLUMNS: Final = ["table_uuid", "snapshot_id", "action", "old_parent_id", "new_parent_id"]
@@ -47,10 +47,11 @@ class RootTables:
         expiry: Parts of `expiry_plan`.
         pinned: Parts of the pinned files (columns `PINNED`).
         edited: True if plans edit the lake's history.
-        contents: Parts of `live_contents`; None for lakes without it.
+        contents: Parts of `live_contents`, or None for lakes without it.
         tolerant: If True, only the contents of heads must exist.
-        metadata_claims: Addresses of the claims on metadata (`FileTraits.metadata_directory`). With
-            one, the containers of expired commits are live, and only their entries are garbage.
+        metadata_claims: Addresses of the claims on metadata (`FileTraits.metadata_directory`). If
+            there are any, the containers of expired commits are live, and only their entries are
+            garbage.
     """
 
     files: Files
@@ -89,9 +90,9 @@ def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, Publ
 
 
 def has_live_roots(context: RunContext, lake_name: str) -> bool:
-    """Check if any file is pinned or any retained commit has a content root or live content.
+    """Check whether any file is pinned, or any retained commit has a content root or live content.
 
-    If not, an empty live set is correct.
+    Otherwise, an empty live set is correct.
     """
     graph, reachable, refs = (context.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
     if graph is None or reachable is None or refs is None or refs.paths(PINNED_SIDE):
@@ -113,8 +114,8 @@ def read_content_roots(tables: RootTables) -> pa.Table:
     Pinned files have the rank `REACHED` and no commit.
 
     Raises:
-        StateError: If a commit of the graph has no state. Without a rank, its files would be
-            garbage.
+        StateError: If a commit of the graph has no state, because its files would be garbage
+            without a rank.
     """
     retention = RetentionTables(
         read_parts(tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]),
@@ -126,7 +127,7 @@ def read_content_roots(tables: RootTables) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class RetentionTables:
-    """Result of applying a retention policy to every commit of a graph.
+    """The result of applying a retention policy to all commits of a graph.
 
     Attributes:
         reachable: Columns of `reachable_snapshots`.
@@ -140,7 +141,7 @@ class RetentionTables:
 
 
 def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
-    """Rank content roots like `read_content_roots`, for the result of any policy."""
+    """Rank content roots like `read_content_roots`, for the result of a given policy."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable, expiry = retention.reachable, retention.expiry
     removed = expiry.filter(pc.equal(expiry.column("action"), REMOVE_SNAPSHOT))
@@ -177,10 +178,10 @@ def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
 
 
 def _inherited_logs(tables: RootTables, of_commits: pa.Table, expiry: pa.Table) -> pa.Table:
-    """Return the transaction logs that a commit takes over when an edit cuts off its ancestors.
+    """Return the transaction logs that a commit inherits when an edit removes its ancestors.
 
-    Formats with such logs have them among the content roots of a commit. A diff between a descendant
-    and the new parent needs them.
+    The logs are content roots of the removed commits. They are needed for a diff between a
+    descendant and the new parent.
     """
     edits = expiry.filter(pc.equal(expiry.column("action"), EDIT_PARENT))
     logs = of_commits.filter(pc.equal(of_commits.column("kind"), Kind.TRANSACTION_LOG))
@@ -201,23 +202,25 @@ def _inherited_logs(tables: RootTables, of_commits: pa.Table, expiry: pa.Table) 
 
 
 def _with_informational(roots: pa.Table) -> pa.Table:
-    """Set `must_exist` to false for informational files. Graphs of earlier releases state true."""
+    """Set `must_exist` to false for informational files, because it is true in graphs of earlier
+    releases.
+    """
     informational = pc.is_in(roots.column("kind"), pa.array(INFORMATIONAL_KINDS))
     return replace_columns(roots, {"must_exist": pc.and_(roots.column("must_exist"), pc.invert(informational))})
 
 
 def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
-    """Rank the roots of a lake by its live contents.
+    """Rank a lake's roots by its live contents.
 
-    Metadata files of live contents are live, independent of the commit that added them. Their rank
-    is `REACHED` if the content is visible on a ref, otherwise `SPARED`. The witness is the
-    content's commit with the lowest id. Other objects are `RELEASED` (or `DEAD`, like their commit)
-    and may be absent.
+    Metadata files of live contents are live, regardless of the commit that added them. Their rank
+    is `REACHED` if the content is visible on a ref, otherwise `SPARED`. Heads come first as
+    witnesses, then the first ref and commit id. Other objects are `RELEASED` (or `DEAD`, like their
+    commit) and may be absent.
 
     Args:
         roots: Roots of all commits (columns `ROOTS`).
         contents: Columns of `live_contents`.
-        tolerant: If True, only the contents of heads must exist; otherwise those of all refs.
+        tolerant: If True, only the contents of heads must exist, otherwise those of all refs.
     """
     ordered = contents.sort_by([("at_head", "descending"), ("ref_name", "ascending"), ("commit_id", "ascending")])
     at = pc.index_in(roots.column("address"), ordered.column("metadata_location"))
@@ -242,11 +245,11 @@ def _refuse_unknown_states(commits: pa.Table) -> None:
 
 
 def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
-    """Find all reachable containers, each once with the strongest commit that needs it.
+    """Find all reachable containers, each with the strongest commit that needs it.
 
     Roots and result have the columns `ROOTS`. A container is visited again only for a stronger
-    commit, or for an equally strong one that requires it to exist. The walk therefore ends even on
-    cycles. Children of an optional container are optional too.
+    commit, or for an equally strong one that requires it to exist, so the walk ends even if there
+    are cycles. Children of an optional container are optional too.
     """
     found = _keep_strongest(roots.filter(roots.column("is_container")))
     frontier = found
@@ -263,10 +266,11 @@ def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
 
 
 def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
-    """Return the containers that only expired commits need as live files, if a claim contains them.
+    """Return the containers needed by expired commits only as live files, if the lake claims its
+    metadata.
 
-    They may be absent, because no tool can read such a commit then. Both tables have the columns
-    `ROOTS`.
+    They may be absent, because no tool can read such a commit without them. Both tables have the
+    columns `ROOTS`.
     """
     kept = containers.filter(pc.greater(containers.column("rank"), SPARED)) if tables.metadata_claims else containers.slice(0, 0)
     no = pa.array(np.zeros(kept.num_rows, bool))
@@ -275,7 +279,7 @@ def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
 
 
 def _keep_strongest(rows: pa.Table) -> pa.Table:
-    """Return one row per address, independent of row order.
+    """Return one row per address, regardless of the row order.
 
     The witness is the row with the lowest rank, then the first commit id, table and parent. The
     size is the maximum over all rows. The object must exist if any row requires it.

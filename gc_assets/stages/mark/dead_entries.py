@@ -1,11 +1,12 @@
 """Drop the cached entries of containers that no commit reaches any more.
 
-The entries of a container are dropped together with its row in the index of decoded containers. If a
-commit reaches it again, it is therefore decoded like a new one. The segments of the runs are kept,
-and only their compacted copies lack the rows (`state.compaction`).
+A container's entries are dropped together with its row in the index of decoded containers, so that
+it is decoded like a new container if a commit reaches it again. The segments of the runs are kept.
+The rows are only removed from their compacted copies (`state.compaction`).
 
-Dead are containers that neither the newest run nor the run of `KEEP_DAYS` before knows, unless a
-later run decoded them. In between, runs without a listing find candidates among their entries.
+A container is dead if neither the newest run nor the last run at least `KEEP_DAYS` ago knows it,
+and no later run decoded it. Entries are kept that long, because runs without a listing find
+candidates among them.
 """
 
 from __future__ import annotations
@@ -48,22 +49,23 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import LiveFilesSummary
 
 KEEP_DAYS: Final = 30
-# Fewer dead entries, or a smaller share of a segment, are not worth a copy of the segment.
+# A segment with fewer dead entries, or a smaller share of them, is not worth a copy.
 MIN_DEAD_ENTRIES: Final = 100_000
 MIN_DEAD_SHARE: Final = 0.5
-# Side tables whose rows belong to the entries. Locations are kept, because claims depend on them.
+# Side tables whose rows belong to the entries. Locations are not included, because claims depend on
+# them.
 _REDUCED_SIDES: Final = ("", HASHES_SIDE, CONTAINERS_SIDE, EDGES_SIDE)
 _MAX_RUNS_OPENED: Final = 3
 _log = logging.getLogger(__name__)
 
 
 def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, cache: Sequence[PastRun], run: TableRun) -> None:
-    """Drop the entries of dead containers from compacted segments, if they are many.
+    """Drop the entries of dead containers from compacted segments, if there are many.
 
-    Optional: if it fails, a warning is logged and the entries are kept.
+    If this fails, a warning is logged and the entries are kept.
 
     Args:
-        context: The run. Rehearsals and verification marks drop nothing.
+        context: The run context. Rehearsals and verification marks drop nothing.
         cache: Segments that are valid for this run.
         run: The run of `manifest_entries`, for temporary parts.
     """
@@ -79,14 +81,14 @@ def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, 
 
 
 def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[PastRun], used: Segments) -> None:
-    """Refuse to publish a segment if another run has dropped entries since this run read the cache.
+    """Raise `StateError` if another run has dropped entries since this run read the cache.
 
-    A new container may name a dropped one, which this run took for decoded. No later run would
-    decode it.
+    A new container may refer to a dropped one that this run considered decoded, and no later run
+    would decode it.
 
     Args:
         cache: Segments that are valid for this run.
-        used: Their files, as found at the start of the run.
+        used: The segments' files, as found at the start of the run.
     """
     if sum(segment.rows for segment in cache) < MIN_DEAD_ENTRIES:
         return
@@ -97,17 +99,18 @@ def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[Pa
 
 
 def _count_dropped(segments: Segments) -> int:
-    """Return the number of dropped rows. A compaction keeps it."""
+    """Return the number of dropped rows, which compactions preserve."""
     return sum({segment.name: segment.dropped_rows for segment in segments.compacted.values()}.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Parts with the containers that are not dead, and the time since when runs decoded others.
+    """Parts with containers that are not dead, and the run since which newly decoded containers are
+    not dead.
 
     Attributes:
         paths: States of the newest run and of an earlier run (columns `STATES`).
-        since: Run id of the earlier run. Run ids sort by time.
+        since: Id of the earlier run. Run ids sort by time.
     """
 
     paths: tuple[str, ...]
@@ -115,7 +118,9 @@ class _States:
 
 
 def _find_states(context: RunContext, lake_name: str) -> _States | None:
-    """Find the states of the newest run and of the newest one before `KEEP_DAYS`, if complete."""
+    """Find the states of the newest run and of the newest run at least `KEEP_DAYS` ago, or None if
+    they are incomplete.
+    """
     now = context.clock.now()
     started = [run for run in context.state.history(lake_name, LIVE_FILES.name) if run.entry.created_at <= now]
     runs = sorted(started, key=lambda run: run.run_id, reverse=True)
@@ -128,7 +133,7 @@ def _find_states(context: RunContext, lake_name: str) -> _States | None:
 
 
 def _first_complete(context: RunContext, runs: Sequence[PastRun]) -> PublishedTable | None:
-    """Return the first run with states that read every table and lowered no safety limit."""
+    """Return the first run that has states, read all tables, and lowered no safety limit."""
     for run in runs:
         found = context.state.open(run)
         if found.parts(STATES_SIDE) and not found.receipt.unsafe and not found.summary(LiveFilesSummary).unreadable:
@@ -187,16 +192,17 @@ EDGES_OF_CONTAINERS: Final = pa.schema([EDGES.field("container"), EDGES.field("a
 
 @dataclass(frozen=True)
 class FindDead:
-    """Task that writes the dead containers of segments that are worth a copy (`DEAD_CONTAINERS`).
+    """Task that writes the dead containers of the segments that are worth a copy
+    (`DEAD_CONTAINERS`).
 
-    No remaining container names a dead one, because the children of a decoded container are decoded
-    too. A container that is also in another segment is not dead.
+    A container is not dead if a remaining container refers to it, because the children of a decoded
+    container must be decoded too, or if it is also in another segment.
 
     Attributes:
         segments: Parts with the decoded containers of each segment (columns `CONTAINERS`).
         edges: Parts with the edges of all segments.
         states: Parts with containers that are not dead (columns `STATES`).
-        recent: Parts with containers that were decoded recently (columns `CONTAINERS`).
+        recent: Parts with recently decoded containers (columns `CONTAINERS`).
     """
 
     files: Files
@@ -232,7 +238,9 @@ class FindDead:
             yield report_parts(parts, summary={"entries": entries, "containers": len(dead), "segments": numbers})
 
     def _without_named_by_others(self, dead: pa.Array) -> pa.Array:
-        """Remove the containers that any other container names, until none is left."""
+        """Remove the containers referenced by any container that is not dead, until nothing
+        changes.
+        """
         naming = [EDGES_OF_CONTAINERS.empty_table()]
         for content in self.files.contents(list(self.edges)):
             edges = open_part(content).read(EDGES_OF_CONTAINERS.names).cast(EDGES_OF_CONTAINERS)
@@ -275,7 +283,7 @@ class CopyLive:
                 side = part.name.rpartition("/")[0]
                 source = open_part(compaction.read_verified(self.files, part, path))
                 own = writers.setdefault(side, [])
-                if not own or not own[-1].schema.equals(source.schema_arrow):  # parts of older releases lack columns
+                if not own or not own[-1].schema.equals(source.schema_arrow):  # some columns are missing in parts of older releases
                     own.append(PartWriter(self.files, self.directory, source.schema_arrow, side))
                 for rows in source.iter_batches():
                     kept = rows.filter(pc.invert(pc.is_in(rows.column("container"), dead))) if side in _REDUCED_SIDES else rows

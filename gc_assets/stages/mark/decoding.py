@@ -39,8 +39,8 @@ from gc_assets.state.side_tables import (
     UNRESOLVED_SIDE,
 )
 
-# Concurrent reads per task: enough to hide store latency, few enough to bound memory. Fewer
-# containers are not split into tasks, because a task costs more.
+# Number of concurrent reads per task: enough to hide store latency, few enough to bound memory.
+# Fewer containers are not split into several tasks, because a task costs more.
 CONCURRENT_READS: Final = 16
 # Number of entries resolved and written together, across containers.
 BATCH_ENTRIES: Final = 65_536
@@ -49,12 +49,12 @@ CHUNK_BYTES: Final = 4 * 2**20
 
 
 class _UnresolvedAddressError(OSError):
-    """The address of a container cannot be resolved, so nothing was read."""
+    """Raised if a container's address cannot be resolved, so that nothing was read."""
 
 
-# Object bytes and ETag, or the error.
+# The object's bytes and ETag, or the error.
 _ReadResult = tuple[bytes, str] | OSError
-# A task (columns `TASKS`) with its result.
+# A task (columns `TASKS`) and its result.
 _Read = tuple[dict[str, Any], _ReadResult]
 
 
@@ -63,11 +63,11 @@ class _DecodedContainer:
     """Decoded container.
 
     Attributes:
-        task: Decoding task (columns `TASKS`).
+        task: The decoding task (columns `TASKS`).
         length: Length in bytes.
         content_digest: Digest of the bytes.
         digest: Digest of the bytes and the address.
-        rows: Entries as decoded by the lake (`ENTRY_SCHEMA` or more columns).
+        rows: The entries decoded by the lake (`ENTRY_SCHEMA` or more columns).
     """
 
     task: dict[str, Any]
@@ -79,7 +79,7 @@ class _DecodedContainer:
 
     @property
     def recorded_length(self) -> int | None:
-        """Length that the parent records, or None if it is the same or not recorded."""
+        """The length recorded by the parent, or None if it is the same or not recorded."""
         recorded: int | None = self.task["size_bytes"]
         return None if recorded == self.length else recorded
 
@@ -133,7 +133,7 @@ class Decode:
         try:
             self.resolver.resolve_one(task["address"])
         except FormatError as error:
-            return _UnresolvedAddressError(str(error))  # readers may resolve it to different objects
+            return _UnresolvedAddressError(str(error))  # readers may resolve the address to different objects
         except StoreError as error:
             return OSError(str(error))
         try:
@@ -151,7 +151,7 @@ class Decode:
     def _decode(
         self, reads: list[_Read], aborted: Mapping[tuple[str, str], str]
     ) -> Iterator[tuple[dict[str, Any], _ReadResult, _DecodedContainer | FormatError]]:
-        """Yield the decoded container or the error of each task."""
+        """Yield each task with its read result, and the decoded container or the error."""
         known = _find_aborted(reads, aborted) if aborted else {}
         contents = [
             (_to_container(task), result[0]) for task, result in reads if not isinstance(result, OSError) and task["address"] not in known
@@ -176,9 +176,10 @@ class Decode:
             yield task, result, _DecodedContainer(task, len(raw), etag, content_digest(raw), digest, rows)
 
     def _write(self, pending: list[_DecodedContainer], writer: _DecodedWriter) -> None:
-        """Write the entries of many containers together, because each call has a high fixed cost.
+        """Write the entries of several containers together, because each call has a high fixed
+        cost.
 
-        If the write fails, they are written one by one.
+        If the write fails, the containers are written one by one.
         """
         try:
             if pending:
@@ -253,7 +254,7 @@ class _DecodedWriter:
             columns = [pa.repeat(pa.scalar(task["address"]), len(addresses)), addresses]
             self._segment.add(UNRESOLVED_SIDE, pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
         if isinstance(error, UnresolvedContainer):
-            # The location counts as known, and is in no storage.
+            # The location counts as known, but is in no storage.
             row = {"container": task["address"], "address": find_table_location(task["address"]), "storage": None, "key": None}
             self._segment.add(UNREAD_LOCATIONS_SIDE, pa.RecordBatch.from_pylist([row], schema=UNREAD_LOCATIONS))
         if isinstance(error, UndecodedTable):
@@ -262,13 +263,13 @@ class _DecodedWriter:
             self._segment.add(UNREAD_LOCATIONS_SIDE, pa.RecordBatch.from_pylist(rows, schema=UNREAD_LOCATIONS))
 
     def close(self) -> pa.RecordBatch:
-        """Record the symbolic links that the keys depend on, and return the report of the task."""
+        """Record the symbolic links on which the keys depend, and return the task's report."""
         self._segment.add(LINKS_SIDE, build_links(self._resolver))
         return report_parts(self._segment.close(), self._digest % 2**64, summary=self._counts)
 
 
 def _find_aborted(reads: list[_Read], aborted: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """Return the known errors of these objects by address, if their bytes are the same."""
+    """Return the known errors of these objects by address, if their bytes are unchanged."""
     addresses = {address for address, _ in aborted}
     digests = {
         task["address"]: content_digest(result[0])
@@ -279,13 +280,13 @@ def _find_aborted(reads: list[_Read], aborted: Mapping[tuple[str, str], str]) ->
 
 
 def _locations_of(rows: pa.RecordBatch) -> list[str]:
-    """Return the table locations in the entries of a container."""
+    """Return the table locations in a container's entries."""
     selected: list[str] = rows.filter(pc.equal(rows.column("kind"), Kind.TABLE_LOCATION)).column("address").to_pylist()
     return selected
 
 
 def _locate_each(addresses: Sequence[str], resolver: KeyResolver) -> Iterator[tuple[str, str, str]]:
-    """Yield each address in a storage, with the storage and its key."""
+    """Yield each address that is in a storage, with its storage and key."""
     for address in addresses:
         if (found := resolver.locate_one(address)) is not None:
             yield address, *found
@@ -296,7 +297,9 @@ def _to_container(task: dict[str, Any]) -> Container:
 
 
 def chunk_reads(reads: Iterator[_Read]) -> Iterator[list[_Read]]:
-    """Group containers to decode together: at most `CHUNK_BYTES` or one container per group."""
+    """Group the containers to decode together. Each group has at most `CHUNK_BYTES`, or one
+    container.
+    """
     chunk, size_bytes = list[_Read](), 0
     for task, result in reads:
         length = 0 if isinstance(result, OSError) else len(result[0])
@@ -316,7 +319,7 @@ def _read_ahead(
     futures = [pool.submit(read, task) for task in tasks[:depth]]
     for index, task in enumerate(tasks):
         result = futures[index].result()
-        futures[index] = futures[0]  # releases the bytes that were handed on
+        futures[index] = futures[0]  # releases the bytes that the consumer has received
         if index + depth < len(tasks):
             futures.append(pool.submit(read, tasks[index + depth]))
         yield task, result

@@ -1,8 +1,9 @@
 """Freeze a lake whose repository may have been deleted on its server.
 
 A deleted repository is unreadable until a user forgets its lake (`gc-assets forget`). After that it
-has neither refs nor claims, and its files are those of a dropped table (`core/dropped_tables.py`).
-The namespace of a repository that no run read is the `location` of its lake.
+has neither refs nor claims, and its files are treated like those of a dropped table
+(`core/dropped_tables.py`). If no run read the repository, its namespace is the `location` of its
+lake.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from gc_assets.state.summaries import LakeRefsSummary, RepositorySummary
 
 
 def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
-    """Freeze a lake, as deleted if its server confirms that and a user forgot the lake.
+    """Freeze a lake. It is frozen as deleted if its server confirms this and a user forgot the
+    lake.
 
     Raises:
-        LakeUnreadable: If it cannot be read. If it was deleted, the message names the command.
+        LakeUnreadable: If the lake cannot be read. If it was deleted, the message contains the
+            command to forget it.
     """
     try:
         return lake.freeze(as_of)
@@ -65,7 +68,7 @@ def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: Repository
 
 
 def with_known_repository(context: RunContext, lake: Lake, refs: FrozenRefs) -> FrozenRefs:
-    """Return the freeze of an unreadable lake with the repository that an earlier run read."""
+    """Add the repository that an earlier run read to the freeze of an unreadable lake."""
     known = find_known_repository(context, lake.name) if as_repository(lake) is not None else None
     return refs if known is None else replace(refs, repository=identify(known), read_at=known.read_at)
 
@@ -87,7 +90,7 @@ def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySum
 
 
 def find_read_repository(summary: LakeRefsSummary) -> RepositorySummary | None:
-    """Return the repository that a freeze read, or None if it was deleted or unreadable."""
+    """Return the repository read by a freeze, or None if it was deleted or unreadable."""
     found = summary.repository
     return found if found is not None and not found.never_read and found.read_at == summary.frozen_at else None
 
@@ -103,10 +106,11 @@ def find_known_repository(context: RunContext, lake_name: str) -> RepositorySumm
 
 
 def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | None:
-    """Return a repository that no run read, with the time of the first run that missed it, or None.
+    """Return a repository that was never read, with the time of the first run that missed it, or
+    None.
 
-    Its namespace is the location in the configuration. A record that a user made before the
-    first run is about another lake.
+    Its namespace is the configured location. A record that a user made before the first run refers
+    to another lake.
     """
     locations = context.config.lake(lake_name).own_locations()
     if len(locations) != 1 or context.resolver().locate_one(locations[0]) is None:
@@ -124,20 +128,22 @@ def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | N
 
 
 def is_never_read(table: RememberedTable) -> bool:
-    """Check if a remembered repository was deleted before the first run, so that no run read it."""
+    """Check whether a remembered repository was deleted before the first run, so that it was never
+    read.
+    """
     if table.noun != REPOSITORY or table.table_name is None or not (table.metadata_location or "").endswith("/"):
-        return False  # a location of the configuration ends in `/`
+        return False  # a configured location ends in `/`
     return RepositoryIdentity(table.table_name, table.metadata_location or "", 0).uuid == table.table_uuid
 
 
 def is_deleted(context: RunContext, lake_name: str) -> bool:
-    """Check if the newest freeze of a lake found its repository deleted."""
+    """Check whether a lake's repository was deleted in its newest freeze."""
     known = find_known_repository(context, lake_name) if as_repository(context.lake(lake_name)) is not None else None
     return known is not None and known.deleted
 
 
 def _find(lake: RepositoryLake, known: RepositorySummary) -> str | None:
-    # A repository that was made again is unreadable, because its freeze failed.
+    # A recreated repository is unreadable, because its freeze failed.
     return lake.find_repository(identify(known).uuid, known.namespace, known.server_id, is_configured=known.never_read)
 
 

@@ -1,8 +1,8 @@
-"""Copy entries that an earlier release decoded, if this release cannot decode their container.
+"""Copy entries decoded by an earlier release if this release cannot decode their container.
 
-A new release decodes all containers again. A damaged one stays undecoded, so its table is unreadable.
-The copied rows keep the files live that the table needs outside its claims. Only lakes whose rows
-depend on no setting have such copies.
+A new release decodes all containers again. A damaged container remains undecoded, so its table is
+unreadable. The copied rows keep the files live that the table needs outside its claims. Entries are
+copied only for lakes whose rows depend on no setting.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from gc_assets.state.side_tables import (
     LOCATIONS_SIDE,
 )
 
-# Values of columns that an older release did not write.
+# Values for columns that are missing in parts of older releases.
 _DEFAULTS: Final = {"is_container": False, "must_exist": False}
 
 
 def find_decoded(files: Files, segments: Segments, addresses: pa.Array) -> pa.Array:
-    """Return those of the addresses that the segments contain."""
+    """Return the addresses that are in the segments."""
     index = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS, ["container"]).column("container").combine_chunks()
     return addresses.filter(pc.is_in(addresses, index))
 
@@ -45,11 +45,11 @@ def find_decoded(files: Files, segments: Segments, addresses: pa.Array) -> pa.Ar
 def copy_entries(
     files: Files, segments: Segments, containers: pa.Array, resolver: KeyResolver, storages: Sequence[str], run: TableRun
 ) -> Iterator[pa.RecordBatch]:
-    """Copy the rows of containers to parts of `run`, in this process. Yield the report of the task.
+    """Copy the rows of containers to parts of `run` in this process, and yield the task's report.
 
     Args:
         segments: Segments of an earlier release.
-        resolver: Resolver of the current keys.
+        resolver: Resolves the current keys.
     """
     rows = _read_rows(files, segments.paths(), MANIFEST_ENTRIES.schema, containers, resolver, storages)
     kinds = pc.if_else(pc.is_in(rows.column("kind"), pa.array(FILE_KINDS)), rows.column("kind"), pa.scalar(Kind.DATA))

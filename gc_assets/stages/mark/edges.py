@@ -1,7 +1,7 @@
-"""Edges between containers, indexed by parent.
+"""Index the edges between containers by parent.
 
-Every manifest list names all manifests of its table, so edges outnumber containers by a hundred to
-one. An edge is therefore kept as numbers: about 14 bytes.
+Every manifest list contains all manifests of its table, so there are a hundred times more edges
+than containers. Edges are therefore stored as numbers, with about 14 bytes each.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gc_assets.state.side_tables import EDGES
 # Edge columns read by the walk.
 _COLUMNS: Final = ["container", "address", "kind", "storage", "key", "size_bytes", "must_exist"]
 _STRINGS: Final = [name for name in _COLUMNS if EDGES.field(name).type == pa.string()]
-# Columns that follow from the address of a child.
+# Columns that are determined by the child's address.
 _CHILD_COLUMNS: Final = ["address", "storage", "key"]
-# Edges followed at a time, which bounds the memory of a step.
+# Number of edges followed at a time, which bounds the memory of a step.
 MAX_STEP_EDGES: Final = 1_000_000
 
 _Ids = npt.NDArray[np.int32]
@@ -38,16 +38,17 @@ def read_edges(files: Files, paths: Sequence[str]) -> EdgeIndex:
 
 
 class EdgeIndex:
-    """Edges of a lake, indexed by parent.
+    """The edges of a lake, indexed by parent.
 
-    Equal addresses are assumed to have one storage and key, because one resolver resolved them.
+    Equal addresses are assumed to have the same storage and key, because one resolver resolved
+    them.
     """
 
     def __init__(self, parts: Iterable[pa.Table], count: int) -> None:
         """Index edges.
 
         Args:
-            parts: Edges (columns `EDGES` without those that only decoders need).
+            parts: Edges (columns `EDGES`, without the columns that only decoders need).
             count: Number of edges.
         """
         parents, addresses, kinds = _Encoder(count), _Encoder(count), _Encoder(count)
@@ -69,7 +70,8 @@ class EdgeIndex:
         known = pa.concat_tables(children)
         self._children = known.take(pc.index_in(distinct, known.column("address").combine_chunks()))
         self._parents, parent_of = parents.merge()
-        # The edges of a container are adjacent. A container that was decoded twice has two runs.
+        # The edges of a container are adjacent. A container that was decoded twice has two such
+        # ranges.
         is_start = np.ones(count, np.bool_)
         np.not_equal(parent_of[1:], parent_of[:-1], out=is_start[1:])
         starts = np.flatnonzero(is_start)
@@ -78,7 +80,7 @@ class EdgeIndex:
         self._first_run = np.searchsorted(parent_of[starts][by_parent], np.arange(len(self._parents) + 1))
 
     def with_optional(self, addresses: pa.Array) -> EdgeIndex:
-        """Return the edges with `must_exist` set to false for children with these addresses."""
+        """Return a copy with `must_exist` set to false for children with these addresses."""
         optional = pc.is_in(self._children.column("address"), addresses).to_numpy()
         changed = copy.copy(self)
         changed._must_exist = self._must_exist & ~optional[self._child_of]
@@ -98,7 +100,7 @@ class EdgeIndex:
         for edges, strength in self._follow(ordered.column("address").combine_chunks()):
             child = self._child_of[edges]
             new = first[child] < 0
-            # Of several edges to a child, the last assignment and so the first edge applies.
+            # If a child has several edges, the first one applies, because it is assigned last.
             first[child[new][::-1]], strongest[child[new][::-1]] = edges[new][::-1], strength[new][::-1]
             np.maximum.at(size, child, self._size[edges].astype(np.int64))
             must_exist[child[self._must_exist[edges] & parent_must[strength]]] = True
@@ -116,7 +118,7 @@ class EdgeIndex:
         return pa.table({name: columns[name] for name in frontier.column_names}).cast(frontier.schema)
 
     def _follow(self, ordered: pa.Array) -> Iterator[tuple[_Numbers, _Ids]]:
-        """Yield the edges of parents and the positions of these parents, in order of the positions."""
+        """Yield the edges of the parents and the positions of these parents, ordered by position."""
         found = pc.index_in(ordered, self._parents)
         positions = np.flatnonzero(found.is_valid())
         parents = found.drop_null().to_numpy()
@@ -129,13 +131,13 @@ class EdgeIndex:
 
 
 def _ranges(starts: _Numbers, lengths: _Numbers) -> _Numbers:
-    """Return the numbers of all ranges, one after another."""
+    """Return the concatenated numbers of all ranges."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
 
 class _Encoder:
-    """Numbers for the strings of a column, in the order of the rows."""
+    """Assigns numbers to the strings of a column, in the order of the rows."""
 
     def __init__(self, count: int) -> None:
         self._ids = np.empty(count, np.int32)
@@ -165,7 +167,7 @@ class _Encoder:
 
 
 def _first_of_each(children: pa.Table, ids: _Ids) -> pa.Table:
-    """Return the first row of each number, with plain strings."""
+    """Return the first row of each number, with decoded strings."""
     _, first = np.unique(ids, return_index=True)
     rows = children.take(pa.array(first))
     return pa.table({name: rows.column(name).cast(pa.string()) for name in _CHILD_COLUMNS})

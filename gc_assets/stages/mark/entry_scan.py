@@ -64,14 +64,14 @@ ROUTED_ROWS: Final = LIVE_FILES.schema.append(pa.field(ROUTE, pa.string()))
 
 @dataclass(frozen=True)
 class EntryScan(ContainerScan):
-    """Scan of parts of `manifest_entries`.
+    """Task that scans parts of `manifest_entries`.
 
     Attributes:
         keys: If not None, only these keys are selected (addresses of external files).
         containers: If not None, only entries of these containers are needed. Sorted.
-        external: Select only files in no storage.
-        bucket: If not None, a number and the number of buckets: only keys with such a hash are
-            selected.
+        external: If True, only files in no storage are selected.
+        bucket: If not None, the number of a bucket and the number of buckets. Only keys with a hash
+            in this bucket are selected.
         hashes: If not None, only keys with these hashes are selected. Sorted.
     """
 
@@ -179,7 +179,7 @@ class ToRows:
 
 
 def group_rows(matched: pa.Table) -> pa.Table:
-    """Group rows by file. The result is sorted, so that equal live sets are listed in one order."""
+    """Group rows by file. The result is sorted, so that equal live sets have the same order."""
     grouped = aggregate_rows(matched, ["storage", "key"], _AGGREGATES).sort_by([("storage", "ascending"), ("key", "ascending")])
     return grouped.select(KEYED.names).cast(KEYED).combine_chunks()
 

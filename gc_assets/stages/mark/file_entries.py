@@ -1,7 +1,7 @@
-"""Select the entries that name live files, and hash their keys.
+"""Select the entries that refer to files, and hash their keys.
 
-Containers are entries too, but the walk follows them by their edges. An entry that a manifest marks
-as deleted names a file that the manifest does not need.
+Containers are entries too, but the walk follows them by their edges. Entries marked as deleted are
+left out, because the manifest does not need their files.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gc_assets.state.side_tables import HASHES
 _DELETED: Final = "deleted"
 # Columns of entries that `build_hashes` needs.
 _HASHED: Final = ["container", "storage", "kind", "key", "address", "size_bytes"]
-# The rule of `is_file_entry` in SQL.
+# The same rule as `is_file_entry`, in SQL.
 IS_FILE_ENTRY: Final = f"not is_container and (entry_status is null or entry_status <> '{_DELETED}')"
 
 
 def is_file_entry(entries: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """Return a mask of the entries that name live files if their container is live.
+    """Return a mask of the entries whose files are live if their container is live.
 
     Args:
         entries: Columns `is_container` and `entry_status` of `manifest_entries`.
@@ -33,10 +33,10 @@ def is_file_entry(entries: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedAr
 
 
 def loose_form(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return keys in a form that is equal for different spellings of a name, in lower case.
+    """Normalize keys to lower case and to a form that is equal for different spellings of a name.
 
-    Most disks may ignore case, so this finds all keys that may be one file. `exact_comparison`
-    decides if they are.
+    Disks may ignore case, so this finds all keys that may refer to the same file.
+    `exact_comparison` decides whether they do.
     """
     return pc.utf8_lower(loosen_spelling(keys))
 
