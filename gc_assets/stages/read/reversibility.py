@@ -90,7 +90,7 @@ def describe_reversibility(
         reversible_edits = []
     days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
     return Reversibility(
-        _join(_reversible_effects(header, quarantined, reversible_edits, days, restored=restored)),
+        _join(_reversible_effects(header, quarantined, reversible_edits, days, restored=restored, applied=applied_at is not None)),
         _join(_final_effects(header, purged, edits)),
         _join(_freed_bytes(Amount() if restored else quarantined, purged, header.uploads, days, applied_at)),
     )
@@ -280,14 +280,14 @@ def reversibility_json(header: PlanHeader, config: Config) -> dict[str, str]:
 
 
 def _reversible_effects(
-    header: PlanHeader, quarantined: Amount, reversible_edits: list[str], days: int | None, *, restored: bool
+    header: PlanHeader, quarantined: Amount, reversible_edits: list[str], days: int | None, *, restored: bool, applied: bool
 ) -> Iterator[str]:
     plan = header.plan_id[:12]
     if quarantined.files and restored:
         yield "nothing more of its files, because they were restored"
     elif quarantined.files:
         earliest = "" if days is None else f", at the earliest {count_of(days, 'day')} after quarantine"
-        moved = f"{_amount(quarantined)} to quarantine: `{command('restore', plan=plan)}` moves them back"
+        moved = f"{_amount(quarantined)} {'in' if applied else 'to'} quarantine: `{command('restore', plan=plan)}` moves them back"
         yield f"{moved}, before a later plan with its own approval purges them{earliest}"
     if reversible_edits:
         yield f"{_join(reversible_edits)}: `{command('restore', plan=plan, history=True)}` reverts them"
@@ -311,16 +311,19 @@ def _final_effects(header: PlanHeader, purged: Amount, edits: Iterable[tuple[str
 
 
 def _freed_bytes(quarantined: Amount, purged: Amount, uploads: Uploads, days: int | None, applied_at: datetime | None) -> Iterator[str]:
-    if purged.files:
-        yield f"{format_bytes(purged.bytes)} immediately, by the purge"
-    if uploads.count:
-        yield f"{format_bytes(uploads.bytes)} immediately, by aborting unfinished uploads"
+    immediate = [f"{format_bytes(purged.bytes)} {{when}}, by the purge"] if purged.files else []
+    immediate += [f"{format_bytes(uploads.bytes)} {{when}}, by aborting unfinished uploads"] if uploads.count else []
+    if applied_at is None:
+        yield from (text.format(when="immediately") for text in immediate)
     if quarantined.files:
         wait = f"{count_of(days or 0, 'day')} after this plan is applied"
         if applied_at is not None:
             wait = f"on {applied_at + timedelta(days=days or 0):%Y-%m-%d}"
         when = "" if days is None else f", at the earliest {wait}"
         yield f"{format_bytes(quarantined.bytes)} when a later plan purges them{when}"
+    if applied_at is not None and immediate:
+        yield from () if quarantined.files else ("nothing more",)
+        yield from (text.format(when="is free now") for text in immediate)
 
 
 def _kind(config: Config, lake_name: str) -> LakeKind | None:

@@ -51,7 +51,17 @@ def test_quarantined_files_can_be_restored_until_a_purge(at: Platform) -> None:
 
 def test_applied_plan_has_a_date_of_its_purge(at: Platform) -> None:
     found = describe_reversibility(plan(at, totals={QUARANTINE: AMOUNT}), at.config, applied_at=NOW)
+    assert found.can_be_undone.startswith("3 files (2 MB) in quarantine: `gc-assets restore --plan ")
     assert found.becomes_free == "2 MB when a later plan purges them, at the earliest on 2026-03-21"
+
+
+def test_space_of_an_applied_purge_is_free_now(at: Platform) -> None:
+    purge = {"totals": {PURGE: AMOUNT}, "uploads": Uploads(count=2, bytes=5)}
+    found = describe_reversibility(plan(at, **purge), at.config, applied_at=NOW)
+    assert found.becomes_free == "nothing more; 2 MB is free now, by the purge; 5 B is free now, by aborting unfinished uploads"
+    purge["totals"] |= {QUARANTINE: Amount(files=1, bytes=7)}
+    found = describe_reversibility(plan(at, **purge), at.config, applied_at=NOW)
+    assert found.becomes_free.startswith("7 B when a later plan purges them, at the earliest on 2026-03-21; 2 MB is free now, by the purge")
 
 
 def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> None:
