@@ -21,8 +21,8 @@ from gc_assets.state.side_tables import HASHES
 
 _TEXTS: Final = ("container", "storage", "kind")
 
-# One row per entry and directly referenced file. `storage` is a position in the storages of the
-# configuration, `strongest` is the number of the witness and the kind.
+# One row per entry and directly referenced file. `storage` is a position in the configured
+# storages, `strongest` is the number of the witness and the kind.
 MATCHED: Final = pa.schema(
     [
         ("storage", pa.int16()),
@@ -36,7 +36,7 @@ MATCHED: Final = pa.schema(
 
 @dataclass(frozen=True)
 class HashScan(ContainerScan):
-    """Scan of hash parts (columns `HASHES`)."""
+    """Task that scans hash parts (columns `HASHES`)."""
 
     SCHEMA: ClassVar[pa.Schema] = MATCHED
 
@@ -65,7 +65,8 @@ class HashScan(ContainerScan):
         return pa.table(columns, schema=MATCHED).combine_chunks().to_batches(max_chunksize=None)[0] if rows.num_rows else _NO_MATCH
 
 
-# Matched rows of the last scans, of which the stages of a run need several: 33 bytes per row.
+# Maximum number of cached rows of the last scans, which several stages of a run need. Each row
+# takes 33 bytes.
 MAX_KEPT_ROWS: Final = 3_000_000
 _KEPT: Final = dict[HashScan, pa.RecordBatch]()
 _KEPT_LOCK: Final = Lock()
@@ -74,8 +75,8 @@ _KEPT_LOCK: Final = Lock()
 def read_matched(scan: HashScan, expected: int) -> Iterator[pa.RecordBatch]:
     """Run a scan in this process, and yield its rows.
 
-    The rows of small scans are kept for the next reader. Parts are never rewritten under the same
-    name.
+    The rows of small scans are cached for the next reader. This is safe, because parts are never
+    rewritten under the same name.
 
     Args:
         expected: Approximate number of rows.
@@ -99,7 +100,7 @@ _NO_MATCH: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field
 
 @dataclass(frozen=True)
 class SelectLive:
-    """Task that selects the live rows of one storage (columns key_hash, loose_hash).
+    """Task that selects one storage's live rows (columns key_hash, loose_hash).
 
     Attributes:
         first_released: Smallest value of `strongest` that is not live.
@@ -117,7 +118,7 @@ class SelectLive:
             yield batch.select(["key_hash", "loose_hash"]).filter(pa.array(is_live))
 
     def is_released(self, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which hashes are those of released files."""
+        """Return a mask of the hashes that belong to released files."""
         return is_in_sorted(hashes, self.released)
 
 
@@ -126,7 +127,7 @@ WITNESS_NUMBERS: Final = pa.schema([("witness", pa.int64())])
 
 @dataclass(frozen=True)
 class WitnessesOf:
-    """Task that yields the distinct witnesses of the keys with these sorted hashes.
+    """Task that yields the distinct witnesses of keys with these sorted hashes.
 
     The input has the columns `MATCHED`.
     """
@@ -146,7 +147,7 @@ ENTRY_COUNTS: Final = pa.schema([("witness", pa.int64()), ("entries", pa.int64()
 
 @dataclass(frozen=True)
 class CountEntries:
-    """Task that counts the entries of each container, by the number of its witness.
+    """Task that counts each container's entries, by the number of its witness.
 
     The input has the columns `MATCHED`.
     """

@@ -1,6 +1,7 @@
-"""Write the history of snapshots to the table that the configuration of a lake names.
+"""Write the history of snapshots to the table configured for a lake.
 
-A failure is a note of the run. Nothing depends on the table, and the next run writes the rest.
+A failure is reported as a note of the run, because nothing depends on the table, and the next run
+writes the rest.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ def publish_history(
     kept: timedelta,
     earlier: HistoryPublicationSummary | None,
 ) -> HistoryPublicationSummary | None:
-    """Write the history to a table of other engines, if the lake is configured so.
+    """Write the history to the lake's configured table for other engines, if there is one.
 
     Args:
         paths: Parts of `snapshot_history`, relative to the state.
         sources: The frozen tables of the lake.
-        kept: How long records of expired snapshots are kept.
+        kept: Duration for which records of expired snapshots are kept.
 
     Returns:
         The result, or None if the lake does not publish its history.

@@ -1,4 +1,4 @@
-"""Find the idle branches of a lake, from its commits and from the freezes of earlier runs."""
+"""Find a lake's idle branches, from its commits and from the freezes of earlier runs."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _COLUMNS = ["table_uuid", "ref_name", "ref_type", "head_commit_id"]
 
 @dataclass(frozen=True, slots=True)
 class BranchLog:
-    """Deletions of idle branches by plans.
+    """The deletions of idle branches by plans.
 
     Attributes:
-        rows: Newest outcome of each deletion, with the columns of `expiry_log`.
+        rows: The newest outcome of each deletion, with the columns of `expiry_log`.
         edited_at: Time of the newest deletion or undo, by branch.
     """
 
@@ -56,7 +56,7 @@ class BranchLog:
 
     @classmethod
     def of(cls, log: Iterable[Mapping[str, Any]]) -> BranchLog:
-        """Select the deletions among the rows of `expiry_log`, oldest first."""
+        """Select the deletions from the rows of `expiry_log`, which are ordered oldest first."""
         newest: dict[tuple[str, str | None, str], Mapping[str, Any]] = {}
         edited_at: dict[BranchKey, datetime] = {}
         for row in log:
@@ -70,12 +70,12 @@ class BranchLog:
 
 @dataclass(frozen=True, slots=True)
 class IdleBranchSearch:
-    """Branches that a rule matches, with the evidence of earlier runs. Picklable.
+    """The branches matched by a rule, with what earlier runs observed. Picklable.
 
     Attributes:
         rules: The rules in order of priority.
-        branches: The branches that are not protected.
-        unchanged_since: Time since which runs saw the current head of each branch.
+        branches: The matched branches that are not protected.
+        unchanged_since: Time since which runs have observed the current head of each branch.
         as_of: Time from which ages are counted.
     """
 
@@ -88,8 +88,8 @@ class IdleBranchSearch:
         """Return the deletions of idle branches (columns of `expiry_plan`).
 
         Args:
-            expiry: The other edits. A branch that they delete has no second deletion.
-            log: Earlier deletions. A branch that exists again was created since.
+            expiry: The other edits. Branches that they delete are left out.
+            log: Earlier deletions. A branch that exists again was created after its deletion.
         """
         lapsed = expiry.filter(pc.equal(expiry.column("action"), DELETE_REF))
         deleted = set(zip(lapsed.column("table_uuid").to_pylist(), lapsed.column("ref_name").to_pylist(), strict=True))
@@ -107,9 +107,10 @@ class IdleBranchSearch:
 
 
 def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, frozen_at: datetime, as_of: datetime) -> IdleBranchSearch:
-    """Read the evidence of earlier runs for the branches that a rule matches.
+    """Read what earlier runs observed for the branches matched by a rule.
 
-    A table that is registered several times keeps its branches, because each name may have its own.
+    If a table is registered several times, its branches are left out, because each name may have
+    its own branches.
     """
     rules = context.config.lake(lake_name).idle_rules
     names = dict[str | None, set[str | None]]()
@@ -125,10 +126,11 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
 
 
 def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> datetime | None:
-    """Return the time at which a freeze saw the branches of a lake, None without a rule.
+    """Return the time at which a freeze observed a lake's branches, or None if the lake has no
+    rule.
 
-    A host whose clock is days behind would make a branch look unchanged for days. A store that does
-    not answer does not count.
+    This is the latest known time, because a branch would seem unchanged for days if the host's
+    clock were days behind. Stores that do not answer are ignored.
     """
     if not context.config.lake(lake_name).idle_rules:
         return None
@@ -142,9 +144,9 @@ def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> d
 def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
     """Return the idle branches that plans deleted since a time, with their old heads.
 
-    A missing branch counts as deleted, unless its deletion was undone: an interrupted apply may have
-    deleted it, and an undo may have failed. Branches that exist again with this head are left out,
-    and those whose head is not in the graph.
+    A missing branch counts as deleted unless its deletion was undone, because an interrupted apply
+    may have deleted it, and an undo may have failed. Branches are left out if they exist again with
+    this head, or if their head is not in the graph.
     """
     heads = {(ref.table_uuid, ref.ref_name): ref.head_commit_id for ref in refs.refs}
     recent = [row for row in log.rows if row["outcome"] != UNDONE and row["at"] >= since]
@@ -163,13 +165,15 @@ def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, com
 def keep_deleted(
     lake: Lake, refs: FrozenRefs, deleted: Sequence[Ref], commits: pa.Table, retain: Callable[[FrozenRefs], Retention]
 ) -> Retention:
-    """Apply the policy, and keep what it would keep if recently deleted branches existed.
+    """Apply the policy, and also keep what it would keep if recently deleted branches still
+    existed.
 
-    So no file becomes garbage in the run that deletes a branch, and the deletion can be undone.
+    This ensures that no file becomes garbage in the run that deletes a branch, so that the deletion
+    can be undone.
 
     Raises:
-        LakeUnreadable: If the history of such a branch is damaged, in a lake without tables. In
-            other lakes, all commits of its table are kept.
+        LakeUnreadable: If the history of such a branch is damaged and the lake has no tables. In
+            other lakes, all commits of the branch's table are kept instead.
     """
     found = retain(refs)
     if not deleted or as_filtered(lake) is not None:  # these lakes keep deleted refs themselves
@@ -189,14 +193,14 @@ def keep_deleted(
         return _keep(found, pc.is_in(found.reachable.column("table_uuid"), affected), reason)
     expiry = _select_common_edits(found.expiry, before.expiry)
     is_kept = pc.equal(before.reachable.column("state"), RETAINED)
-    if as_expiring(lake) is not None and any(ref.table_uuid is None for ref in deleted):  # their edits remove parts of histories
+    if as_expiring(lake) is not None and any(ref.table_uuid is None for ref in deleted):  # edits of these lakes remove parts of histories
         needed = _find_ancestors([str(ref.head_commit_id) for ref in deleted], commits, expiry)
         is_kept = pc.or_(is_kept, pc.is_in(before.reachable.column("commit_id"), pa.array(sorted(needed), pa.string())))
     return _keep(replace(found, expiry=expiry), is_kept, reason)
 
 
 def _keep(found: Retention, is_kept: pa.ChunkedArray, reason: str) -> Retention:
-    """Retain further commits, without their removals."""
+    """Retain further commits, and drop their planned removals."""
     is_new = pc.and_(is_kept, pc.not_equal(found.reachable.column("state"), RETAINED))
     values = {"state": RETAINED, "reason": reason}
     columns = {name: pc.if_else(is_new, pa.scalar(value, pa.string()), found.reachable.column(name)) for name, value in values.items()}
@@ -211,7 +215,7 @@ def _keep(found: Retention, is_kept: pa.ChunkedArray, reason: str) -> Retention:
 
 
 def _select_common_edits(edits: pa.Table, others: pa.Table) -> pa.Table:
-    """Return the edits that are among the others too. Names of branches do not matter for parents."""
+    """Return the edits that are also in `others`. Branch names are ignored for edits of parents."""
 
     def keys(rows: pa.Table) -> list[tuple[Any, ...]]:
         columns = ["action", "table_uuid", "snapshot_id", "old_parent_id", "new_parent_id", "ref_name"]
@@ -225,7 +229,7 @@ def _select_common_edits(edits: pa.Table, others: pa.Table) -> pa.Table:
 
 
 def _find_ancestors(heads: Sequence[str], commits: pa.Table, edits: pa.Table) -> set[str]:
-    """Return the complete histories that the heads have after the edits."""
+    """Return the complete histories of the heads, as they are after the edits."""
     parents = {row["commit_id"]: next(iter(row["parents"] or ()), None) for row in commits.select(["commit_id", "parents"]).to_pylist()}
     parents |= {row["snapshot_id"]: row["new_parent_id"] for row in edits.to_pylist() if row["action"] == EDIT_PARENT}
     found: set[str] = set()
@@ -243,9 +247,10 @@ def _is_candidate(ref: Ref, rules: Sequence[IdleRule]) -> bool:
 
 
 def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Collection[BranchKey]) -> Iterator[Sighting]:
-    """Yield the newest freeze of each earlier run date and those of the current one, newest first.
+    """Yield the newest freeze of each earlier run date and all freezes of the current one, newest
+    first.
 
-    Each contains only the branches of `keys`.
+    Each result contains only the branches in `keys`.
     """
     tables = pa.array(list({uuid for uuid, _ in keys}), pa.string())
     names = pa.array(list({name for _, name in keys}), pa.string())
@@ -256,7 +261,7 @@ def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Coll
         try:
             opened = context.state.open(run)
             rows = read_rows(context.state, LAKE_REFS, opened, columns=_COLUMNS)
-        except StateError:  # it may have another head, so the evidence ends here
+        except StateError:  # the freeze may have another head, so older ones are not used
             return
         rows = rows.filter(pc.is_in(rows.column("table_uuid"), tables))
         is_selected = pc.and_(pc.equal(rows.column("ref_type"), "branch"), pc.is_in(rows.column("ref_name"), names))

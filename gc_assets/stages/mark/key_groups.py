@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-# Rows that are grouped together: about 100 bytes each.
+# Number of rows that are grouped together, with about 100 bytes each.
 GROUPED_ROWS: Final = 2_000_000
 
 # One row per file: its strongest witness and kind, its largest recorded size, and the number of
-# entries that name it.
+# entries that refer to it.
 GROUPED: Final = pa.schema(
     [
         ("storage", pa.int16()),
@@ -29,7 +29,7 @@ def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[p
     """Group matched rows (columns `MATCHED`) by storage and key.
 
     Memory is proportional to the number of distinct keys, because rows are grouped whenever as many
-    have been added.
+    new rows have been added.
 
     Args:
         expected: Approximate number of rows.
@@ -52,7 +52,7 @@ def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[p
 
 @dataclass(slots=True)
 class _Bucket:
-    """Some of the files. At least half of the rows in memory are grouped or new."""
+    """A subset of the files, grouped whenever there are as many new rows as grouped ones."""
 
     grouped: pa.Table = field(default_factory=GROUPED.empty_table)
     added: list[pa.Table] = field(default_factory=list[pa.Table])
@@ -76,7 +76,8 @@ class _Bucket:
 
 
 def _group(rows: pa.Table, entries: tuple[str | list[str], str]) -> pa.Table:
-    # Threads would group each batch for itself first, which takes longer if keys seldom repeat.
+    # With threads, each batch would be grouped separately first, which takes longer if keys seldom
+    # repeat.
     grouped = rows.group_by(GROUPED.names[:2], use_threads=False).aggregate([("strongest", "min"), ("size_bytes", "max"), entries])
     names = {"strongest_min": "strongest", "size_bytes_max": "size_bytes", "count_all": "entries", "entries_sum": "entries"}
     return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(GROUPED.names)

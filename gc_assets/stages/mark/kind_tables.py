@@ -19,12 +19,12 @@ from gc_assets.state.journal import PublishedTable
 
 SparkStage = Callable[[SparkSession, RunContext, str], PublishedTable]
 
-# Stages with Spark by table name. `STAGES` are those without Spark.
+# Stages that need Spark, by table name. `STAGES` are those that do not.
 SPARK_STAGES: Final[dict[str, SparkStage]] = {table_with(TableRole.HISTORY).name: snapshot_history, **LAKEFS_SPARK_STAGES}
 
 
 def needs_spark(kind_table: KindTable) -> bool:
-    """Check if the stage of the table needs a Spark session."""
+    """Check whether the table's stage needs a Spark session."""
     return kind_table.table.name in SPARK_STAGES
 
 
@@ -43,7 +43,7 @@ def make_kind_table(spark: SparkSession | None, context: RunContext, lake_name: 
 
 
 def _publish_rows(context: RunContext, lake_name: str, kind_table: KindTable) -> PublishedTable:
-    """Publish the rows that the kind's function returns for the lake's tables."""
+    """Publish the rows returned by the kind's function for the lake's tables."""
     if kind_table.rows is None:
         raise TypeError(f"no stage computes {kind_table.table.name}: give its KindTable `rows`, or add a stage in {__name__}")
     state = context.state

@@ -74,17 +74,17 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
     - the run is a rehearsal and the freeze is not, or the reverse;
     - the run is a verification mark;
-    - the run date is today and a table could not be read in the last run of that date, or the lake
-      has another catalog since;
-    - the run date is today and a plan has edited the history of the lake since the freeze, which
-      therefore names commits that no longer exist, or the format of the lake was upgraded since.
+    - the run date is today and a table could not be read in the last run of that date, or the
+      lake's catalog has changed since then;
+    - the run date is today and, since the freeze, a plan has edited the lake's history, so that
+      frozen commits may no longer exist, or the lake's format was upgraded.
 
     If storages or symbolic links changed since the freeze, its rows are published again with their
     current keys. On the run date, this also updates the prefixes of names in containers, and a
-    broken link leads to a new freeze. On another date, its addresses keep their keys.
+    broken link causes a new freeze. On other dates, addresses behind a broken link keep their keys.
 
     The clock is read before the first ref. If a freeze is not made on its run date, it is
-    `historical` and its plan can be shown but not applied.
+    `historical`, and its plan can be shown but not applied.
 
     Raises:
         LakeUnreadable: If the lake is unreadable or hides a ref of the previous freeze.
@@ -135,18 +135,18 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def locate_catalog(context: RunContext, lake_name: str) -> str:
-    """Return kind and address of the catalog or server of a lake, without secrets.
+    """Return the kind and the address of a lake's catalog or server, without secrets.
 
-    Symbolic links in a local path are resolved: one may lead to another catalog later.
+    Symbolic links in a local path are resolved, because a link may lead to another catalog later.
     """
     kind, address = context.config.lake(lake_name).catalog_location()
     return f"{kind}{os.path.realpath(address) if address.startswith('/') else address}"
 
 
 def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: datetime) -> tuple[FrozenRefs, dict[str, pa.Table]]:
-    """Freeze the lake with the tables that its catalog hides, and resolve its addresses.
+    """Freeze the lake, including the tables hidden by its catalog, and resolve its addresses.
 
-    A lake of some kinds is unreadable as a whole instead of stopping the run.
+    For some kinds, an error makes the whole lake unreadable instead of stopping the run.
     """
     try:
         refs = add_hidden_tables(context, lake, _freeze_by_name(context, lake, context.as_of), frozen_at)
@@ -155,7 +155,7 @@ def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: d
         refs = replace(refs, notes=(*refs.notes, *_describe_unresolved(refs, resolver)))
         return refs, _build_side_tables(refs, resolver)
     except ClockSkewed:
-        raise  # the clock of this machine may be wrong, and the ages of all lakes depend on it
+        raise  # this machine's clock may be wrong, and the ages of all lakes depend on it
     except (LakeUnreadable, StoreError, FormatError) as error:
         if not context.kind(lake.name).fails_alone:
             raise
@@ -167,7 +167,7 @@ def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: d
 
 
 def _freeze_by_name(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
-    """Freeze the lake. An unexpected error, for example of a server's library, names the lake."""
+    """Freeze the lake. The lake is added to unexpected errors, for example of a server's library."""
     try:
         return freeze_lake(context, lake, as_of)
     except (GcError, ImportError):
@@ -194,13 +194,13 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
 
 
 def _was_read_in_full(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
-    """Check if the run date has no table that was unreadable at the freeze or after it."""
+    """Check that no table of the run date was unreadable at the freeze or after it."""
     live = context.find(LIVE_FILES, lake_name)
     return not frozen.summary(LakeRefsSummary).unread and (live is None or not live.summary(LiveFilesSummary).unreadable)
 
 
 def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
-    """Check if the commits of a lake are still in the frozen sources."""
+    """Check whether the lake's commits are still those of the frozen sources."""
     lake = context.lake(lake_name)
     if not isinstance(lake, UpgradableLake):
         return True
@@ -212,7 +212,7 @@ def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedT
 
 
 def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
-    """Check if the storages and symbolic links of a freeze are the current ones."""
+    """Check whether the storages and symbolic links are unchanged since the freeze."""
     resolver = context.resolver()
     if frozen.summary(LakeRefsSummary).resolved_as != resolver.settings_digest:
         return False
@@ -220,7 +220,9 @@ def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
 
 
 def _read_prefixes(context: RunContext, lake_name: str, frozen: PublishedTable) -> NamedPrefixes | None:
-    """Return the current prefixes of names in containers on the run date, else the frozen ones."""
+    """Return the current prefixes of names in containers if it is the run date, otherwise the
+    frozen ones.
+    """
     lake = context.lake(lake_name)
     is_today = context.run_date == context.clock.today()
     if is_today and isinstance(lake, PrefixedLake):
@@ -235,7 +237,7 @@ def _resolve_again(
     prefixes: NamedPrefixes | None,
     resolve: Callable[[pa.Table, KeyResolver], pa.Table] = resolve_rows,
 ) -> PublishedTable:
-    """Publish a freeze again, with the current keys of its addresses and these prefixes."""
+    """Publish a freeze again with the current keys of its addresses and these prefixes."""
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("resolving the addresses of the frozen refs again")
@@ -253,9 +255,11 @@ def _resolve_again(
 
 
 def freeze_without(context: RunContext, lake_name: str, frozen: PublishedTable, reasons: Mapping[int, str]) -> PublishedTable:
-    """Publish a freeze again, with the tables of some sources as unreadable (row number to reason).
+    """Publish a freeze again in which the tables of some sources are unreadable (row number to
+    reason).
 
-    Their claims become shields. Their pinned files stay live, but the metadata may be absent.
+    The claims of these tables become shields. Their pinned files stay live, but the metadata may be
+    absent.
     """
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
@@ -349,7 +353,8 @@ def read_side_rows(context: RunContext, published: PublishedTable, side: str, sc
 def _describe_unresolved(refs: FrozenRefs, resolver: KeyResolver) -> Iterator[str]:
     """Yield a note for each claim whose address cannot be resolved.
 
-    Live files with such addresses make their table unreadable, or have an unknown address.
+    Live files with such addresses make their table unreadable, or are reported as unknown
+    addresses.
     """
     for claim in refs.claims:
         if (problem := resolver.find_problem(claim.address)) is not None:
@@ -372,7 +377,7 @@ def _build_side_tables(
 
 
 def _resolve(rows: list[dict[str, Any]], schema: pa.Schema, resolve: Callable[[pa.Array], tuple[pa.Array, pa.Array]]) -> pa.Table:
-    """Add storage and canonical key of the address to the rows."""
+    """Add the storage and the canonical key of each row's address."""
     unresolved = pa.schema([field for field in schema if field.name not in {"storage", "key"}])
     table = pa.Table.from_pylist(rows, unresolved)
     storage, key = resolve(table.column("address").combine_chunks())

@@ -1,8 +1,8 @@
 """Find the last known state of a lake, for tables that the current run cannot read.
 
-The published tables of an earlier run show the needs of each lake table, so no extra data is
-written for readable tables. The content roots of unreadable tables are republished with each
-`live_files`, together with their readable part. These roots therefore only accumulate, and one
+The published tables of an earlier run contain which files each lake table needs, so no extra data
+is written for readable tables. The content roots of unreadable tables are republished with each
+`live_files`, together with their readable part. These roots therefore only accumulate, so that one
 earlier run is always sufficient (docs/adr/0009-unreadable-tables.md).
 """
 
@@ -40,18 +40,20 @@ WHOLE_LAKE: Final = ""
 
 @dataclass(frozen=True)
 class LastKnown:
-    """Content roots and claims of a lake in an earlier run. Picklable.
+    """A lake's content roots and claims in an earlier run. Picklable.
 
     Attributes:
         unreadable_roots: Parts with content roots of unreadable tables (columns
             `UNREADABLE_ROOTS`).
-        claims: Parts with its claims (columns `CLAIMS`).
-        uuids: Uuids of the tables that any run found, by table name. For contents of a server, these
-            are the ids that the earlier run read.
-        never_read: Uuids of those that no run read in full. They may include `WHOLE_LAKE`.
+        claims: Parts with the lake's claims (columns `CLAIMS`).
+        uuids: Uuids of all tables found by any run, by table name. For a server's contents, these
+            are the ids read by the earlier run.
+        never_read: Uuids of the tables that no run has read completely. They may include
+            `WHOLE_LAKE`.
         unreadable: Tables that the earlier run could not read.
-        addresses: Metadata addresses of the tables that it could read, by uuid.
-        resolver: Resolver of this run. Storages and symbolic links may have changed since.
+        addresses: Metadata addresses of the tables that the earlier run could read, by uuid.
+        resolver: This run's resolver, because storages and symbolic links may have changed since
+            then.
     """
 
     files: Files
@@ -66,14 +68,14 @@ class LastKnown:
     resolver: KeyResolver
 
     def was_read(self, key: str) -> bool:
-        """Check if any run read this table (or `WHOLE_LAKE`) in full."""
+        """Check whether any run has read this table (or `WHOLE_LAKE`) completely."""
         return key not in self.never_read and (key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values()))
 
     def find_renamed(self, unread: Sequence[UnreadTable], found: Collection[str]) -> dict[str, UnreadTable]:
-        """Return the missing tables that an unreadable table may be under another name, by uuid.
+        """Return the missing tables that may have been renamed to an unreadable table, by uuid.
 
-        A renamed table keeps its location. If one of the two locations is unknown, it may be any. If
-        several unreadable tables may be the missing one, the first is returned.
+        A renamed table keeps its location. If one of the two locations is unknown, any of the
+        tables may match. If several unreadable tables match, the first one is returned.
 
         Args:
             unread: The unreadable tables of this run.
@@ -93,15 +95,17 @@ class LastKnown:
         return renamed
 
     def _resolve_location(self, address: str) -> str | tuple[str, str]:
-        """Return the storage and key of the table location of a metadata file, else its address."""
+        """Return the storage and key of a metadata file's table location, or its address if
+        unresolved.
+        """
         location = find_table_location(address)
         return self.resolver.locate_one(location) or location
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
         """Return the content roots needed by these tables (columns `UNREADABLE_ROOTS`).
 
-        All files of the lake's current state at that time are included. For contents of a server,
-        those of all contents that were unreadable before are included too.
+        All files of the lake's current state at that time are included. For a server's contents,
+        the roots of all contents that were unreadable before are included too.
         """
         known = resolve_or_keep(read_content_roots(self.roots), self.resolver)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
@@ -127,13 +131,15 @@ class LastKnown:
         )
 
     def read_claims(self) -> pa.Table:
-        """Read the earlier claims (columns `CLAIMS`), with their keys then and now."""
+        """Read the earlier claims (columns `CLAIMS`), with both their earlier and their current
+        keys.
+        """
         earlier = read_parts(self.files, list(self.claims), CLAIMS)
         return pa.concat_tables([earlier, resolve_or_keep(earlier, self.resolver)])
 
 
 def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
-    """Return the claims of these tables (or `WHOLE_LAKE`: all) as shields.
+    """Return the claims of these tables as shields. `WHOLE_LAKE` selects all claims.
 
     Files under a shield are never collected (columns `CLAIMS`).
     """
@@ -143,9 +149,9 @@ def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
 
 
 def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
-    """Return shields for the locations around containers (columns `CLAIMS`), and for those they name.
+    """Return shields for the locations around containers and for the locations that they specify.
 
-    `named` has the columns `UNREAD_LOCATIONS`.
+    The result has the columns `CLAIMS`, and `named` has the columns `UNREAD_LOCATIONS`.
     """
     rows = [row for row in containers.select(["address", "storage", "key"]).to_pylist() if row["storage"] is not None]
     others = named.filter(pc.is_in(named.column("container"), containers.column("address").combine_chunks())).to_pylist()
@@ -173,13 +179,13 @@ def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
 
 
 def as_optional_live(roots: pa.Table) -> pa.Table:
-    """Mark roots as live but optional, because their absence may make a table unreadable."""
+    """Mark roots as live but optional, because their absence may be why a table is unreadable."""
     columns = {"rank": pa.array(np.full(roots.num_rows, REACHED, np.int8)), "must_exist": pa.array(np.zeros(roots.num_rows, bool))}
     return replace_columns(roots, columns)
 
 
 def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) -> LastKnown | None:
-    """Find the state of the newest run frozen at or before a time, or None.
+    """Return the state of the newest run that was frozen at or before a time, or None.
 
     A rehearsal also uses real runs, but a real run never uses a rehearsal.
     """
@@ -225,7 +231,7 @@ def _open_last_known(context: RunContext, lake_name: str, live: PublishedTable, 
 
 
 def _read_uuids(state: State, inputs: Mapping[str, PublishedTable], unreadable: Sequence[Unreadable]) -> dict[str, set[str]]:
-    """Read the uuids of tables, and the ids of contents of a server, by name."""
+    """Read the uuids of tables and the ids of a server's contents, by name."""
     rows = read_rows(state, LAKE_REFS, inputs[LAKE_REFS.name], columns=["table_name", "table_uuid"]).to_pylist()
     pairs = [(row["table_name"], row["table_uuid"]) for row in rows] + [(item.table_name, item.table_uuid) for item in unreadable]
     if LIVE_CONTENTS.name in inputs and not any(item.is_whole_lake for item in unreadable):
@@ -239,5 +245,5 @@ def _read_uuids(state: State, inputs: Mapping[str, PublishedTable], unreadable: 
 
 
 def _input_runs(table: PublishedTable) -> dict[str, str]:
-    """Return the run ids of the inputs of a table, by asset."""
+    """Return the run ids of a table's inputs, by asset."""
     return {name.split("/")[-2]: reference.partition(":")[0] for name, reference in table.receipt.inputs.items()}

@@ -1,6 +1,6 @@
 """Rules for lakes with live contents (Nessie): optional metadata, listed snapshots, claims.
 
-All functions run in the task of the walk (`live_walk.py`).
+All functions run in the walk's task (`live_walk.py`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gc_assets.state.side_tables import CLAIMS, EDGES
 
 
 def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
-    """Return the addresses of absent containers that were purged by gc-assets plans.
+    """Return the addresses of absent containers that gc-assets purged.
 
-    A longer cut-off cannot bring back files purged under a shorter one. The metadata file of a head
-    is never returned, because its absence is a loss.
+    They need not exist, because extending the retention cannot bring back files purged before. The
+    metadata file of a head is never returned, because its absence is a loss.
 
     Args:
         logs: Parts of the `deletion_log` of each storage.
@@ -54,9 +54,10 @@ def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
 
 
 def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequence[str], skipped: pa.ChunkedArray) -> str | None:
-    """Describe a live content whose snapshot is missing from its metadata file, or return None.
+    """Return a message about a live content whose snapshot is missing from its metadata file, or
+    None.
 
-    The files of such a snapshot are missing from the live set, so the lake is unreadable.
+    The lake is unreadable then, because the snapshot's files are missing from the live set.
 
     Args:
         edges: Parts with the edges between containers (columns `EDGES`).
@@ -103,7 +104,7 @@ def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
 
 
 def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
-    """Yield notes on history without metadata and on locations that are never collected."""
+    """Yield notes about history without metadata, and about locations that are never collected."""
     if lost.num_rows:
         example = lost.column("address")[0].as_py()
         yield (
@@ -122,7 +123,7 @@ def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Itera
 
 
 def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) -> Iterator[str]:
-    """Yield a note on absent metadata that only snapshots to be expired need.
+    """Yield a note about absent metadata that is needed only by snapshots to be expired.
 
     Args:
         found: Containers of the walk (columns `ROOTS`).
@@ -139,7 +140,7 @@ def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) 
 
 
 def describe_unread_expired(lake_name: str, found: pa.Table, failed: pa.Table) -> Iterator[str]:
-    """Yield a note on metadata that exists or cannot be found, and that only expired history names.
+    """Yield a note about metadata that cannot be read and is referenced only by expired history.
 
     Args:
         found: Containers of the walk (columns `ROOTS`).

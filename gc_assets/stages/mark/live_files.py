@@ -1,7 +1,7 @@
 """Publish which containers of a lake are live, and count the live files.
 
-Containers that a retained commit reaches are live. The live files are the cached entries of live
-containers (`live_set.py`), and the table has no rows of its own.
+Containers reachable from a retained commit are live. The live files are the cached entries of live
+containers (`live_set.py`), so the table has no rows of its own.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Input tables of a run's live set.
+    """The input tables of a run's live set.
 
     Attributes:
-        roots: Content root tables by name.
+        roots: The tables with content roots, by name.
         entries: The cache segment of this run.
         cache: All cache segments.
         released: Released files, or None if the lake has no such rules.
@@ -80,8 +80,8 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     """Publish `live_files` of a run date: the container states, and the counts of live files.
 
     A table is unreadable if reading it failed or if a container needed by a retained commit or an
-    expiry action could not be decoded. All files that it needs according to this run, or needed
-    when last read in full, are live. Files under its claims are never collected
+    expiry action could not be decoded. All files that the table needs according to this run, or
+    needed when it was last read completely, are live. Files under its claims are never collected
     (docs/adr/0009-unreadable-tables.md). The summary lists it, even if no run ever read it.
 
     Raises:
@@ -117,7 +117,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Steps of the stage, with the unpublished run and the files of the entry cache."""
+    """The steps of the stage, with the unpublished run and the entry cache's files."""
 
     spark: SparkSession
     context: RunContext
@@ -127,7 +127,7 @@ class _Stage:
     run: TableRun
 
     def walk(self) -> tuple[LastKnown | None, WrittenParts]:
-        """Walk the containers. Return the last known state, if it was used, and the written states."""
+        """Walk the containers. Returns the last known state if it was used, and the written states."""
         inputs, frozen_at = self.inputs, self.inputs.refs.summary(LakeRefsSummary).frozen_at
         has_unread = bool(list_unread_tables(inputs.roots))
         last_known = find_last_known(self.context, self.lake_name, frozen_at) if has_unread else None
@@ -149,7 +149,7 @@ class _Stage:
         try:
             return last_known, merge_written(run_single_task(self.spark, walk, rows, cache.count))
         except LakeUnreadable:
-            # Look up the last known state only on demand.
+            # The last known state is looked up only if it is needed.
             if has_unread:
                 raise
         last_known = find_last_known(self.context, self.lake_name, frozen_at)
@@ -163,7 +163,9 @@ class _Stage:
         return LiveHashes.of(self.spark, self.context.state.files, states, self.segments, storages, released)
 
     def refuse_unbalanced(self, hashes: LiveHashes) -> None:
-        """Raise `StateError` if the entry cache lacks entries of a needed container, or has others."""
+        """Raise `StateError` if the cached entries of a needed container are incomplete, or too
+        many.
+        """
         if containers := hashes.find_unbalanced():
             raise StateError(
                 f"lake {self.lake_name}: the entry cache has a wrong number of entries of {len(containers):,} containers, such as "
@@ -172,7 +174,7 @@ class _Stage:
             )
 
     def add_counted(self, walked: WrittenParts, hashes: LiveHashes, totals: LiveTotals) -> WrittenParts:
-        """Write the totals, the external files, and which of these have an unknown address."""
+        """Write the totals, the external files, and those of them that have an unknown address."""
         context, run = self.context, self.run
         counted = tuple(write_parts(totals.rows, run, context.state.files, TOTALS_SIDE))
         has_external = bool(totals.files(EXTERNAL_SIDE))
@@ -215,6 +217,6 @@ def _summary(inputs: _Inputs, written: WrittenParts, totals: LiveTotals, unreada
 
 
 def _deletion_log_paths(context: RunContext) -> dict[str, tuple[str, ...]]:
-    """Return the `deletion_log` parts of all runs, per storage."""
+    """Return the parts of all `deletion_log` runs, by storage."""
     names = [storage.name for storage in context.config.storages]
     return {name: tuple(context.state.paths(context.state.history(name, DELETION_LOG.name))) for name in names}

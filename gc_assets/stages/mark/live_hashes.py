@@ -1,8 +1,8 @@
-"""The live set of a lake as hashes of keys: container states joined with cached entries.
+"""Compute a lake's live set as hashes of keys, from container states and cached entries.
 
-One pass over the hashes in the entry cache finds, for every file, the strongest container state.
-Equal hashes count as one key. A collision of two keys can only make a count one too small, because
-candidates are compared with live files by their keys (`exact_comparison.py`).
+One pass over the hashes in the entry cache finds the strongest container state of each file. Equal
+hashes count as one key. A collision only makes a count too small by one, because candidates are
+compared with live files by their keys (`exact_comparison.py`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
 from gc_assets.state.side_tables import HASHES_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES, TOTALS
 
-# Rows of hashes that this process reads itself: about 35 bytes each. A cluster reads more rows in
-# executors. In a local session the executors share this machine, so they save no time.
+# Number of hash rows that this process reads itself, with about 35 bytes each. In a cluster,
+# executors read larger numbers of rows. In a local session they save no time, because they share
+# this machine.
 MAX_IN_PROCESS_HASHES: Final = 2_000_000
 
 MAX_LOCAL_HASHES: Final = 40_000_000
@@ -55,12 +56,12 @@ MAX_LOCAL_HASHES: Final = 40_000_000
 
 @dataclass(frozen=True, slots=True)
 class LiveTotals:
-    """Files and bytes of a live set.
+    """The files and bytes of a live set.
 
     Attributes:
         rows: Columns `TOTALS`.
         expected: Expected number of entries and directly referenced files.
-        found: Number of those found.
+        found: Number of entries and directly referenced files that were found.
     """
 
     rows: pa.Table
@@ -95,7 +96,7 @@ class LiveHashes:
 
     Attributes:
         spark: Session for live sets that do not fit in this process. If None, this process reads
-            them all.
+            all sets.
         scan: Reads and matches the hashes.
         rows: Number of hashes in the entry cache.
         released: Released files, or None if the lake has no such rules.
@@ -153,7 +154,7 @@ class LiveHashes:
 
     @cached_property
     def _released_hashes(self) -> dict[int, NDArray[np.int64]]:
-        """Key hashes of released files by position of the storage."""
+        """The key hashes of released files, by the position of the storage."""
         if self.released is None:
             return {}
         rows = self.released.read_keys(self.scan.files)
@@ -161,7 +162,7 @@ class LiveHashes:
         return {number: sort_distinct(hashes[position == number]) for number in range(len(self.scan.storages))}
 
     def live_keys(self, storage: str) -> SelectLive:
-        """Return the task that selects the live rows of a storage, without released files."""
+        """Return a task that selects the live rows of a storage, without released files."""
         position = self.scan.storages.index(storage)
         released = self._released_hashes.get(position, np.empty(0, np.int64))
         return SelectLive(position, self.first_released, released)
@@ -189,11 +190,13 @@ class LiveHashes:
         return counted.select([*_COUNTED.names[:3], "count_all", "size_bytes_sum", "entries_sum"]).rename_columns(_COUNTED.names)
 
     def witnesses_of(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the distinct numbers of all witnesses that name one of these keys (sorted hashes)."""
+        """Return the distinct numbers of all witnesses that reference any of these keys (sorted
+        hashes).
+        """
         return sort_distinct(self.run(WitnessesOf(hashes), WITNESS_NUMBERS).column("witness").to_numpy())
 
     def find_unbalanced(self) -> list[str]:
-        """Return the containers with another number of cached entries than were decoded."""
+        """Return the containers whose number of cached entries differs from the decoded number."""
         counted, expanding = self.run(CountEntries(len(self.states.entries)), ENTRY_COUNTS), Expanding.of(self.states)
         found = np.zeros(len(self.states.entries), np.int64)
         np.add.at(found, counted.column("witness").to_numpy(), counted.column("entries").to_numpy())
@@ -225,7 +228,9 @@ class LiveHashes:
 
     @property
     def first_released(self) -> int:
-        """Smallest value of `strongest` that is not live. Witnesses are numbered by rank first."""
+        """The smallest value of `strongest` that is not live. This works because witnesses are
+        numbered by rank first.
+        """
         return self.states.live * KIND_COUNT
 
     def _to_totals(self, counted: pa.Table) -> LiveTotals:
@@ -281,5 +286,7 @@ _COUNTED: Final = pa.schema(
 
 
 def fits_in_process(spark: SparkSession | None, hashes: int) -> bool:
-    """Check if this process reads this many hashes itself. Without a session, it reads any number."""
+    """Check whether this process reads this number of hashes itself. Without a session, it always
+    does.
+    """
     return spark is None or is_small(spark) or hashes <= (MAX_LOCAL_HASHES if is_local(spark) else MAX_IN_PROCESS_HASHES)

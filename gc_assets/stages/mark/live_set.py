@@ -1,6 +1,6 @@
-"""The live files of a lake as rows, computed from container states and cached entries.
+"""Compute a lake's live files as rows, from container states and cached entries.
 
-`live_files` publishes states only. Every reader of its rows uses this view.
+`live_files` publishes states only, so all readers of its rows use this view.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LiveFilesSummary, SegmentSummary
 
-# Rows of entries that this process reads itself: about 200 bytes each.
+# Number of entry rows that this process reads itself, with about 200 bytes each.
 MAX_IN_PROCESS_ENTRIES: Final = 200_000
 
-# A look-up in a local session reads more entries in this process, because the executors share this
-# machine. It keeps only the selected rows.
+# In a local session, a look-up of keys reads more entries in this process, because executors share
+# this machine. It keeps only the selected rows.
 LOCAL_FACTOR: Final = 50
 
-# Rows of entries that a process groups together if it lists all files.
+# Number of entry rows that are grouped together if a process lists all files.
 MAX_BUCKET_ENTRIES: Final = 2_000_000
 
-# Every task holds all keys in memory. Longer lists are joined by Spark.
+# Every task holds all keys in memory, so longer lists are joined by Spark.
 MAX_KEYS: Final = 200_000
 
 
@@ -76,7 +76,7 @@ class LiveSet:
     """The live files of one lake and run.
 
     Attributes:
-        context: Its state contains the entry cache. Its run may be another one.
+        context: The context of any run. Its state contains the entry cache.
         table: The published `live_files`. Tables of gc-assets 0.3 and older contain the rows
             themselves.
     """
@@ -95,7 +95,7 @@ class LiveSet:
 
     @cached_property
     def totals(self) -> LiveTotals:
-        """Files and bytes by storage, kind, table, commit and route."""
+        """The files and bytes by storage, kind, table, commit and route."""
         if not self.is_view:
             return self._count_rows()
         rows = read_parts(self._files, self.table.paths(TOTALS_SIDE), TOTALS)
@@ -103,7 +103,7 @@ class LiveSet:
         return LiveTotals(rows, found, found)
 
     def hashes(self, spark: SparkSession | None) -> LiveHashes:
-        """Return the live set as hashes. Only for a view. Without `spark`, this process reads them."""
+        """Return the live set as hashes. Requires a view. Without `spark`, this process reads them."""
         return LiveHashes.of(spark, self._files, self._states, self._cache, self._storages, self.released)
 
     def read(self, spark: SparkSession, route: str = "", columns: Sequence[str] | None = None) -> DataFrame:
@@ -121,7 +121,7 @@ class LiveSet:
     def batches(self, route: str = "", columns: Sequence[str] | None = None, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the live files in this process.
 
-        Memory holds a part of them (`MAX_BUCKET_ENTRIES`).
+        Only a part of the files is in memory at a time (`MAX_BUCKET_ENTRIES`).
 
         Args:
             limit: Maximum number of rows. If it is small, not all entries are read.
@@ -163,7 +163,8 @@ class LiveSet:
         return found.slice(0, limit)
 
     def rows_of(self, spark: SparkSession | None, keys: pa.Array) -> pa.Table:
-        """Return the rows of these keys with their route, whether live or not (columns `ROUTED_ROWS`).
+        """Return the rows of these keys with their routes, whether live or not (columns
+        `ROUTED_ROWS`).
 
         Args:
             spark: Used only if the entries do not fit in this process. If None, this process reads
@@ -178,11 +179,13 @@ class LiveSet:
         return self._look_up(spark, scan, sort_distinct(xxhash64(keys)))
 
     def rows_of_hashes(self, spark: SparkSession, hashes: NDArray[np.int64]) -> pa.Table:
-        """Return the rows of keys with these sorted hashes, as `rows_of`. Only for a view."""
+        """Return the rows of keys with these sorted hashes, like `rows_of`. Requires a view."""
         return self._look_up(spark, replace(self._scan(()), hashes=hashes), hashes)
 
     def _look_up(self, spark: SparkSession | None, scan: EntryScan, hashes: NDArray[np.int64]) -> pa.Table:
-        """Return the rows that a scan selects, from the segments that name keys with these hashes."""
+        """Return the rows selected by a scan, from the segments that contain keys with these
+        hashes.
+        """
         session = None if spark is None else large_session(spark)
         containers = _containers_with(self.hashes(session), hashes)
         paths, entries = self._paths_with(containers)
@@ -194,14 +197,14 @@ class LiveSet:
     def direct_rows(self) -> pa.Table:
         """Return the containers and directly referenced files (columns `ROUTED_ROWS`).
 
-        Only for a view. Entries are ignored, so another witness may be stronger.
+        Requires a view. Entries are ignored, so a file may have a stronger witness.
         """
         return self._in_process(self._scan(()))
 
     def hash_batches(self, storage: str) -> Iterator[NDArray[np.int64]]:
         """Yield the key hashes of the live files in a storage.
 
-        A hash occurs once per container that names the file.
+        A hash occurs once for each container that references the file.
         """
         if not self.is_view:
             for batch in self.batches("", ["storage", "key_hash"]):
@@ -231,11 +234,11 @@ class LiveSet:
 
     @cached_property
     def released(self) -> ReleasedFiles | None:
-        """Files that rules of the owner release. With an unreadable table, no file is released."""
+        """The files released by the owner's rules. No file is released if a table is unreadable."""
         return None if self.table.summary(LiveFilesSummary).unreadable else find_released_files_of(self.context, self.table)
 
     def _frame(self, spark: SparkSession) -> DataFrame:
-        """Return all rows with their route (columns `ROUTED_ROWS`)."""
+        """Return all rows with their routes (columns `ROUTED_ROWS`)."""
         if is_small(spark):
             return frame_from_arrow(spark, self._in_process(self._scan((tuple(self._cache.paths()),))))
         scan = self._scan(self._grouped_paths())
@@ -293,7 +296,9 @@ class LiveSet:
         return group_by_size(paths, self._files.sizes(paths)) if paths else ()
 
     def _paths_with(self, containers: tuple[str, ...]) -> tuple[list[str], int]:
-        """Return the parts of the segments that decoded these containers, and their entries."""
+        """Return the parts of the segments in which these containers were decoded, and the number
+        of entries.
+        """
         wanted, found, entries = pa.array(containers, pa.string()), set[str](), 0
         for path in self._cache.paths(CONTAINERS_SIDE):
             index = read_parts(self._files, [path], CONTAINERS, ["container", "files"])
@@ -309,22 +314,22 @@ class LiveSet:
 
     @property
     def entries(self) -> int:
-        """Number of rows that `read` reads."""
+        """The number of rows that `read` reads."""
         return sum(run.rows for run in self._cache.runs) if self.is_view else self.table.rows
 
     @cached_property
     def _cache(self) -> Segments:
-        """The cache segments that the run used.
+        """The cache segments used by the run.
 
         Raises:
             StateError: If entries of a needed container are not in the cache any more.
         """
         wanted = set(self.table.summary(LiveFilesSummary).segments)
         history = self.context.state.history(self.lake, MANIFEST_ENTRIES.name)
-        # Runs without rows belong to compacted segments, which are read only as a whole.
+        # Runs without rows are part of compacted segments, which are read only as a whole.
         runs = [run for run in history if run.run_id in wanted or not run.entry.parts]
         states = read_parts(self._files, list(self._states), STATES, ["address", "files"])
-        for complete in (False, True):  # reduced segments may lack containers that only an earlier run needed
+        for complete in (False, True):  # containers needed only by an earlier run may be missing in reduced segments
             cache = self.context.state.segments(runs, complete=complete)
             missing = _find_missing(states, read_parts(self._files, cache.paths(CONTAINERS_SIDE), CONTAINERS, ["container", "files"]))
             if not len(missing):
@@ -353,7 +358,7 @@ def _find_missing(states: pa.Table, index: pa.Table) -> pa.ChunkedArray:
     Args:
         states: Columns address and files of `STATES`.
         index: Columns container and files of `CONTAINERS`. A container may have been decoded again
-            since.
+            since then.
     """
     counted = index.group_by("container").aggregate([("files", "sum")])
     found = counted.column("files_sum").take(pc.index_in(states.column("address"), counted.column("container")))
@@ -361,7 +366,7 @@ def _find_missing(states: pa.Table, index: pa.Table) -> pa.ChunkedArray:
 
 
 def _containers_with(hashes: LiveHashes, wanted: NDArray[np.int64]) -> tuple[str, ...]:
-    """Return the sorted addresses of containers that name a key with one of these hashes."""
+    """Return the sorted addresses of containers that reference a key with one of these hashes."""
     witnesses = hashes.states.witnesses.sort_by("witness")
     found = hashes.witnesses_of(wanted)
     selected = witnesses.take(pa.array(found))
@@ -375,7 +380,7 @@ def _identity(rows: pa.Table) -> pa.ChunkedArray:
 def write_external(
     spark: SparkSession, context: RunContext, lake_name: str, hashes: LiveHashes, cache: Segments, run: TableRun
 ) -> tuple[PartFile, ...]:
-    """Write the files in no storage as rows of the side table `EXTERNAL_SIDE`.
+    """Write the files outside all storages as rows of the side table `EXTERNAL_SIDE`.
 
     Args:
         spark: Used only if the entries do not fit in this process.

@@ -1,4 +1,4 @@
-"""Walk from the content roots to every container, and rank the needs of commits."""
+"""Walk from the content roots to all containers, and find the strongest commit that needs each one."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ from gc_assets.state.side_tables import (
     UNREADABLE_ROOTS_SIDE,
 )
 
-# Ranks whose containers may be absent: no ref reaches the snapshot, or this run's policy expires it.
+# Ranks whose containers may be absent, because no ref reaches the snapshot or this run's policy
+# expires it.
 _MAY_LACK_METADATA = (SPARED, HELD)
 
 
 @dataclass(frozen=True, slots=True)
 class CachePaths:
-    """Side table paths of all cache segments, relative to the state.
+    """The side table paths of all cache segments, relative to the state.
 
     `unreadable` and `unread_locations` cover this run only.
     """
@@ -76,17 +77,17 @@ class CachePaths:
 
     @property
     def count(self) -> int:
-        """Number of files in the whole cache."""
+        """The number of files in the whole cache."""
         return len(self.edges) + len(self.containers) + len(self.locations)
 
 
 @dataclass(frozen=True, slots=True)
 class _Containers:
-    """Containers of a walk, grouped by decoding result.
+    """The containers of a walk, grouped by decoding result.
 
     Attributes:
-        lengths: Arrow column of decoded lengths in bytes, null for a missing optional container,
-            and for an unreadable one needed only by released commits.
+        lengths: Arrow column with the decoded lengths in bytes, null for containers that were not
+            decoded: missing optional ones, and unreadable ones that only released commits need.
         lost: Undecoded containers needed by live contents.
         unknown: Missing live containers that were never decoded (columns `METADATA`).
         required: Undecoded containers that must be kept.
@@ -100,10 +101,11 @@ class _Containers:
 
 @dataclass(frozen=True, slots=True)
 class _Roots:
-    """Content roots of a walk.
+    """The content roots of a walk.
 
     Attributes:
-        roots: All roots (columns `ROOTS`), including those that unreadable tables need or needed.
+        roots: All roots (columns `ROOTS`), including those that unreadable tables need now or
+            needed before.
         of_unreadable: Roots of unreadable tables (columns `UNREADABLE_ROOTS`).
         edges: Edges between containers.
         unreadable: Reasons by table uuid, content id or `WHOLE_LAKE`.
@@ -121,14 +123,14 @@ class _Roots:
 class LiveWalk:
     """Task that writes the container states and metadata of a lake as side tables of `live_files`.
 
-    Single task, in this process or in an executor (`run_single_task`).
+    Runs as a single task in this process or in an executor (`run_single_task`).
 
     Attributes:
-        logs: Parts of `deletion_log` per storage.
+        logs: Parts of `deletion_log` by storage.
         claims: Parts of the frozen claims.
         unread: Reasons why tables could not be read, by table uuid or `WHOLE_LAKE`.
-        is_last_known_read: False if `last_known` was not looked up yet. The first unreadable table
-            then stops the walk.
+        is_last_known_read: False if `last_known` was not looked up yet, so that the first
+            unreadable table stops the walk.
     """
 
     lake_name: str
@@ -180,10 +182,10 @@ class LiveWalk:
             yield report_parts(parts, digest_states(states), summary=summary)
 
     def _resolve_roots(self, roots: pa.Table, edges: EdgeIndex, index: pa.Table) -> _Roots:
-        """Find the unreadable tables, and add their current and last known needs.
+        """Find the unreadable tables, and add the roots that they need now or needed before.
 
-        A container shared by several tables has only one of them as witness. The walk is therefore
-        repeated without that table until every required container is decoded.
+        If several tables share a container, only one of them is its witness. The walk is therefore
+        repeated without that table until all required containers are decoded.
         """
         unreadable, shields, contents = dict(self.unread), [CLAIMS.empty_table()], ContentIndex.read(self.roots)
         while True:
@@ -217,24 +219,25 @@ class LiveWalk:
         last_known = UNREADABLE_ROOTS.empty_table() if self.last_known is None else self.last_known.roots_of(unreadable)
         is_own = pc.and_(_is_root_of(roots, unreadable, contents), pc.less_equal(roots.column("rank"), HELD))
         found = pa.concat_tables([last_known, unreadable_root_rows(roots.filter(is_own), in_full=False)])
-        # Earlier runs have published most of these rows too.
+        # Earlier runs have already published most of these rows.
         of_unreadable = found.group_by(found.column_names, use_threads=False).aggregate([])
         readable = roots.filter(pc.invert(is_own))
         live = pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))])
         return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))
 
     def _find_contents(self, required: pa.Table, found: pa.Table, named: pa.Table, contents: ContentIndex) -> dict[str, list[str]]:
-        """Find the contents that need undecoded containers, by address (content ids).
+        """Return the ids of the contents that need undecoded containers, by the container's
+        address.
 
-        A container is left out, so that the whole lake is unreadable, if the location of one of its
-        contents is unknown. If the address of the metadata cannot be resolved, the location counts as
-        in no storage, because such a commit may never leave the log. With claims of the lake itself,
-        any of their files may belong to it.
+        A container is left out if the location of one of its contents is unknown, so that the whole
+        lake is unreadable. If the metadata's address cannot be resolved, the location counts as
+        outside all storages, because such a commit may never leave the log. If the lake itself has
+        claims, the result is empty, because any file under them may belong to the container.
 
         Args:
             required: The undecoded containers (columns `ROOTS`).
             found: All containers of the walk (columns `ROOTS`).
-            named: Locations that undecodable metadata names (columns `UNREAD_LOCATIONS`).
+            named: Locations specified by undecodable metadata (columns `UNREAD_LOCATIONS`).
         """
         if self.roots.contents is None or read_parts(self.roots.files, list(self.claims), CLAIMS).num_rows:
             return {}
@@ -253,7 +256,7 @@ class LiveWalk:
         return owners
 
     def _add_unlisted_snapshot(self, unreadable: dict[str, str], skipped: pa.ChunkedArray) -> None:
-        """Make the lake unreadable if the metadata of a live content lacks its snapshot."""
+        """Make the lake unreadable if a live content's snapshot is missing in its metadata."""
         edges = self.cache.edges
         found = describe_unlisted_snapshot(self.lake_name, self.roots, edges, skipped) if WHOLE_LAKE not in unreadable else None
         if found is not None and not self.is_last_known_read:
@@ -264,13 +267,14 @@ class LiveWalk:
     def _find_lengths(self, index: pa.Table, found: pa.Table) -> _Containers:
         """Look up the decoded length of each container of `found` in `index`.
 
-        If the parent records a length, only an object of that length matches, because Icechunk's
-        expiry rewrites snapshots in place, or an accepted manifest (`recorded_lengths`). A container
-        that this run could not read is treated as undecoded, even if an earlier object of that name
-        was decoded.
+        If the parent records a length, only an object of that length or an accepted manifest
+        (`recorded_lengths`) matches, because Icechunk's expiry rewrites snapshots in place. A
+        container that this run could not read is treated as undecoded, even if an earlier object
+        with that name was decoded.
 
-        An unreachable or expired snapshot with missing metadata cannot be read by any tool, and it
-        does not stop plans. The remaining files of an unreachable one are kept while they are young.
+        If metadata of an unreachable or expired snapshot is missing, no tool can read the snapshot,
+        so it does not stop plans. The remaining files of an unreachable snapshot are kept while
+        they are young.
         """
         longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
         recorded = found.column("size_bytes")
@@ -291,7 +295,7 @@ class LiveWalk:
     def _optional_if_absent(self, found: pa.Table) -> pa.Table:
         """Set `must_exist` to false for absent containers of dangling and expired snapshots.
 
-        The formats' own collectors leave such snapshots, which no tool can read.
+        The formats' own collectors leave such snapshots behind, which no tool can read.
         """
         failures = self._read_failures()
         absent = pc.is_in(found.column("address"), _absent_addresses(failures))
@@ -299,7 +303,7 @@ class LiveWalk:
         return mark_optional(found, addresses.combine_chunks())
 
     def _build_claims(self, unlisted: pa.Table, rooted: _Roots) -> pa.Table:
-        """Build the claims found in containers, with those of unreadable tables as shields."""
+        """Build the claims found in containers, and shields from the claims of unreadable tables."""
         files = self.roots.files
         locations = read_parts(files, list(self.cache.locations), LOCATIONS)
         is_location = pc.equal(locations.column("kind"), Kind.TABLE_LOCATION)
@@ -310,15 +314,17 @@ class LiveWalk:
         own = pa.concat_tables([*earlier, read_parts(files, list(self.claims), CLAIMS), claims])
         shields = [build_shields(own, rooted.unreadable.keys()), rooted.shields]
         if self.roots.contents is not None:
-            # All locations that metadata of the unreadable contents has named.
+            # All locations that the unreadable contents' metadata has ever specified.
             is_mine = pc.is_in(locations.column("container"), rooted.of_unreadable.column("address").combine_chunks())
             shields.append(build_claims(locations.slice(0, 0), locations.filter(pc.and_(is_location, is_mine))))
         return pa.concat_tables([claims, *shields])
 
     def _list_undecoded_parents(self, found: pa.Table, lengths: pa.ChunkedArray, roots: pa.Table) -> list[str]:
-        """Return the addresses of undecoded containers that may name others, if metadata is claimed.
+        """Return the addresses of undecoded containers that may refer to others, if metadata is
+        claimed.
 
-        A container of `LEAF_CONTAINER_KINDS` hides no other one, unless a commit names it directly.
+        Containers of `LEAF_CONTAINER_KINDS` refer to no others, unless a commit references them
+        directly.
         """
         if not self.roots.metadata_claims:
             return []
@@ -328,7 +334,9 @@ class LiveWalk:
         return undecoded.filter(pc.or_(pc.invert(is_leaf), is_root)).column("address").to_pylist()
 
     def _shield_metadata(self, undecoded: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield the claims on metadata as shields, if containers are unknown that it may contain."""
+        """Yield the claims on metadata as shields if undecoded containers may refer to files under
+        them.
+        """
         if undecoded:
             frozen = read_parts(self.roots.files, list(self.claims), CLAIMS)
             of_metadata = pc.is_in(frozen.column("address"), pa.array(self.roots.metadata_claims, pa.string()))
@@ -339,7 +347,7 @@ class LiveWalk:
 
 
 def _is_root_of(roots: pa.Table, unreadable: Collection[str], contents: ContentIndex) -> pa.ChunkedArray:
-    """Return a mask of the roots of these tables or contents (`WHOLE_LAKE`: all roots)."""
+    """Return a mask of the roots of these tables or contents. `WHOLE_LAKE` selects all roots."""
     if WHOLE_LAKE in unreadable:
         return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
     if contents.rows.num_rows:
@@ -362,7 +370,7 @@ def _is_absent_and_optional(containers: pa.Table, failures: pa.Table) -> pa.Chun
 def _required_metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:
     """Return the live metadata objects that must exist (columns `METADATA`).
 
-    They are decoded containers and files of the lake's current state.
+    These are decoded containers and files of the lake's current state.
     """
     containers = found.append_column("container_size_bytes", lengths).filter(pc.is_valid(lengths))
     current = leaves.filter(pc.is_null(leaves.column("commit_id")))
