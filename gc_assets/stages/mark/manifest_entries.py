@@ -2,10 +2,10 @@
 
 Containers are immutable, so each is decoded once and its entries are identified by address, length
 and ETag. If the object changes, it is decoded again and the entries of both versions remain valid.
-Some stores return the ETag without a request. For others, the sweep detects changed objects in its
-inventory, and the next run decodes them.
+Some stores return the ETag without a request. For other stores, the sweep detects changed objects
+in its inventory, and the next run decodes them.
 
-In a published segment, all child containers are decoded too, or are listed in the side table
+All child containers of a published segment are decoded too, or listed in the side table
 `_unreadable` and retried in every run. `live_files` decides which entries are relevant.
 """
 
@@ -61,17 +61,18 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary, ManifestEntriesSummary, SegmentSummary, SweepSummary
 
-# Parts with the last known containers of unreadable tables, deleted at the end of the stage.
+# Parts with the last known containers of unreadable tables. They are deleted at the end of the
+# stage.
 _LAST_KNOWN_SIDE: Final = "_last_known"
 
 
 @dataclass(frozen=True, slots=True)
 class EntryCache:
-    """Published cache segments of all run dates that this run's decoders would write.
+    """The published cache segments of all run dates that were decoded with this run's fingerprint.
 
     Attributes:
         segments: Segments whose keys are the current ones.
-        outdated: Segments whose addresses were resolved by other storages or symbolic links.
+        outdated: Segments whose addresses were resolved with other storages or symbolic links.
     """
 
     segments: list[PastRun]
@@ -79,7 +80,7 @@ class EntryCache:
 
 
 def find_segments(context: RunContext, lake_name: str) -> list[PastRun]:
-    """Find the cache segments that are valid for this run. See `find_entry_cache`."""
+    """Return the cache segments that are valid for this run (see `find_entry_cache`)."""
     return find_entry_cache(context, lake_name).segments
 
 
@@ -110,15 +111,17 @@ def _with_same_links(state: State, resolver: KeyResolver, runs: Sequence[PastRun
 
 
 def _are_links_readable(state: State, resolver: KeyResolver, runs: Sequence[PastRun]) -> bool:
-    """Check if the directories recorded by these runs can be resolved now."""
+    """Check whether the directories recorded by these runs can be resolved now."""
     links = read_parts(state.files, state.paths(runs, LINKS_SIDE), LINKS).column("directory").unique().to_pylist() if runs else []
     return len(find_resolvable(links, resolver)) == len(links)
 
 
 def cache_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of all that decoded rows depend on, except containers, storages and links.
+    """Return a digest of everything on which decoded rows depend except containers, storages and
+    links.
 
-    A new release may improve a decoder, so all containers are then decoded again.
+    It includes the release, so that all containers are decoded again by a new release, which may
+    have improved a decoder.
     """
     settings = context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages])
     columns = [MANIFEST_ENTRIES.schema.names, CONTAINERS.names, HASHES.names]
@@ -126,7 +129,7 @@ def cache_fingerprint(context: RunContext, lake_name: str) -> str:
 
 
 def count_segment_rows(runs: Sequence[PastRun], side: str) -> int:
-    """Count the rows in a side table of these segments."""
+    """Return the number of rows in a side table of these segments."""
     return sum(part.rows for segment in runs for part in segment.entry.parts if part.name.startswith(f"{side}/"))
 
 
@@ -134,17 +137,17 @@ def count_segment_rows(runs: Sequence[PastRun], side: str) -> int:
 def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish this run's segment: the entries of all containers missing from the cache.
 
-    Rows of outdated segments are copied into it with their current keys.
+    Rows of outdated segments are copied to it with their current keys.
 
     Raises:
-        LakeUnreadable: If executors do not find containers that the driver finds.
-        StateError: If another run dropped entries from the cache meanwhile.
+        LakeUnreadable: If executors cannot find containers that the driver finds.
+        StateError: If another run dropped entries from the cache at the same time.
     """
     state = context.state
     inputs = find_root_inputs(context, lake_name)
     cache, resolver = find_entry_cache(context, lake_name), context.resolver()
     run = start_run(context, lake_name, MANIFEST_ENTRIES)
-    if not cache.outdated:  # containers in outdated segments name containers in others
+    if not cache.outdated:  # containers in outdated segments refer to containers in other segments
         drop_dead_entries(spark, context, lake_name, cache.segments, run)
     elif not _are_links_readable(state, resolver, cache.outdated):
         cache = replace(cache, outdated=[])  # their containers are decoded again, so that the error has a table
@@ -200,7 +203,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
 def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], run: TableRun) -> list[str]:
     """Write the last known containers of unreadable tables, and return the parts (columns `TASKS`).
 
-    They may be missing from the cache, because another release decoded them.
+    They may be missing from the cache if another release decoded them.
     """
     if not list_unread_tables(inputs):
         return []
@@ -216,13 +219,13 @@ def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Inputs of one level of containers.
+    """The inputs of one level of containers.
 
     Attributes:
         known: Parts with the decoded containers.
         parents: Parts that reference the containers of this level.
-        roots: Content root tables, for the first level.
-        rows: Number of rows read to find pending containers.
+        roots: The tables with content roots, for the first level only.
+        rows: Number of rows that are read to find pending containers.
     """
 
     known: list[str]
@@ -231,7 +234,7 @@ class _Level:
     rows: int
 
     def following(self, run: TableRun, written: WrittenParts) -> _Level:
-        """Return the next level, with the containers found in this one."""
+        """Return the next level, which contains the containers found in this one."""
         rows = sum(map(written.side_rows, (CONTAINERS_SIDE, EDGES_SIDE)))
         return _Level(self.known + written.paths(run, CONTAINERS_SIDE), written.paths(run, EDGES_SIDE), None, self.rows + rows)
 
@@ -253,10 +256,11 @@ def _decode(
 
 
 def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written: WrittenParts) -> Iterator[WrittenParts]:
-    """Copy the entries of damaged containers that an earlier release decoded.
+    """Copy the entries of damaged containers that were decoded by an earlier release.
 
-    Rows decoded with other settings may lack files, and a missing container may be in quarantine. A
-    copy would make both look complete, and files that they need could be purged.
+    Nothing is copied if rows depend on settings, because files may be missing in rows decoded with
+    other settings. Missing containers are not copied either, because they may be in quarantine.
+    Otherwise, needed files could be purged.
     """
     state, storages = context.state, [storage.name for storage in context.config.storages]
     if context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages]):
@@ -270,17 +274,17 @@ def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written:
     for number, runs in enumerate(decoders.values()):
         segments = state.segments(runs)
         known = find_decoded(state.files, segments, failed)
-        if len(known) and number:  # the first ones are in the cache
+        if len(known) and number:  # the rows of the first decoder are in the cache
             reports = copy_entries(state.files, segments, known, context.resolver(), storages, run)
             yield merge_written([row for batch in reports for row in batch.to_pylist()])
         failed = failed.filter(pc.invert(pc.is_in(failed, known)))
 
 
 def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table) -> None:
-    """Refuse executor results if executors miss containers that this process finds.
+    """Raise `LakeUnreadable` if executors cannot find containers that this process finds.
 
-    The entries of an absent optional container are not needed. A machine without the disk, or with
-    another S3 server, would report every container as absent.
+    This check is needed because entries of an absent optional container are ignored, and a machine
+    without the disk, or with another S3 server, would report all containers as absent.
 
     Args:
         failures: Containers that executors could not read (columns address, absent).
@@ -298,9 +302,9 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table)
 
 
 def _rewritten_paths(context: RunContext) -> Iterator[str]:
-    """Yield the parts that list containers with changed objects, as found by the last sweeps.
+    """Yield the parts with the containers whose objects had changed in the last sweeps.
 
-    Their columns are `REWRITTEN`.
+    The parts have the columns `REWRITTEN`.
     """
     for storage in context.config.storages:
         last = context.state.history(storage.name, ORPHAN_FILES.name)[-1:]

@@ -1,4 +1,4 @@
-"""Read object sizes, by directory listing if that is cheaper than one request per object."""
+"""Read object sizes, from a directory listing if it is cheaper than one request per object."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_sizes(objects: Objects, addresses: Sequence[str]) -> list[int]:
     """
     by_directory = defaultdict[str, set[str]](set)
     for address in addresses:
-        # Percent-encoding gives an object two addresses, and a listing shows only one of them.
+        # Percent-encoding gives an object two addresses, of which a listing contains only one.
         if "%" not in address:
             by_directory[address.rpartition("/")[0] + "/"].add(address)
 
@@ -37,13 +37,13 @@ def read_sizes(objects: Objects, addresses: Sequence[str]) -> list[int]:
                 if address in wanted:
                     found[address] = size_bytes
         except (OSError, StoreError):
-            return {}  # its objects are requested one by one
+            return {}  # the directory's objects are requested one by one
         return found
 
     def read_size(address: str) -> int:
         try:
             return objects.size(address)
-        except (OSError, StoreError):  # also a scheme that no store reads
+        except (OSError, StoreError):  # includes schemes that no store reads
             return -1  # the decoder reads the same object and reports the error
 
     with ThreadPoolExecutor(CONCURRENT_READS) as pool:

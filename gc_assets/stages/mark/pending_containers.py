@@ -32,22 +32,22 @@ class FindPending:
     """Task that writes all undecoded containers (columns `TASKS`), one part per decoding task.
 
     If the parent does not record a container's length, it is read from the store. A missing
-    container gets length -1, so that no decoded object of the same name replaces it. A released
-    content root that an earlier run decoded or did not find is skipped, because otherwise every run
-    would request all collected history.
+    container gets the length -1, so that no decoded object of the same name replaces it. Released
+    content roots that an earlier run decoded or did not find are skipped, because otherwise every
+    run would request all collected history.
 
-    Single task, in this process or in an executor (`run_single_task`).
+    Runs as a single task in this process or in an executor (`run_single_task`).
 
     Attributes:
         known: Parts with the decoded containers of the cache.
         parents: Parts that reference the containers: edges of the previous level, or unreadable
             containers of earlier runs.
         edges: Parts with cached edges, read only with `roots`.
-        rewritten: Parts that list containers with changed objects, as found by sweeps.
-        roots: Content root tables, for the first level.
+        rewritten: Parts with the containers whose objects had changed in the last sweeps.
+        roots: The tables with content roots, for the first level only.
         width: Maximum number of decoding tasks.
         named_prefixes: Frozen prefixes of names in containers, if the lake has any.
-        locations: Parts with the names that decoded containers refer to.
+        locations: Parts with the names to which decoded containers refer.
     """
 
     files: Files
@@ -64,7 +64,8 @@ class FindPending:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            # Each container has about a hundred parents. Merging part by part bounds the memory.
+            # Each container has about a hundred parents, so they are merged part by part to bound
+            # the memory.
             named = (_merge_tasks(read_parts(self.files, [path], TASKS)) for path in self.parents)
             wanted = pa.concat_tables([TASKS.empty_table(), *named])
             columns = ["container", "container_size_bytes", "recorded_size_bytes", "etag"]
@@ -74,7 +75,7 @@ class FindPending:
             tasks = self._add_sizes(_merge_tasks(wanted))
             wanted_ids = length_identity(tasks, "address", "size_bytes")
             is_decoded = pc.is_in(wanted_ids, length_identity(known, "container", "container_size_bytes"))
-            # A decoder may accept another length than the parent records.
+            # A decoder may accept a length other than the one recorded by the parent.
             is_accepted = pc.is_in(wanted_ids, length_identity(known, "container", "recorded_size_bytes").drop_null())
             tasks = tasks.filter(pc.invert(pc.or_(is_decoded, is_accepted)))
             width = min(self.width, -(-tasks.num_rows // CONCURRENT_READS))
@@ -84,7 +85,9 @@ class FindPending:
             yield report_parts(parts, summary={"size_bytes": size_bytes})
 
     def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Add content roots and stale containers to `wanted`, and remove the latter from `known`."""
+        """Add content roots and stale containers to `wanted`, and remove the stale ones from
+        `known`.
+        """
         stale = pa.concat_arrays([self._find_stale(known), self._find_outdated_names()]).unique()
         if len(stale):
             known = known.filter(pc.invert(pc.is_in(known.column("container"), stale)))
@@ -110,13 +113,13 @@ class FindPending:
         return pa.array([address for address, etag in current.items() if etag is not None and etag not in decoded[address]], pa.string())
 
     def _find_outdated_names(self) -> pa.Array:
-        """Return the addresses of decoded containers that refer to a name with another prefix now."""
+        """Return the addresses of decoded containers that refer to a name whose prefix has changed."""
         if self.named_prefixes is None:
             return pa.array([], pa.string())
         rows = read_parts(self.files, list(self.locations), LOCATIONS, ["container", "address", "kind"])
         rows = rows.filter(pc.equal(rows.column("kind"), Kind.NAMED_PREFIX))
         current = set(map(self.named_prefixes.reference, self.named_prefixes.prefixes))
-        # A container that was decoded with several prefixes has one row for each of them.
+        # A container that was decoded with several prefixes has one row per prefix.
         used = defaultdict[tuple[str, str], set[str]](set)
         for row in rows.to_pylist():
             used[row["container"], name_in_reference(row["address"])].add(row["address"])

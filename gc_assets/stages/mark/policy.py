@@ -1,4 +1,4 @@
-"""Record the policy of each run (`policy_table`) and the rules with their last executed bound
+"""Record the policy of each run (`policy_table`), and its rules with the last executed bounds
 (`current_rules`).
 """
 
@@ -22,9 +22,9 @@ from gc_assets.state.summaries import PolicyTableSummary
 
 @log_progress(POLICY_TABLE)
 def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the rules of this run date after those of all earlier ones.
+    """Publish the rules of this run date in addition to those of all earlier dates.
 
-    The table is a history of the policies used by runs.
+    The table is a history of the policies that runs have used.
     """
     state = context.state
     run = start_run(context, lake_name, POLICY_TABLE)
@@ -46,9 +46,9 @@ def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
 def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
     """Publish the enabled rules of this run date with `last_deleted`.
 
-    `last_deleted` is the bound of the same rule on the newest earlier date with completed
-    deletions. A row of `policy_table` does not prove a deletion, so dates with unapplied, failed or
-    restored plans are ignored.
+    `last_deleted` is the rule's bound on the newest earlier date with completed deletions. Dates
+    with unapplied, failed or restored plans are ignored, because a row of `policy_table` does not
+    prove a deletion.
     """
     state = context.state
     policy = context.table(POLICY_TABLE, lake_name)
@@ -73,12 +73,12 @@ def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def rule_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what identifies a rule from run to run: its id, its paths and its branch."""
+    """Return the key that identifies a rule in different runs: its id, its paths and its branch."""
     return row["rule_id"], row["prefix"], row["glob"], row["branch"]
 
 
 def find_finished_dates(context: RunContext) -> set[date]:
-    """Find the run dates whose plans were all applied in full and not restored.
+    """Return the run dates whose plans were all applied completely and not restored.
 
     Empty plans are ignored, so a date with only empty plans is not returned.
     """

@@ -1,8 +1,8 @@
 """Compare the frozen refs of earlier runs with the current ones.
 
-Commits of a deleted ref are protected for the grace period. If a server or catalog hides what a
-user may not see, a hidden ref or table also looks deleted. So such a lake is asked by name for the
-refs of the previous freeze, and an Iceberg catalog for the tables that the last run knew.
+A deleted ref's commits are protected for the grace period. If a server or catalog hides refs or
+tables that the user cannot see, they also look deleted. Such a server is therefore asked by name
+for the refs of the previous freeze, and an Iceberg catalog for the tables of the last run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Heads of all refs by name, and the freeze time."""
+    """The heads of all refs by name, and the freeze time."""
 
     at: datetime
     refs: Mapping[str, Ref]
@@ -39,17 +39,20 @@ def build_freeze(at: datetime, refs: Sequence[Ref]) -> Freeze:
 
 
 def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Freeze) -> None:
-    """Refuse a lake if its ref listing omits an existing ref of the previous freeze."""
+    """Raise an error if the lake's ref listing omits a ref of the previous freeze that still
+    exists.
+    """
     filtered = as_filtered(lake)
     if filtered is not None and (previous := list_previous_freezes(context, lake_name, current.at)):
         filtered.verify_deleted(_read_freeze(context, previous[-1]).refs.keys() - current.refs.keys())
 
 
 def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_at: datetime) -> FrozenRefs:
-    """Return the freeze with the tables that its catalog may have, but does not list, as unreadable.
+    """Add the tables that the catalog may have but does not list to the freeze, as unreadable
+    tables.
 
-    These are tables that the last run knew. Their last claims are protected. A table that the
-    catalog confirms as missing was dropped.
+    These are tables of the last run, whose last claims are protected. If the catalog confirms that
+    a table does not exist, it was dropped.
     """
     opened = as_listing(lake)
     previous = list_previous_freezes(context, lake.name, frozen_at, with_real=True) if opened is not None else []
@@ -72,7 +75,7 @@ def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_
 
 @dataclass(frozen=True, slots=True)
 class _MissedTable:
-    """A table that the last run knew, with its last metadata address and its uuid, if known."""
+    """A table of the last run, with its last metadata address and its uuid, if known."""
 
     table_name: str
     address: str | None
@@ -82,11 +85,11 @@ class _MissedTable:
 def _find_missed(
     context: RunContext, newest: PublishedTable, lake_name: str, refs: FrozenRefs, frozen_at: datetime
 ) -> dict[str, _MissedTable]:
-    """Return the tables that the last run knew, without those that the catalog lists.
+    """Return the tables of the last run that the catalog does not list.
 
-    The keys are uuids. If the uuid of an unreadable table is unknown, its name is the key. A table
-    whose name belongs to another table or a view, or to a table that cannot be read, is left out.
-    With two dots, several tables can have the name: `a`.`b.c` and `a.b`.`c`.
+    The keys are uuids, or the name of an unreadable table whose uuid is unknown. A table is left
+    out if its name now belongs to another table, a view, or an unreadable table. A listed table's
+    name with two dots is ignored, because several tables can have it: `a`.`b.c` and `a.b`.`c`.
     """
     listed = {source.table_uuid for source in refs.sources}
     names = {item.table_name for item in refs.unreadable} | {view.name for view in refs.views}
@@ -111,7 +114,8 @@ def _find_missed(
 
 
 def _find_claims(context: RunContext, newest: PublishedTable, names: Mapping[str, str]) -> list[Claim]:
-    """Return shields for the last claims of tables, which are by name if the uuid was unknown.
+    """Return shields for the last claims of tables. Claims are matched by name if the uuid was
+    unknown.
 
     Args:
         names: Table names by uuid.
@@ -128,7 +132,7 @@ def _find_claims(context: RunContext, newest: PublishedTable, names: Mapping[str
 
 
 def find_previous_refs(context: RunContext, lake_name: str, current: Freeze, since: datetime) -> tuple[PreviousRef, ...]:
-    """Find the refs deleted or moved between freezes, from `since` up to `current`."""
+    """Return the refs that were deleted or moved between freezes, from `since` up to `current`."""
     previous = list_previous_freezes(context, lake_name, current.at)
     recent = [index for index, run in enumerate(previous) if _frozen_at(run) >= since]
     # The last freeze before the period is needed to detect deletions up to its first freeze.
@@ -137,7 +141,7 @@ def find_previous_refs(context: RunContext, lake_name: str, current: Freeze, sin
 
 
 def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
-    """Yield the refs of each freeze that are missing or have another head in the next one."""
+    """Yield the refs of each freeze that are missing or have another head in the next freeze."""
     for earlier, later in pairwise(freezes):
         for name, ref in earlier.refs.items():
             found = later.refs.get(name)
@@ -148,8 +152,8 @@ def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
 def list_previous_freezes(context: RunContext, lake_name: str, before: datetime, *, with_real: bool = False) -> list[PastRun]:
     """Return all freezes before a time, oldest first.
 
-    Rehearsals use only rehearsals and real runs only real runs, because their clocks differ. If
-    `with_real`, a rehearsal also uses real runs, because the catalog is the same.
+    Rehearsals only use rehearsals, and real runs only use real runs, because their clocks differ.
+    With `with_real`, a rehearsal also uses real runs, because the catalog is the same.
     """
     accepted = {context.clock.is_rehearsal, *([False] if with_real else [])}
     runs = [

@@ -45,7 +45,7 @@ from gc_assets.state.summaries import CommitGraphSummary, ExpiryPlanSummary, Lak
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs to publish. `contents` is None for lakes without `live_contents`."""
+    """The runs to publish. `contents` is None for lakes without `live_contents`."""
 
     reachable: TableRun
     expiry: TableRun
@@ -111,15 +111,15 @@ def _publish(
 
 
 def find_unused_rules(lake: LakeConfig, refs: FrozenRefs, as_of: datetime) -> tuple[str, ...]:
-    """Return the notes on retention rules of a lake without any effect."""
+    """Return notes about the lake's retention rules that have no effect."""
     properties = refs.sources[0].properties if refs.sources else {}
     return lake.unused_rules(((ref.ref_type, ref.ref_name) for ref in refs.refs), as_of, properties)
 
 
 def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> FrozenRefs:
-    """Read the frozen refs for the policy, with refs changed within the grace period.
+    """Read the frozen refs for the policy, including refs that changed within the grace period.
 
-    History edits are not included, see `read_edits`.
+    History edits are not included (see `read_edits`).
     """
     frozen, frozen_at = read_frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary).frozen_at
     if as_filtered(lake) is None:
@@ -131,22 +131,22 @@ def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> F
 def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -> tuple[str, ...]:
     """Find the `expiry_log` parts of all executions, oldest first.
 
-    With `until`, only executions that began before the run with this id are returned.
+    If `until` is given, only executions that began before the run with this id are returned.
     """
     logs = [log for log in context.state.history(lake_name, EXPIRY_LOG.name) if until is None or log.run_id < until]
     return tuple(context.state.paths(sorted(logs, key=lambda log: log.run_id)))
 
 
 def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
-    """Read the history edits made by plans and not undone.
+    """Read the history edits that plans have made and that were not undone.
 
-    Removals of snapshots of tables are left out, because no graph contains removed snapshots.
+    Removals of table snapshots are left out, because no graph contains removed snapshots.
     """
     return _select_made(_read_log(files, logs))
 
 
 def _read_log(files: Files, logs: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the outcomes of edits, oldest first, without removals of snapshots of tables."""
+    """Yield the outcomes of edits, oldest first, without removals of table snapshots."""
     for path in logs:
         rows = read_parts(files, [path], EXPIRY_LOG.schema)
         is_of_table = pc.and_(pc.equal(rows.column("action"), REMOVE_SNAPSHOT), pc.is_valid(rows.column("table_uuid")))
@@ -164,10 +164,10 @@ def _select_made(log: Iterable[Mapping[str, Any]]) -> tuple[ExpiryAction, ...]:
 class _ApplyRetention:
     """Task that applies the lake's policy to the published graph and writes the tables.
 
-    Single task, in this process or in an executor (`run_single_task`).
+    Runs as a single task in this process or in an executor (`run_single_task`).
 
     Attributes:
-        unread: Reason why the whole lake is unreadable, if so.
+        unread: Reason why the whole lake is unreadable, or None.
         logs: Parts of `expiry_log`, oldest first.
     """
 
@@ -211,7 +211,7 @@ class _ApplyRetention:
                 yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})
 
     def _retain(self, refs: FrozenRefs, commits: pa.Table, log: BranchLog) -> tuple[Retention, str | None]:
-        """Apply the policy, and return why a single-repository lake is unreadable, if so.
+        """Apply the policy. Also returns the reason if a single-repository lake is unreadable.
 
         All commits of an unreadable repository are retained.
         """

@@ -1,7 +1,7 @@
-"""Accept containers whose length differs from the one that their parent records.
+"""Accept containers whose length differs from the length recorded by their parent.
 
-Some writers leave the length of an earlier version in Iceberg manifest lists. A manifest is used if
-the number of its entries is the recorded one (`lakes/iceberg/manifests.py` verifies that it is
+Some writers keep the length of an earlier version in Iceberg manifest lists. A manifest is used if
+its number of entries is the recorded one (`lakes/iceberg/manifests.py` verifies that it is
 complete).
 """
 
@@ -20,10 +20,10 @@ from gc_assets.state.side_tables import EDGES
 
 
 def find_accepted_lengths(files: Files, edges: Sequence[str], index: pa.Table, undecoded: pa.Table) -> Mapping[str, int]:
-    """Return the lengths of decoded manifests with the recorded number of entries, by address.
+    """Return the lengths of decoded manifests that have the recorded number of entries, by address.
 
-    A manifest that was decoded with several lengths is not accepted, because its current content is
-    unknown.
+    If a manifest was decoded with several lengths, it is not accepted, because its current content
+    is unknown.
 
     Args:
         edges: Parts with the edges (columns `EDGES`). They are read only if there is a candidate.
@@ -61,7 +61,7 @@ def add_accepted_lengths(lengths: pa.ChunkedArray, found: pa.Table, accepted: Ma
 
 
 def describe_accepted_lengths(lake_name: str, found: pa.Table, lengths: pa.ChunkedArray) -> Iterator[str]:
-    """Yield a note if containers are used with another length than recorded."""
+    """Yield a note if containers are used although their length differs from the recorded one."""
     differs = pc.fill_null(pc.not_equal(lengths, found.column("size_bytes")), False)
     if pc.any(differs).as_py():
         rows = found.append_column("decoded", lengths).filter(differs)

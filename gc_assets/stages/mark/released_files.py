@@ -1,4 +1,4 @@
-"""Files released by rules of the lake's owner although retained commits reference them."""
+"""Find the files released by the lake owner's rules although retained commits reference them."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ _COLUMNS: Final = ["storage", "key", "deduplicated"]
 
 @dataclass(frozen=True, slots=True)
 class ReleasedFiles:
-    """Published table with the role `RELEASED_FILES`."""
+    """The published table with the role `RELEASED_FILES`."""
 
     table: Table
     published: PublishedTable
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on rules that apply to no file, and others."""
+        """The notes of the table, including those about rules that apply to no file."""
         summary = self.published.summary(LifecycleObjectsSummary)
         return (*summary.unused_rules, *summary.notes)
 
     def read_keys(self, files: Files) -> pa.Table:
-        """Read storage and key of the files that no other reference keeps (`deduplicated`)."""
+        """Read the storage and key of the released files, without those kept by another reference
+        (`deduplicated`).
+        """
         rows = read_parts(files, self.published.paths(), self.table.schema, _COLUMNS)
         return rows.filter(pc.invert(rows.column("deduplicated"))).select(["storage", "key"])
 
     def keys_frame(self, spark: SparkSession, files: Files) -> DataFrame:
-        """Return the same as `read_keys` as a frame."""
+        """Return the keys of `read_keys` as a frame."""
         sizes = [part.size_bytes for part in self.published.parts()]
         rows = read_paths(spark, files, self.table.schema, self.published.paths(), _COLUMNS, sizes)
         return rows.filter("not deduplicated").select("storage", "key")
 
 
 def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:
-    """Find the released files of this run, or None for a lake without such rules.
+    """Return the released files of this run, or None if the lake has no such rules.
 
     Raises:
         StateError: If the lake has such rules and the table is not published.
@@ -59,7 +61,9 @@ def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | 
 
 
 def find_last_rule_notes(context: RunContext, lake_name: str) -> tuple[date, tuple[str, ...]] | None:
-    """Return the newest run date with results of path rules, and the notes on these rules, or None."""
+    """Return the newest run date with results of path rules and the notes about these rules, or
+    None.
+    """
     summaries = {TableRole.RELEASED_FILES: LifecycleObjectsSummary, TableRole.PATH_EDITS: LifecyclePathsSummary}
     for role, model in summaries.items():
         table = context.kind(lake_name).table_with(role, context.config.lake(lake_name))
@@ -71,10 +75,10 @@ def find_last_rule_notes(context: RunContext, lake_name: str) -> tuple[date, tup
 
 
 def find_released_files_of(context: RunContext, live: PublishedTable) -> ReleasedFiles | None:
-    """Find the released files that a published `live_files` was computed with, or None.
+    """Return the released files with which a published `live_files` was computed, or None.
 
     Raises:
-        StateError: If the lake has such rules and that table does not exist any more.
+        StateError: If the lake has such rules but the table does not exist any more.
     """
     table = context.kind(live.receipt.owner).table_with(TableRole.RELEASED_FILES)
     if table is None:

@@ -1,7 +1,8 @@
-"""Resolve the addresses of stored rows again, after a change of storages or symbolic links.
+"""Resolve the addresses of stored rows again after storages or symbolic links have changed.
 
-Storage and key of an address depend on the storages and on symbolic links (`KeyResolver`). Tables
-that later runs reuse therefore record both. See docs/adr/0010-what-caches-depend-on.md.
+The storage and key of an address depend on the configured storages and on symbolic links
+(`KeyResolver`), so tables that later runs reuse record both. See
+docs/adr/0010-what-caches-depend-on.md.
 """
 
 from __future__ import annotations
@@ -35,31 +36,33 @@ from gc_assets.state.side_tables import (
     LOCATIONS_SIDE,
 )
 
-# Edges and hashes follow from the resolved entries.
+# Edges and hashes are derived from the resolved entries.
 _SEGMENT_TABLES = {None: MANIFEST_ENTRIES.schema, LOCATIONS_SIDE: LOCATIONS, CONTAINERS_SIDE: CONTAINERS}
 
 
 def build_links(resolver: KeyResolver) -> pa.Table:
-    """Return the directories that the results of a resolver depend on (columns `LINKS`)."""
+    """Return the directories on which a resolver's results depend (columns `LINKS`)."""
     found = sorted(resolver.link_targets.items())
     return pa.table({"directory": [name for name, _ in found], "target": [target for _, target in found]}, schema=LINKS)
 
 
 def are_links_unchanged(resolver: KeyResolver, links: pa.Table) -> bool:
-    """Check if recorded directories (columns `LINKS`) still have the same real directories."""
+    """Check whether recorded directories (columns `LINKS`) still resolve to the same real
+    directories.
+    """
     return resolver.has_same_links(set(zip(links.column("directory").to_pylist(), links.column("target").to_pylist(), strict=True)))
 
 
 def resolve_rows(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
-    """Replace the columns storage and key by those of the address."""
+    """Replace the columns storage and key with those resolved from the address."""
     storage, key = resolver.resolve(rows.column("address"))
     return replace_columns(rows, {"storage": storage, "key": key})
 
 
 def resolve_or_keep(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
-    """Do the same as `resolve_rows`, but keep storage and key of addresses that cannot be resolved.
+    """Resolve rows like `resolve_rows`, but keep the storage and key of unresolvable addresses.
 
-    Links of an unreadable table may be broken, and its last known files are at their old keys.
+    An unreadable table's links may be broken, and its last known files are then at their old keys.
     """
     try:
         return resolve_rows(rows, resolver)
@@ -77,9 +80,9 @@ def find_resolvable(addresses: Iterable[str], resolver: KeyResolver) -> list[str
 
 
 def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolver) -> Iterator[pa.RecordBatch]:
-    """Replace storage and key of the content roots in rows of `commit_graph`.
+    """Replace the storage and key of the content roots in rows of `commit_graph`.
 
-    An address that cannot be resolved keeps those of the run that read its commit.
+    Unresolvable addresses keep the values of the run that read their commit.
     """
     for batch in batches:
         index = batch.schema.get_field_index("content_roots")
@@ -94,9 +97,9 @@ def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolv
 
 
 def resolve_segments(spark: SparkSession, segments: Segments, resolver: KeyResolver, files: Files, run: TableRun) -> WrittenParts:
-    """Copy the rows of cache segments with new keys to parts of `run`.
+    """Copy the rows of cache segments to parts of `run`, with new keys.
 
-    Containers that could not be read are not copied. The caller decodes them again.
+    Unreadable containers are not copied, because the caller decodes them again.
     """
     parts = tuple((side, path) for side in _SEGMENT_TABLES for path in segments.paths(side))
     sizes = files.sizes([path for _, path in parts])

@@ -45,10 +45,11 @@ _SIDE_TABLES: Final = {
 
 
 class SegmentWriter:
-    """Writer for the parts of one task: entries, and the side tables of `manifest_entries`."""
+    """Writes the parts of one task: entries, and the side tables of `manifest_entries`."""
 
     def __init__(self, files: Files, run: TableRun) -> None:
-        # Separate parts, so that file readers skip the containers by part statistics.
+        # Containers are in separate parts, so that readers of files skip them by the parts'
+        # statistics.
         self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
         self._side_writers = {side: PartWriter(files, run.path, schema, side) for side, schema in _SIDE_TABLES.items()}
 
@@ -71,11 +72,11 @@ class SegmentWriter:
             self._side_writers[side].write(batch)
 
     def close(self) -> list[PartFile]:
-        """Write the last parts, and return all."""
+        """Write the last parts, and return all parts."""
         return [part for writer in (self._entries, self._inner, *self._side_writers.values()) for part in writer.close()]
 
 
 def count_by_container(rows: pa.RecordBatch | pa.Table) -> dict[str, int]:
-    """Count rows by the column container."""
+    """Return the number of rows by container."""
     found = pc.value_counts(rows.column("container"))
     return dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True))

@@ -1,8 +1,8 @@
-"""Record every snapshot of a lake, including those removed from the metadata by expiry.
+"""Record all snapshots of a lake, including those that expiry removed from the metadata.
 
 The idea is from Iceberg's proposal 10646, "Extend Snapshot Reference Lifecycle". The history is
 stored in the state instead of the catalog, because other engines delete properties that they do not
-support. Each table is computed from the newest previous one.
+support. Each table is computed from the newest earlier table.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ REMOVED_BY_OTHER_TOOL: Final = "no longer listed when the table was read; anothe
 def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish `snapshot_history` of a run date.
 
-    It contains the current snapshots, and removed ones for the duration of `history.keep`. A
-    verification mark replaces the newest table, so that it includes the removals of the apply.
+    It contains the current snapshots, and removed snapshots for the duration of `history.keep`. A
+    verification mark replaces the newest table, so that the table includes the apply's removals.
     """
     state = context.state
     inputs = [context.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
@@ -77,7 +77,7 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     log_activity(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier runs")
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
     published = None
-    # A repeated run of an earlier date lists snapshots that were removed since.
+    # A repeated run of an earlier date lists snapshots that have been removed since then.
     if newest is None or newest.receipt.run_date <= day:
         before = earlier.summary(SnapshotHistorySummary).published if earlier is not None else None
         sources = read_frozen_refs(context, lake_name, inputs[0]).sources
@@ -93,16 +93,17 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
 
 
 def record_removals(spark: SparkSession, context: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
-    """Republish the newest history with plan and reason of the coming removals.
+    """Publish the newest history again, with the plan and the reason of the removals to be
+    executed.
 
     Args:
-        context: Context of the verification mark.
-        plan_id: Plan that removes the snapshots.
-        actions: Removals (columns of `expiry_plan`).
+        context: The run context of the verification mark.
+        plan_id: The plan that removes the snapshots.
+        actions: The removals (columns of `expiry_plan`).
 
     Raises:
-        StateError: If the history lacks a snapshot of the verification mark, so that its removal
-            would not be recorded.
+        StateError: If a snapshot of the verification mark is missing in the history, so that its
+            removal would not be recorded.
     """
     state = context.state
     newest = _newest(context, lake_name, context.clock.today())
@@ -182,7 +183,7 @@ def _list_snapshots(commits: DataFrame, reachable: DataFrame) -> DataFrame:
 
 
 def _add_removals(spark: SparkSession, context: RunContext, edits: Segments, snapshots: DataFrame) -> DataFrame:
-    """Add the log entries of snapshots removed by plans (column `removed`)."""
+    """Add the log entry of each snapshot that a plan removed (column `removed`)."""
     paths = edits.paths()
     if not paths:
         return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))

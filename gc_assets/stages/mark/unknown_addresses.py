@@ -1,4 +1,4 @@
-"""Write the external addresses of a lake that may be other names of objects in storages."""
+"""Write a lake's external addresses that may be other names of objects in storages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLUMNS: Final = ("key", "kind", "size_bytes", "commit_id", "container", "table
 
 
 def external_addresses(context: RunContext) -> ExternalAddresses:
-    """Return the classifier of addresses that are in no storage of the configuration."""
+    """Return the classifier for addresses outside all configured storages."""
     config = context.config
     locations = [storage.location for storage in config.storages]
     storages = [(location, config.endpoint_of(location)) for location in locations]
@@ -51,9 +51,10 @@ def write_unknown_addresses(
     Args:
         spark: Used only if the addresses do not fit in this process.
         run: The run of `live_files`.
-        external: Its parts with external files (columns of `live_files`, with the address as key).
-        entries: `manifest_entries` of this run, with the addresses in unreadable containers that
-            refer to an unknown prefix by name.
+        external: The run's parts with external files (columns of `live_files`, with the address as
+            key).
+        entries: `manifest_entries` of this run, which contains the addresses with unknown named
+            prefixes in unreadable containers.
 
     Returns:
         The side table. `summary` contains the number of addresses, and samples with their reasons.
@@ -84,7 +85,7 @@ def _select_unknown(
 
 
 def _find_incomplete(files: Files, paths: Sequence[str]) -> frozenset[str]:
-    """Return the uuids of tables with local files that do not exist or are hidden.
+    """Return the uuids of tables with local files that are missing or hidden.
 
     In a lake without tables, the uuid is "".
     """
@@ -102,9 +103,11 @@ class _SelectUnknown:
     """Task that writes the unknown addresses among external files.
 
     Attributes:
-        spellings: Returns all names of the file with a possible name, None without such names.
-        incomplete: If not empty, only files that exist are written, of these tables. Some of their
-            other files do not exist, so a mount may be missing, under which an old copy lies.
+        spellings: Returns all possible names of the file with a given name, or None if the lake has
+            no possible names.
+        incomplete: If not empty, only existing files of these tables are written. Other files of
+            these tables are missing, so a mount may be missing, and the existing files may be old
+            copies under its mount point.
     """
 
     addresses: ExternalAddresses
@@ -133,7 +136,9 @@ class _SelectUnknown:
         return pc.if_else(is_mine, self.addresses.find_old_copies(batch.column("key")), pa.scalar(None, pa.string()))
 
     def _find_own_reasons(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return the reasons. A possible name of a file that exists under another name has none."""
+        """Return the reason for each file. If a file exists under another possible name, the name
+        has no reason.
+        """
         reasons = self.addresses.find_reasons(batch.column("key"))
         is_possible = pc.and_(pc.equal(batch.column("kind"), Kind.POSSIBLE_OBJECT), ExternalAddresses.are_missing(reasons))
         if self.spellings is None or not is_possible.true_count:
@@ -146,7 +151,7 @@ class _SelectUnknown:
 
 @dataclass(frozen=True)
 class _CopyUnresolved:
-    """Task that writes the addresses with unknown prefixes. One task for `run_single_task`."""
+    """Task that writes the addresses with unknown prefixes. Runs as one task of `run_single_task`."""
 
     files: Files
     run: TableRun

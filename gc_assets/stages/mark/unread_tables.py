@@ -1,4 +1,6 @@
-"""List tables that the current run cannot read, with reason, start time and storages."""
+"""List the tables that the current run cannot read, with the reason, the start time and the
+storages.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from gc_assets.state.summaries import CommitGraphSummary, LakeRefsSummary, Reach
 
 
 def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable]:
-    """List the tables that could not be read before decoding. No name means the whole lake.
+    """List the tables that could not be read before decoding. An item without a name is the whole
+    lake.
 
     `inputs` are the result of `find_root_inputs`.
     """
@@ -31,9 +34,9 @@ def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable
 
 
 def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, str]:
-    """Return the reasons of unreadable tables by uuid (`WHOLE_LAKE`: the lake).
+    """Return the reasons why tables are unreadable, by uuid, or by `WHOLE_LAKE` for the lake.
 
-    A table whose uuid is unknown is left out, but it may be one that was renamed.
+    Tables with unknown uuids are left out, but the missing tables that they may be are included.
     """
     reasons: dict[str, str] = {}
     for item in list_unread_tables(inputs):
@@ -50,10 +53,10 @@ def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown |
 
 
 def find_renamed_tables(inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, UnreadTable]:
-    """Return the missing tables that an unreadable table may be now, by uuid.
+    """Return the missing tables that may have been renamed to an unreadable table, by uuid.
 
-    A table may also have the name of a dropped one. Tables that are unreadable under their own name
-    are left out.
+    The new name may be that of a dropped table. Tables that are unreadable under their own name are
+    left out.
     """
     unread = [item for item in list_unread_tables(inputs) if item.table_name is not None]
     if not unread or last_known is None:
@@ -68,8 +71,8 @@ def list_unreadable(
 ) -> tuple[Unreadable, ...]:
     """List all unreadable tables: those found by the walk, and those whose uuid is unknown.
 
-    `inputs` are the result of `find_root_inputs`. `found` maps table uuids or content ids to reasons
-    (`WHOLE_LAKE`: the lake).
+    `inputs` are the result of `find_root_inputs`. `found` maps table uuids, content ids or
+    `WHOLE_LAKE` to reasons.
     """
     refs = inputs[LAKE_REFS.name]
     summary = refs.summary(LakeRefsSummary)
@@ -114,7 +117,7 @@ def list_unreadable(
 
 
 def _content_names(context: RunContext, lake_name: str) -> dict[str, str]:
-    """Return the keys of the live contents by content id, those at heads if possible."""
+    """Return the keys of the live contents by content id. Keys at heads are preferred."""
     contents = context.table(LIVE_CONTENTS, lake_name)
     rows = read_rows(context.state, LIVE_CONTENTS, contents, columns=["content_id", "content_key", "at_head"]).to_pylist()
     return {row["content_id"]: row["content_key"] for row in sorted(rows, key=lambda row: bool(row["at_head"])) if row["content_id"]}
@@ -122,11 +125,11 @@ def _content_names(context: RunContext, lake_name: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _PreviousReads:
-    """Names and read times of the tables of a lake in earlier runs.
+    """The names and read times of a lake's tables in earlier runs.
 
     Attributes:
         last_known: The newest earlier run, or None.
-        items: Its unreadable tables by uuid or `WHOLE_LAKE`.
+        items: The unreadable tables of that run, by uuid or `WHOLE_LAKE`.
         names: Table names by uuid.
         uuids_by_name: Uuids by table name.
         since_by_name: Start times of unreadable tables whose uuid is unknown.
@@ -162,7 +165,9 @@ class _PreviousReads:
 
 
 def _is_claim_of(claim: Mapping[str, Any], key: str, name: str | None) -> bool:
-    """Check if a claim belongs to an unreadable table. Those of a hidden table have only its name."""
+    """Check whether a claim belongs to an unreadable table. Claims of a hidden table contain only
+    its name.
+    """
     is_named = claim["table_uuid"] is None and name is not None and claim["table_name"] == name
     return is_named or key in {WHOLE_LAKE, claim["table_uuid"]}
 

@@ -1,7 +1,8 @@
-"""Publish objects released by lakeFS lifecycle rules, and those kept by another reference.
+"""Publish the objects released by lakeFS lifecycle rules, including those kept by another
+reference.
 
-Every run evaluates all references in the cached entries of all ranges, so a kept object is released
-by the first run after its last reference is removed.
+Every run evaluates all references in the cached entries of all ranges, so that a kept object is
+released by the first run after its last reference is removed.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ USED: Final = pa.schema([("rule_id", pa.string()), ("used", pa.bool_())])
 
 
 class MovedClaim(NamedTuple):
-    """A claim with its storage and key in an earlier run and in this one."""
+    """A claim with its storage and key in an earlier run and in this run."""
 
     storage: str
     key: str
@@ -66,11 +67,12 @@ class MovedClaim(NamedTuple):
 
 @log_progress(LIFECYCLE_OBJECTS)
 def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `lifecycle_objects` of a run date: all objects released by the rules under some path.
+    """Publish `lifecycle_objects` of a run date: all objects released by the rules under at least
+    one path.
 
     An object is marked `deduplicated` and kept if it is not released under another path or branch,
     if a tagged commit contains it, or if it is staged. With `verify_deduplicated: false`, it is
-    also kept if an earlier run kept it.
+    even kept if only an earlier run kept it.
     """
     state, group = context.state, context.group(lake_name)
     potential = context.table(POTENTIAL_COMMITS, lake_name)
@@ -93,8 +95,8 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     written = write_frame(_group_by_object(evaluated, pinned), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
     amounts = {deduplicated: total.amount for (deduplicated,), total in written.totals.items()}
     released = read_paths(spark, state.files, LIFECYCLE_OBJECTS.schema, written.paths(run))
-    # An unreadable lake has no ranges, so nothing is known about its rules. Notes of a verification
-    # mark are not shown.
+    # An unreadable lake has no ranges, so the effect of its rules is unknown. Notes of a
+    # verification mark are not shown.
     is_known = potential.summary(PotentialCommitsSummary).ranges > 0 and context.verification_id is None
     references = _named_entries(rows, claimed).join(ranges, "container")
     releasing = _list_rule_ids(released) if is_known and written.rows else set[str]()
@@ -109,12 +111,12 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
 
 
 def _list_claims(context: RunContext, refs: PublishedTable) -> list[tuple[str, str]]:
-    """List storage and prefix of the repository's claims, to which its rules are limited."""
+    """List the storages and prefixes of the repository's claims, to which its rules are limited."""
     return [(row["storage"], row["key"]) for row in read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if row["storage"] is not None]
 
 
 def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
-    """Return one row per object and path, with all branch classes that reach it."""
+    """Return one row per object and path, with all branch classes from which it is reachable."""
     return (
         _named_entries(entries, claimed)
         .join(ranges, "container")
@@ -144,9 +146,9 @@ def _list_rule_ids(released: DataFrame) -> set[str]:
 
 
 def describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: DataFrame) -> Iterator[str]:
-    """Describe the enabled rules that apply to no object.
+    """Yield messages about the enabled rules that apply to no object.
 
-    Paths are only read if a rule releases none.
+    The paths are read only if a rule releases no object.
     """
     enabled = dict.fromkeys(rule.rule_id for rule in rules if rule.enabled)
     if not enabled:
@@ -164,7 +166,7 @@ def describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: Da
 
 @dataclass(frozen=True)
 class _FindUsed:
-    """Executor task that finds the rules which match paths of objects (columns `USED`)."""
+    """Executor task that finds the rules that match paths of objects (columns `USED`)."""
 
     rules: tuple[Rule, ...]
 
@@ -216,9 +218,9 @@ def _group_by_object(evaluated: DataFrame, kept: DataFrame) -> DataFrame:
 
 
 def _previously_kept(context: RunContext, lake_name: str) -> PublishedTable | None:
-    """Find the table of an earlier run date whose deduplicated objects are still kept.
+    """Return the table of an earlier run date whose deduplicated objects are still kept.
 
-    None if `verify_deduplicated` is true.
+    Returns None if `verify_deduplicated` is true.
     """
     lake = context.config.lake(lake_name)
     previous = context.state.latest(lake_name, LIFECYCLE_OBJECTS.name, before=context.run_date)
@@ -228,7 +230,7 @@ def _previously_kept(context: RunContext, lake_name: str) -> PublishedTable | No
 
 
 def _moved_claims(context: RunContext, previous: PublishedTable, refs: PublishedTable) -> list[MovedClaim]:
-    """Return the claims that resolved to other keys in an earlier run."""
+    """Return the claims that were resolved to other keys in an earlier run."""
     run_ids = [text.partition(":")[0] for name, text in previous.receipt.inputs.items() if name.split("/")[-2] == LAKE_REFS.name]
     runs = [run for run in context.state.history(refs.receipt.owner, LAKE_REFS.name) if run.run_id in run_ids]
     then, now = (
@@ -240,7 +242,7 @@ def _moved_claims(context: RunContext, previous: PublishedTable, refs: Published
 
 
 def follow_moved_claims(kept: DataFrame, moved: Sequence[MovedClaim]) -> DataFrame:
-    """Add the current keys of objects in claims whose storage or symbolic links changed.
+    """Add the current keys of objects under claims whose storage or symbolic links changed.
 
     Both frames have the columns storage and key.
     """

@@ -1,7 +1,7 @@
-"""Publish the paths that lakeFS lifecycle rules delete by commits, and one edit for each branch.
+"""Publish the paths that lakeFS lifecycle rules delete by commits, and one edit per branch.
 
-Only paths at heads of branches count. Each branch is evaluated alone: a path may be deleted on one
-branch and stay on another. No object is released, because older commits still name it.
+Only paths at heads of branches count. Each branch is evaluated separately, so a path may be deleted
+on one branch and stay on another. No object is released, because older commits still reference it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ _COLUMNS: Final = ["storage", "key", "path", "size_bytes", "age", "branch"]
 
 @log_progress(LIFECYCLE_PATHS)
 def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `lifecycle_paths` of a run date: the paths at heads of branches that rules make due.
+    """Publish `lifecycle_paths` of a run date: the paths at heads of branches that are due by a
+    rule.
 
-    The age of a path is that of `lifecycle_objects`. Its edits, with the columns of `expiry_plan`,
-    leave out branches that may not be edited.
+    The age of a path is computed as in `lifecycle_objects`. The side table of edits (columns of
+    `expiry_plan`) leaves out branches that must not be edited.
     """
     state = context.state
     potential, refs, entries = (context.table(table, lake_name) for table in (POTENTIAL_COMMITS, LAKE_REFS, MANIFEST_ENTRIES))
@@ -72,7 +73,7 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
         if UNEDITABLE in branches[name].properties
     ]
     side = write_parts(pa.Table.from_pylist(edits, EXPIRY_PLAN.schema), run, state.files, EDITS_SIDE) if edits else []
-    # An unreadable lake has no ranges, so nothing is known about its rules.
+    # An unreadable lake has no ranges, so the effect of its rules is unknown.
     is_known = potential.summary(PotentialCommitsSummary).ranges > 0
     releasing = {rule_id for by_rule in by_branch.values() for rule_id in by_rule}
     unused = describe_unused(rules, releasing, rows.join(ranges, "container")) if is_known else ()
@@ -94,9 +95,9 @@ def _count_paths(entries: DataFrame, heads: DataFrame) -> dict[str, int]:
 
 
 def _paths_at_heads(entries: DataFrame, ranges: DataFrame, heads: DataFrame) -> DataFrame:
-    """Return one row per object, path and branch whose head has them.
+    """Return one row per object, path and branch whose head contains them.
 
-    Unlike an object that is released, it may be in another location.
+    Unlike a released object, the object may be outside the repository's claims.
     """
     branches = heads.groupBy("container").agg(F.collect_set("branch").alias("branches"))
     objects = entries.withColumn("object", F.coalesce("key", "address")).join(ranges, "container").join(branches, "container", "left")
@@ -115,7 +116,7 @@ def _paths_at_heads(entries: DataFrame, ranges: DataFrame, heads: DataFrame) -> 
 
 @dataclass(frozen=True)
 class _FindDue:
-    """Executor task that returns the paths which the rule of their branch makes due."""
+    """Executor task that yields the paths that are due by a rule of their branch."""
 
     rules: tuple[Rule, ...]
 
@@ -144,9 +145,9 @@ def _total(amounts: Mapping[str, Amount]) -> Amount:
 
 
 def _build_edit(ref: Ref, by_rule: Mapping[str, Amount], paths: int, written: WrittenParts) -> dict[str, Any]:
-    """Return the row of `expiry_plan`. The digest is that of all due paths of the lake.
+    """Return an edit as a row of `expiry_plan`. The digest covers all due paths of the lake.
 
-    `paths` is the number of paths of the branch.
+    `paths` is the number of paths at the branch's head.
     """
     total = _total(by_rule)
     counts = Counter({rule_id: amount.files for rule_id, amount in by_rule.items()})

@@ -1,6 +1,6 @@
-"""Write the results of lifecycle rules into the namespace, as the lakeFS proposal describes.
+"""Write the results of lifecycle rules to the namespace, as described in the lakeFS proposal.
 
-Existing files are kept, and no run reads or deletes them. `_lakefs/` is in no claim.
+Existing files are kept, and no run reads or deletes them. No claim contains `_lakefs/`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ _COLUMNS: Final = ["key", "paths", "matched_rules", "deduplicated"]
 
 
 def write_results(context: RunContext, refs: PublishedTable, run: TableRun, written: WrittenParts) -> Iterator[str]:
-    """Write the released objects of a run, and the amount that the last finished deletion released.
+    """Write the released objects of a run, and the amount released by the last finished deletion.
 
-    Verification marks, historical runs, and rehearsals that may not change storages write nothing.
+    Nothing is written by verification marks, historical runs, or rehearsals that must not change
+    storages.
 
     Yields:
-        A note if the files cannot be written. Nothing depends on them.
+        A note if the files cannot be written. This is not an error, because nothing depends on
+        them.
     """
-    from gc_assets.lakes.lakefs.lake import LakeFsLake  # it imports the SDK
+    from gc_assets.lakes.lakefs.lake import LakeFsLake  # this module imports the SDK
 
     lake_name = refs.receipt.owner
     lake, rows = context.lake(lake_name), read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS)
@@ -67,7 +69,7 @@ def write_results(context: RunContext, refs: PublishedTable, run: TableRun, writ
 
 
 def _to_parquet(rows: pa.Table, run_id: str, prefix: str) -> bytes:
-    """Return the released objects with the columns of the proposal. Addresses are relative."""
+    """Return the released objects as Parquet, with the proposal's columns and relative addresses."""
     rows = rows.filter(pc.invert(rows.column("deduplicated")))
     names = pc.binary_join_element_wise(DATA, pc.utf8_slice_codeunits(rows.column("key"), len(prefix)), "")
     columns = {"run_id": pa.repeat(run_id, rows.num_rows), "address": names, "paths": rows.column("paths")}

@@ -15,10 +15,10 @@ from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 
 
 def read_lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
-    """Read the object rules of the run date, enabled or not, with `last_deleted`.
+    """Read the run date's object rules, enabled or not, with `last_deleted`.
 
     Raises:
-        GateRefused: If the rules file differs from the plan's rules in a verification mark.
+        GateRefused: If the rules file has changed since the plan was made, in a verification mark.
     """
     lake = context.config.lake(lake_name)
     policy = read_rows(context.state, POLICY_TABLE, context.table(POLICY_TABLE, lake_name))

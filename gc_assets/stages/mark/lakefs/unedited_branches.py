@@ -1,6 +1,6 @@
-"""Find branches whose paths no apply could delete.
+"""Find branches whose paths recent applies could not delete.
 
-They move between run and apply, or the server refuses the requests.
+The reason is that the branch moves between run and apply, or the server refuses the requests.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from gc_assets.lakes.protocol import DELETE_PATHS
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_LOG
 
-# From this number of applies in a row, a branch is described.
+# A branch is reported after this number of unsuccessful applies in a row.
 MIN_APPLIES: Final = 2
-# A response that refused a request. Its reason has the next step.
+# A response that refused a request. The message contains the next step.
 _REFUSAL: Final = re.compile(r": HTTP [45]\d\d: ")
 _NEXT_STEP: Final = ". Apply a plan immediately after the first run of a date, while nothing writes to the branch"
 _COLUMNS: Final = ["action", "ref_name", "outcome", "error", "at", "plan_id"]
 
 
 def describe_unedited_branches(context: RunContext, lake: str, branches: Collection[str]) -> Iterator[str]:
-    """Yield a sentence on each branch of which the last applies deleted no path, with a next step.
+    """Yield a sentence about each branch on which the last applies deleted no path, with a next
+    step.
 
-    Later times than that of this run are those of rehearsals.
+    Outcomes later than this run are ignored, because they belong to rehearsals.
     """
     newest: dict[str, dict[str, tuple[str, str]]] = {}
     logs = sorted(context.state.history(lake, EXPIRY_LOG.name), key=lambda run: run.run_id) if branches else ()
@@ -39,7 +40,7 @@ def describe_unedited_branches(context: RunContext, lake: str, branches: Collect
         rows = rows.filter(pc.and_(pc.equal(rows.column("action"), DELETE_PATHS), pc.is_in(rows.column("ref_name"), names)))
         for row in rows.filter(pc.less_equal(rows.column("at"), context.clock.now())).to_pylist():
             of_branch = newest.setdefault(row["ref_name"], {})
-            # The last outcome of a plan counts, at its time, but a refused undo changes nothing.
+            # Only the last outcome of each plan counts, but a refused undo changes nothing.
             if of_branch.get(row["plan_id"], ("", ""))[0] != DONE:
                 of_branch.pop(row["plan_id"], None)
                 of_branch[row["plan_id"]] = row["outcome"], row["error"]
