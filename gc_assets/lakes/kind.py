@@ -1,7 +1,7 @@
-"""Lake kind descriptions, defined once in each kind's package.
+"""Lake kind descriptions, each defined in its kind's package.
 
-Stages, assets, CLI and report only use these values and never compare kind names. `lakes/kinds.py`
-lists all kinds.
+Stages, assets, the CLI and the report only use these values, and never compare kind names.
+`lakes/kinds.py` lists all kinds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gc_assets.lakes.protocol import FrozenRefs, Lake
 
 Spellings = Callable[[str], Collection[str]]
-# Shared tables that have to be declared by a kind.
+# Shared tables that a kind has to declare.
 _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
 
 
@@ -32,11 +32,12 @@ class TableIdentity:
     """Table identity as recorded in a metadata file.
 
     Attributes:
-        newest: Time of the newest snapshot in milliseconds since 1970, None if it is unknown.
+        newest: Time of the newest snapshot in milliseconds since 1970, or None if it is unknown.
         noun: The term for the object in messages.
-        location_if_empty: The location of the table if the file is the first metadata of a table that
-            names no other file, and places all its files in this location. Otherwise None.
-        lineage: The files and snapshots that the file follows.
+        location_if_empty: The location of the table if the file is the first metadata of a table,
+            references no other file, and all files of the table are in this location. Otherwise
+            None.
+        lineage: The earlier files and the snapshots recorded in the file.
     """
 
     uuid: str
@@ -48,17 +49,18 @@ class TableIdentity:
 
 @dataclass(frozen=True)
 class MetadataPattern:
-    """Recognizes this kind's metadata under a prefix claimed by another lake. Picklable.
+    """Picklable pattern that recognizes this kind's metadata under a prefix claimed by another
+    lake.
 
     Attributes:
-        names: Regular expression for the keys of such metadata.
+        names: Regular expression for the keys of this metadata.
         classify: Function that reads an object's bytes and returns a (possibly known) table, a
             description of foreign metadata, or None for other content. Raises any exception for
             damaged bytes. If None, a matching name is sufficient.
         noun: The term for such metadata in messages.
         file_kinds: File kinds of such metadata.
         is_fragment: Function that returns True for bytes that no reader can use as metadata. Such a
-            file next to a live one of `file_kinds` is the leftover of a failed write.
+            file next to a live file of `file_kinds` is the leftover of a failed write.
     """
 
     names: str
@@ -71,13 +73,14 @@ class MetadataPattern:
 class TableRole(StrEnum):
     """Role of a kind table in stages shared by all kinds."""
 
-    # Files of retained commits released by the owner's rules, as `storage`, `key`, and
-    # `deduplicated`, which is true if the file is kept by another reference.
+    # Files of retained commits released by the owner's rules, with the columns `storage`, `key`,
+    # and `deduplicated`, which is true if another reference keeps the file.
     RELEASED_FILES = "released_files"
-    # Paths that the owner's rules delete on branches by commits, as `branch`, `path` and more. The
-    # side table `_edits` has the edits, with the columns of `expiry_plan`.
+    # Paths deleted on branches by commits under the owner's rules, with columns such as `branch`
+    # and `path`. An additional table with the suffix `_edits` contains the edits, with the columns
+    # of `expiry_plan`.
     PATH_EDITS = "path_edits"
-    # All snapshots ever seen, including expired ones. Shared with verification marks.
+    # All snapshots ever seen, including expired ones. It is shared with verification marks.
     HISTORY = "history"
 
 
@@ -92,7 +95,7 @@ class KindTable:
 
     Attributes:
         table: The schema and the description.
-        after: Lake tables from which the table is computed.
+        after: Lake tables from which this table is computed.
         rows: Function that computes the rows from the `after` tables published in the current run,
             by name. If None, they are computed by the stage with the table's name.
         when: Function that returns True for lakes with this table.
@@ -112,9 +115,9 @@ class KindTable:
 
 @dataclass(frozen=True)
 class HistoryEdits:
-    """History edits for kinds with `ExpiringLake`s.
+    """History edits of a kind with `ExpiringLake`s.
 
-    `loss` describes, for messages, what is permanently removed by an edit. If None, the lakes are
+    `loss` describes what an edit removes permanently, for messages. If None, the lakes are
     `ReversibleLake`s and their edits can be undone with `restore --history`.
     """
 
@@ -126,28 +129,30 @@ class FileTraits:
     """File properties needed by the sweep.
 
     Attributes:
-        metadata_patterns: Recognize this kind's metadata in claims of other lakes.
-        uncollected_metadata: Regular expression for keys of metadata. It is counted if it is
-            unclaimed, and no commit ever names garbage that it matches.
-        metadata_directory: The end of the address of a claim on metadata. In such a claim, only
-            files with names of `metadata_names` are claimed, and containers of expired commits are
-            live. Nothing in it is collected if a container that may name others was not decoded, or
-            another lake has a claim in its parent directory.
+        metadata_patterns: Patterns that recognize this kind's metadata in claims of other lakes.
+        uncollected_metadata: Regular expression for keys of metadata. Matching files are counted if
+            they are unclaimed. Garbage matched by it was never referenced by a commit.
+        metadata_directory: Suffix of the address of a claim on metadata. In such a claim, only
+            files that match `metadata_names` are claimed, and containers of expired commits are
+            live. Nothing in it is collected if a container that may reference others was not
+            decoded, or if another lake has a claim in its parent directory.
         metadata_names: Regular expression for the names of containers.
-        rewritten_in_place: Container file kinds that are overwritten in the format. The new content
-            references the same objects.
+        rewritten_in_place: Kinds of container files that are overwritten in this format. The new
+            content references the same objects.
         never_committed: Reason for orphans never referenced by a commit. Files ever referenced by a
             commit, even a dangling one, have the reason `expired`.
         named_times: Picklable function that returns an Arrow column with the UTC times in key
-            names, null without a time.
-        own_names: Regular expression for the names that writers of this kind give to files. Needed
-            if tables have locations chosen by users, which may contain files of others. A file that
-            no commit named is then a leftover if it has such a name, or is next to known data files.
+            names. The value is missing if a name has no time.
+        own_names: Regular expression for the file names used by this kind's writers. It is needed
+            if users choose the table locations, because these may contain files of other
+            applications. A file that no commit referenced is then a leftover if it has such a name,
+            or if it is next to known data files.
         data_names: The same for data files only.
-        spellings: Picklable function that returns all names of the file with a possible name (kind
-            `possible_object`), so that one of them has to exist.
-        own_paths: Regular expression for the ends of all paths that this kind gives to files in its
-            claims. A file with another path that no commit named belongs to others.
+        spellings: Picklable function that returns all names of the file that has a given possible
+            name (kind `possible_object`). One of them has to exist.
+        own_paths: Regular expression for the ends of all paths that this kind's format produces in
+            its claims. A file with any other path that no commit referenced belongs to other
+            applications.
     """
 
     metadata_patterns: tuple[MetadataPattern, ...] = ()
@@ -177,22 +182,23 @@ class LakeKind:
     """Lake kind.
 
     Attributes:
-        name: Value of `kind` in lakes.yaml, and name of the extra that installs `modules`.
+        name: Value of `kind` in lakes.yaml, and the name of the extra that installs `modules`.
         title: System name for messages.
         config: Model for entries in lakes.yaml.
         open: Builds a lake from its configuration, editable objects and the configured storage
-            locations. Imports the kind's libraries.
-        modules: Top-level modules that the extra installs.
-        describe_decoder: Returns which of several libraries decodes containers, for
-            `gc-assets doctor`.
+            locations. This imports the kind's libraries.
+        modules: Top-level modules installed by the extra.
+        describe_decoder: Returns the name of the library that decodes containers, for `gc-assets
+            doctor`.
         describe_format: Describes the format of a frozen lake, such as its version, for
             `gc-assets doctor`.
-        discover: Yields this kind's lakes at a target. Imports the kind's libraries.
-        discovered_in_folders: Targets of `discover` in a folder, for messages. Empty if it looks at
-            servers only.
-        catalogs: The catalogs that list this kind's tables, for messages. Empty without catalogs.
+        discover: Yields this kind's lakes at a target. This imports the kind's libraries.
+        discovered_in_folders: Targets that `discover` finds in a folder, for messages. It is empty
+            if only servers are searched.
+        catalogs: The catalogs that list this kind's tables, for messages. It is empty if the kind
+            has no catalogs.
         retention_yaml: The key `retention` of a new entry in lakes.yaml, with comments. It has the
-            same effect as no key.
+            same effect as omitting the key.
         describe_retention: Describes in words what a lake keeps, given its configuration and the
             frozen properties of a table (`CommitSource.properties`). An optional `source` names
             the origin of the configured retention.
@@ -257,8 +263,6 @@ class LakeKind:
         return tuple(kind_table for kind_table in self.kind_tables if kind_table.when(config))
 
     def table_with(self, role: TableRole, config: LakeConfig | None = None) -> Table | None:
-        """Return the table with a role, or None if the kind or the configured lake has no such
-        table.
-        """
+        """Return the table with a role, or None if the kind or the given lake has no such table."""
         kind_tables = self.kind_tables if config is None else self.kind_tables_of(config)
         return next((kind_table.table for kind_table in kind_tables if kind_table.role == role), None)

@@ -1,4 +1,4 @@
-"""Lake kind registry. New kinds are packages next to the others with an entry in `KINDS`."""
+"""Lake kind registry. A new kind is a package next to the others with an entry in `KINDS`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def config_models() -> dict[str, type[LakeConfig]]:
 
 
 def config_of(document: Mapping[str, Any]) -> Config:
-    """Build a configuration from parsed lakes.yaml content, without resolving relative paths.
+    """Build a configuration from the parsed content of lakes.yaml, without resolving relative
+    paths.
 
     Raises:
         pydantic.ValidationError: If the content is invalid.
@@ -43,19 +44,20 @@ def config_of(document: Mapping[str, Any]) -> Config:
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the lakes of every installed kind at a target."""
+    """Yield the lakes of all installed kinds at a target."""
     for kind in KINDS.values():
         if kind.discover is not None and not missing_modules(kind):
             yield from kind.discover(target)
 
 
 def missing_modules(kind: LakeKind) -> list[str]:
-    """Return the kind's library modules that are not installed."""
+    """Return the names of the kind's library modules that are not installed."""
     return [name for name in kind.modules if importlib.util.find_spec(name) is None]
 
 
 def uncollected_metadata() -> str:
-    """Return a regular expression for keys of metadata of any lake kind that no commit names.
+    """Return a regular expression for the keys of metadata that no commit references, of any lake
+    kind.
 
     It matches no key if no kind has such metadata.
     """
@@ -94,7 +96,7 @@ def owners_of(config: Config, table: Table) -> list[str]:
 
 
 def has_table(lake: LakeConfig, table: Table) -> bool:
-    """Return True if a lake has the table. A lake whose branches are edited has a log of edits."""
+    """Return True if a lake has the table. Lakes with edited branches have a log of edits."""
     kind = kind_of(lake)
     edits_paths = kind.table_with(TableRole.PATH_EDITS, lake) is not None
     if table == kind.table_with(TableRole.PATH_EDITS):

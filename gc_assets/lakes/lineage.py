@@ -1,4 +1,7 @@
-"""The origin of a metadata file: the files and snapshots that it follows. Pure."""
+"""The origin of a metadata file, i.e. the earlier files and the snapshots that it follows.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ListedSnapshot:
-    """A snapshot that a metadata file lists.
+    """A snapshot listed in a metadata file.
 
     Attributes:
-        at_ms: Its time in milliseconds since 1970.
-        manifest_list: Address of its manifest list, None in an unknown form.
+        at_ms: The snapshot's time in milliseconds since 1970.
+        manifest_list: Address of its manifest list, or None if its form is unknown.
     """
 
     snapshot_id: str
@@ -23,17 +26,17 @@ class ListedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The history of a table, as one of its metadata files records it.
+    """The history of a table, as recorded in one of its metadata files.
 
     Attributes:
-        locations: Addresses of the directories of the table.
-        log: Addresses of earlier metadata files, the oldest first, each with its time in milliseconds
-            since 1970. The last one is the file that this one follows.
+        locations: Addresses of the table's directories.
+        log: Addresses of earlier metadata files, oldest first, each with its time in milliseconds
+            since 1970. The last one is the direct predecessor.
         updated_ms: Time of the file itself.
         snapshots: The listed snapshots.
         head: Id of the current snapshot.
-        is_readable: False if the file records its history in an unknown way. Everything else is then
-            empty.
+        is_readable: False if the file records its history in an unknown way. All other attributes
+            are then empty.
     """
 
     locations: tuple[str, ...] = ()
@@ -47,7 +50,8 @@ class Lineage:
     def is_first(self) -> bool:
         """True if the file is the first one of its table.
 
-        A file without a log that lists several snapshots is that of a writer without logs.
+        A file that lists several snapshots but has no log is from a writer that does not write
+        logs.
         """
         return not self.log and len(self.snapshots) < 2 and all(item.parent_id is None for item in self.snapshots)
 

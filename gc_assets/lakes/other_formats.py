@@ -1,7 +1,7 @@
 """Formats without a lake kind, and the files by which their datasets are recognised.
 
-A dataset of such a format may be in a location that a lake claims. No commit of the lake names its
-files, so they would look like leftovers of a failed writer.
+A dataset of such a format may be in a location claimed by a lake. No commit of the lake references
+its files, so they would look like leftovers of a failed writer.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OtherFormat:
-    """Format that the collector does not read.
+    """Format that is not read by the collector.
 
     Attributes:
         name: Name for messages.
-        sign: Regular expression for the keys of files that only this format has. Its only group,
+        sign: Regular expression for keys of files that exist only in this format. Its only group,
             `root`, is the directory of the dataset, ending in `/`, or empty.
-        is_table: True if such a file also refuses plans (gate `foreign_metadata`).
+        is_table: True if such a file also makes the gate `foreign_metadata` refuse plans.
     """
 
     name: str
@@ -27,12 +27,12 @@ class OtherFormat:
 
 
 def _in_root(file: str) -> str:
-    """Match a file relative to the directory of the dataset, in the outermost such directory."""
+    """Match a file by its path relative to the dataset's directory (the outermost possible one)."""
     return rf"^(?P<root>(?s:.*?/)??){file}"
 
 
 def _in_directory(suffix: str) -> str:
-    """Match all files in a directory whose name has a suffix."""
+    """Match all files in a directory with a name that has the given suffix."""
     return rf"^(?P<root>(?s:.*?/)??[^/]+{suffix}/)"
 
 

@@ -30,13 +30,13 @@ _REFERENCE = "urn:prefix:"
 
 @dataclass(frozen=True, slots=True)
 class ContentRoot:
-    """Metadata object referenced directly by a commit or table.
+    """Metadata object that is directly referenced by a commit or table.
 
     Attributes:
         address: Absolute address of the object.
         kind: File kind, one of the `file_kinds.Kind` constants.
         is_container: True if the object references other objects.
-        size_bytes: Size in bytes, None if the format does not record it.
+        size_bytes: Size in bytes, or None if the format does not record it.
         must_exist: False for objects that are optional in the format, e.g. `version-hint.text`.
             Their absence does not indicate data loss.
     """
@@ -52,7 +52,7 @@ class ContentRoot:
 class Ref:
     """Branch or tag with its head at freeze time.
 
-    `properties` contains ref settings needed for retention, e.g. Iceberg's `max-ref-age-ms`.
+    `properties` contains the ref settings needed for retention, e.g. Iceberg's `max-ref-age-ms`.
     """
 
     ref_name: str
@@ -65,7 +65,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """Part of the commit graph that is read by one task.
+    """Part of the commit graph, which is read by one task.
 
     For example, an Iceberg metadata.json or one shard of Icechunk's `snapshots/`.
 
@@ -73,11 +73,11 @@ class CommitSource:
         address: Address of the object or prefix to read.
         shard: Zero-based shard number.
         shards: Total number of shards for this address.
-        properties: Frozen values needed later for retention. For Iceberg: the table properties and
-            `collect` = `true` | `false`. Tables outside the `tables` patterns are only read to
-            protect their files.
-        digest: Digest of the object that contains all commits of a table, so equal digests mean
-            equal commits. None if the commits are spread over several objects.
+        properties: Frozen values needed later for retention. For Iceberg, these are the table
+            properties and `collect` = `true` | `false`. Tables outside the `tables` patterns are
+            only read to protect their files.
+        digest: Digest of the object that contains all commits of a table, so that equal digests
+            mean equal commits. None if the commits are spread over several objects.
     """
 
     address: str
@@ -106,7 +106,7 @@ class Claim:
 
     @property
     def is_unread(self) -> bool:
-        """True for a location that an unreadable table may have. It has a name and no uuid."""
+        """True for a possible location of an unreadable table. Such a claim has a name but no uuid."""
         return not self.collect and self.table_uuid is None and self.table_name is not None
 
 
@@ -119,13 +119,14 @@ DELETE_PATHS: Action = "delete_paths"
 REMOVE_SCHEMA: Action = "remove_schema"
 REMOVE_SPEC: Action = "remove_spec"
 PRUNING: frozenset[Action] = frozenset({REMOVE_SCHEMA, REMOVE_SPEC})
-# Edits of branches by requests that are never half made. They can be undone in all lakes.
+# Branch edits made by atomic requests. They can be undone in all lakes.
 BRANCH_EDITS: frozenset[Action] = frozenset({DELETE_IDLE_BRANCH, DELETE_PATHS})
-# Edits that release no files in their plan. Later plans collect what a deleted branch alone kept.
+# Edits that release no files in their own plan. Later plans collect the files that only a deleted
+# branch kept.
 WITHOUT_FILES: frozenset[Action] = PRUNING | BRANCH_EDITS
-# Property of a branch that is never deleted as idle: the reason.
+# Property of a branch with the reason why it is never deleted as idle.
 PROTECTED = "protected"
-# Property of a branch whose paths are not deleted by commits: the reason.
+# Property of a branch with the reason why its paths are not deleted by commits.
 UNEDITABLE = "uneditable"
 ExpiryVerdict = Literal["done", "absent", "changed", "denied", "failed"]
 
@@ -138,11 +139,11 @@ class ExpiryAction:
         snapshot_id: Snapshot to edit or remove. For `delete_ref`, `delete_idle_branch` and
             `delete_paths`, the head of the ref. For `remove_schema` and `remove_spec`, the id of the
             schema or partition spec.
-        old_parent_id: Parent replaced by `edit_parent`. It is compared before the edit, and
-            restored by `undo`. In Icechunk, also the parent of a removed snapshot.
-        details: JSON that `undo` needs. For Icechunk 2, the snapshot's entry in `repo`. For
-            `delete_idle_branch`, the properties of the branch. For `delete_paths`, the number of
-            paths and bytes, the rules, and the table with the paths.
+        old_parent_id: Parent replaced by `edit_parent`. It is compared before the edit and restored
+            by `undo`. In Icechunk, this is also the parent of a removed snapshot.
+        details: JSON needed by `undo`. For Icechunk 2, it is the snapshot's entry in `repo`. For
+            `delete_idle_branch`, it contains the properties of the branch. For `delete_paths`, it
+            contains the number of paths and bytes, the rules, and the table with the paths.
     """
 
     action: Action
@@ -193,8 +194,8 @@ class UnreadableTable:
         table_name: Table name, or None if the whole lake is unreadable.
         reason: The error message.
         address: Address of the table metadata, or None if the catalog does not report it.
-        locations: Addresses, ending in `/`, under which its files may be.
-        table_uuid: Its uuid, if the metadata contains it although it cannot be read in full.
+        locations: Addresses, ending in `/`, under which the table's files may be.
+        table_uuid: Table uuid, if it was found in metadata that cannot be read in full.
     """
 
     table_name: str | None
@@ -206,13 +207,13 @@ class UnreadableTable:
 
 @dataclass(frozen=True, slots=True)
 class NamedPrefixes:
-    """Address prefixes that containers refer to by name, e.g. Icechunk's virtual chunk containers.
+    """Address prefixes to which containers refer by name, e.g. Icechunk's virtual chunk containers.
 
-    A lake may change them at any time, so they are frozen for a run. A container is decoded again if
-    a prefix that it refers to has changed.
+    A lake may change them at any time, so they are frozen for a run. A container is decoded again
+    if one of its prefixes has changed.
 
     Attributes:
-        prefixes: Prefix of each name.
+        prefixes: Prefix by name.
         error: Reason why the prefixes are unknown, or None.
     """
 
@@ -225,15 +226,15 @@ class NamedPrefixes:
 
 
 def name_in_reference(address: str) -> str:
-    """Return the name in the result of `NamedPrefixes.reference`. A name contains no slash."""
+    """Return the name in the result of `NamedPrefixes.reference`. Names do not contain slashes."""
     return address.removeprefix(_REFERENCE).partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view of a catalog. It has no files except its pinned metadata.
+    """A view in a catalog. It has no files except its pinned metadata.
 
-    `newest` is the time of its newest version in milliseconds since 1970, None if it is unknown.
+    `newest` is the time of its newest version in milliseconds since 1970, or None if it is unknown.
     """
 
     uuid: str
@@ -247,11 +248,11 @@ class RepositoryIdentity:
 
     Attributes:
         name: Name of the repository.
-        namespace: Address of its files, as the server spells it.
-        created: Time of its creation, in seconds since 1970.
-        server_id: Id of the server's installation, if the server gives it.
+        namespace: Address of its files, as spelled by the server.
+        created: Creation time, in seconds since 1970.
+        server_id: Id of the server's installation, if the server provides it.
         never_read: True if the repository was deleted before the first run. Its name and namespace
-            are those of the configuration.
+            then come from the configuration.
     """
 
     name: str
@@ -262,7 +263,7 @@ class RepositoryIdentity:
 
     @property
     def uuid(self) -> str:
-        """A uuid that changes if the repository is made again or moved."""
+        """A uuid that changes if the repository is recreated or moved."""
         return str(uuid5(NAMESPACE_URL, f"{self.namespace}#{self.name}@{self.created}"))
 
 
@@ -273,12 +274,12 @@ class FrozenRefs:
     Attributes:
         refs: All branches and tags with their heads.
         sources: Commit graph parts to read.
-        claims: The prefixes that belong to the lake. Those of unreadable tables have no uuid.
+        claims: The prefixes that belong to the lake. Claims of unreadable tables have no uuid.
         pinned: Files that belong to the current state rather than to a commit: the current
             metadata.json with its log, version hints, `ref.json` files, tag tombstones and
             `config.yaml`. They are live regardless of the commits.
         notes: Messages for the report, e.g. about a table with `gc.enabled=false`.
-        wrong_names: Those of `notes` that show a wrong name in the configuration.
+        wrong_names: The `notes` that indicate a wrong name in the configuration.
         edits: History edits planned by earlier runs. Rules for keeping rolled-back history do not
             apply to snapshots cut off by these edits.
         previous: Refs from earlier runs that were first missing within the grace period.
@@ -288,11 +289,13 @@ class FrozenRefs:
             objects are also in `pinned`.
         unreadable: Tables that cannot be read. They do not contribute to any other attribute.
         views: Views whose metadata is pinned.
-        named_prefixes: Address prefixes that containers refer to by name, or None if this kind has
-            none.
+        named_prefixes: Address prefixes to which containers refer by name, or None if this kind has
+            no such prefixes.
         repository: Identity of the repository, if the lake is one repository of a server.
-        read_at: Time of the last freeze that read a deleted or unreadable repository, else None.
-        is_deleted: True if the server has deleted the repository, and a user forgot the lake.
+        read_at: Time of the last freeze that read a deleted or unreadable repository, otherwise
+            None.
+        is_deleted: True if the server has deleted the repository and a user ran `forget` for the
+            lake.
     """
 
     lake: str
@@ -343,8 +346,8 @@ class Container:
     Attributes:
         size_bytes: Expected size, verified when decoding.
         expected_entries: Expected number of entries, verified when decoding.
-        snapshot_id: Snapshot that added the container. For a content root, the commit. Entries without
-            a snapshot inherit it.
+        snapshot_id: Snapshot that added the container, which is the commit for a content root.
+            Entries without a snapshot inherit it.
     """
 
     address: str
@@ -379,8 +382,8 @@ class ExpiryOutcome:
     Attributes:
         verdict: `done`: the edit was made by this call. `absent`: the lake was already in this
             state. `changed`: the policy no longer requires the edit, so the lake is left unchanged.
-            `denied`: the edit was refused and nothing was changed; a retry cannot help. `failed`:
-            the edit could not be made; a retry may help.
+            `denied`: the edit was refused and nothing was changed; a retry cannot succeed.
+            `failed`: the edit could not be made; a retry may succeed.
         error: Reason for a `changed`, `denied` or `failed` verdict.
         damaged: True if the edit was made but the result differs from the planned one and has to be
             repaired manually.
@@ -408,8 +411,8 @@ class Lake(Protocol):
             as_of: Time of the run.
 
         Raises:
-            LakeUnreadable: If anything else cannot be read, e.g. the table list. The message names
-                it.
+            LakeUnreadable: If anything else cannot be read, e.g. the table list. The message
+                identifies it.
         """
         ...
 
@@ -429,8 +432,8 @@ class Lake(Protocol):
             lake uses only one of these schemas.
 
         Raises:
-            FormatError: If the bytes are damaged, or a count differs from the expected one. The
-                message names the container.
+            FormatError: If the bytes are damaged or a count differs from the expected one. The
+                message contains the container's address.
         """
         ...
 
@@ -475,7 +478,7 @@ class PreflightLake(ExpiringLake, Protocol):
     """Lake that can check edits before they are planned, without changing anything."""
 
     def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the tables whose history cannot be edited, by uuid, with the reason.
+        """Return by uuid why a table's history cannot be edited. Editable tables are left out.
 
         Args:
             tables: Names of the tables by uuid.
@@ -483,13 +486,13 @@ class PreflightLake(ExpiringLake, Protocol):
         ...
 
     def probe_edits(self) -> Finding:
-        """Check the right to edit histories of the lake."""
+        """Check the permission to edit histories in the lake."""
         ...
 
 
 @runtime_checkable
 class ReversibleLake(ExpiringLake, Protocol):
-    """Lake whose edits can be undone while the objects of the old history exist."""
+    """Lake with edits that can be undone as long as the objects of the old history exist."""
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Undo executed actions from an `expiry_log`.
@@ -497,19 +500,20 @@ class ReversibleLake(ExpiringLake, Protocol):
         As with `expire`, each change is conditional and the call can be repeated.
 
         Yields:
-            One outcome per action. `done`: the lake is in the state before the action. `failed`
-            includes changes that cannot be undone in the format, e.g. restoring the name of a
-            deleted tag.
+            One outcome per action. `done` means that the lake is in the state before the action.
+            `failed` includes changes that cannot be undone in the format, e.g. restoring the name
+            of a deleted tag.
         """
         ...
 
 
 @runtime_checkable
 class BranchLake(Lake, Protocol):
-    """Lake whose idle branches can be deleted and created again.
+    """Lake with idle branches that can be deleted and created again.
 
-    `freeze` sets the property `PROTECTED` of branches that must stay, whatever the rules are now:
-    later runs of the date use the same freeze with the rules of their time.
+    `freeze` sets the property `PROTECTED` of branches that must be kept, regardless of the current
+    rules. The reason is that later runs of the date use the same freeze with the rules of their
+    time.
     """
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
@@ -533,9 +537,9 @@ class BranchLake(Lake, Protocol):
 
 @runtime_checkable
 class PathLake(Lake, Protocol):
-    """Lake that can delete paths of a branch by one commit, and revert it.
+    """Lake that can delete paths of a branch by a single commit, and revert this commit.
 
-    `freeze` sets the property `UNEDITABLE` of branches without such commits.
+    `freeze` sets the property `UNEDITABLE` of branches that must not get such commits.
     """
 
     def delete_paths(
@@ -550,10 +554,10 @@ class PathLake(Lake, Protocol):
         Readers of a branch see all its deletions or none.
 
         Args:
-            plan_id: Recorded in the commits.
-            read_paths: Returns the paths of an action.
-            check: Renews the lease of the apply. Called before each request that changes something,
-                and raises an error if the lease is lost.
+            plan_id: Id of the plan, which is recorded in the commits.
+            read_paths: Function that returns the paths of an action.
+            check: Function that renews the lease of the apply. It is called before each request
+                that changes something, and raises an error if the lease is lost.
 
         Yields:
             One outcome per action, as `expire` does.
@@ -577,8 +581,8 @@ class HistoryPublication:
         table: Name of the published table.
         written: Number of rows that were added or replaced.
         removed: Number of rows that were removed.
-        pointed: Uuids of the lake's tables that name the published table.
-        notes: Tables that cannot name it, with the reasons.
+        pointed: Uuids of the lake's tables that refer to the published table.
+        notes: Tables in which the reference cannot be set, with the reasons.
     """
 
     table: str
@@ -594,7 +598,7 @@ class HistoryPublisher(Lake, Protocol):
 
     @property
     def publishes_history(self) -> bool:
-        """Return True if the configuration asks for it."""
+        """Return True if publication is enabled in the configuration."""
         ...
 
     def publish_history(
@@ -603,21 +607,22 @@ class HistoryPublisher(Lake, Protocol):
         """Write the differences between the history and the published table.
 
         Args:
-            read: Reads the rows of `snapshot_history`, with these columns or all.
-            unnamed: Names by uuid of the tables that may be edited and do not name the published
-                table yet. Those with expired snapshots get a property with its name.
-            kept_since: Published records of snapshots that expired since this time are kept, also if
-                the history lacks them.
+            read: Function that reads the rows of `snapshot_history`, with the given columns or all
+                columns.
+            unnamed: Names by uuid of the tables that may be edited and do not refer to the
+                published table yet. Those with expired snapshots get a property with its name.
+            kept_since: Published records of snapshots that expired since this time are kept, even
+                if they are missing from the history.
 
         Raises:
-            GcError: If it cannot be written.
+            GcError: If the table cannot be written.
         """
         ...
 
 
 @runtime_checkable
 class IncrementalLake(Lake, Protocol):
-    """Lake with immutable commits, so that each commit is read only once.
+    """Lake with immutable commits, each of which is read only once.
 
     Commits read by earlier runs stay in the graph. Only the driver reads commits, so pickled
     instances need no credentials.
@@ -644,7 +649,7 @@ class BatchLake(Lake, Protocol):
     """Lake that can decode many small containers faster in one call."""
 
     def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-        """Return the result or the error of `decode` for each container."""
+        """Return the rows from `decode`, or its error, for each container."""
         ...
 
 
@@ -653,26 +658,26 @@ class PrefixedLake(Lake, Protocol):
     """Lake whose containers refer to address prefixes by name."""
 
     def read_prefixes(self) -> NamedPrefixes:
-        """Read the current prefixes. If they cannot be read, the result has the reason."""
+        """Read the current prefixes. If they cannot be read, the result contains the reason."""
         ...
 
     def with_prefixes(self, named_prefixes: NamedPrefixes) -> Lake:
-        """Return the lake with the frozen prefixes, with which it decodes such containers."""
+        """Return the lake with the frozen prefixes, which it uses to decode such containers."""
         ...
 
 
 @runtime_checkable
 class UpgradableLake(Lake, Protocol):
-    """Lake whose format can be upgraded in place, so that its commits have another source."""
+    """Lake whose format can be upgraded in place, which changes the source of its commits."""
 
     def has_source(self, source: CommitSource) -> bool:
-        """Check if a frozen source is one of the current format. Raises `LakeUnreadable`."""
+        """Check if a frozen source belongs to the current format. Raises `LakeUnreadable`."""
         ...
 
 
 @runtime_checkable
 class FilteredLake(Lake, Protocol):
-    """Lake whose server lists only refs the user is allowed to read.
+    """Lake on a server that lists only the refs that the user is allowed to read.
 
     A ref that disappears from the list may be hidden rather than deleted.
     """
@@ -688,15 +693,15 @@ class FilteredLake(Lake, Protocol):
 
 @runtime_checkable
 class ListingLake(Lake, Protocol):
-    """Lake whose catalog can be asked for a table by its name.
+    """Lake with a catalog that can be asked for a table by its name.
 
-    A list of tables may lack those that the user may not see.
+    Tables that the user is not allowed to see may be missing from a list of tables.
     """
 
     def find_listed(self, tables: Mapping[str, str], *, is_strict: bool = True) -> Mapping[str, str]:
-        """Return why tables may still be in the catalog, by uuid.
+        """Return by uuid the reason why a table may still be in the catalog.
 
-        Tables that the catalog does not have are left out.
+        Tables that are not in the catalog are left out.
 
         Args:
             tables: Names of the tables by uuid.
@@ -706,39 +711,40 @@ class ListingLake(Lake, Protocol):
         ...
 
     def find_recoverable(self, uuids: Collection[str]) -> Mapping[str, str]:
-        """Return why dropped tables can be restored in the catalog, by uuid.
+        """Return by uuid the reason why a dropped table can be restored in the catalog.
 
         Raises:
-            GcError: If the catalog has such tables, but does not list them.
-            TimeoutError: If it does not answer in time.
+            GcError: If the catalog has such tables but does not list them.
+            TimeoutError: If it does not respond in time.
         """
         ...
 
 
 @runtime_checkable
 class RepositoryLake(Lake, Protocol):
-    """Lake that is one repository of a server, which can delete it."""
+    """Lake that is a single repository on a server. The server can delete it."""
 
     def find_repository(
         self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False
     ) -> str | None:
-        """Return why a repository that an earlier run read may still exist or be needed.
+        """Return the reason why a repository read by an earlier run may still exist or be needed.
 
-        None if the server confirms that it was deleted, and no other repository has its files.
+        Returns None if the server confirms that it was deleted and no other repository has its
+        files.
 
         Args:
             repository_uuid: `RepositoryIdentity.uuid`.
             namespace: Address of its files.
             server_id: Id of the server's installation, if it is known.
-            successor: Uuid of the repository with its name that this run read, if there is one. Any
-                other repository with this name may need the files.
-            is_configured: The namespace is that of the configuration, which can differ from the
-                server's address of it.
+            successor: Uuid of the repository with the same name that was read by this run, if any.
+                Any other repository with this name may need the files.
+            is_configured: True if the namespace comes from the configuration, because it can then
+                differ from the server's address.
         """
         ...
 
     def claimed_location(self, namespace: str) -> str:
-        """Return the location in a namespace that the lake claims."""
+        """Return the location inside a namespace that is claimed by the lake."""
         ...
 
 
@@ -747,71 +753,71 @@ class RemoteLake(Lake, Protocol):
     """Lake behind a catalog or server."""
 
     def check_access(self) -> None:
-        """Send one small request.
+        """Check that the catalog or server responds to one small request.
 
         Raises:
-            LakeUnreadable: If the catalog or server does not answer it.
+            LakeUnreadable: If the catalog or server does not respond.
         """
         ...
 
 
 def as_remote(lake: Lake) -> RemoteLake | None:
-    """Return the lake if it is behind a catalog or server."""
+    """Return the lake if it belongs to a catalog or server, otherwise None."""
     return lake if isinstance(lake, RemoteLake) else None
 
 
 def as_expiring(lake: Lake) -> ExpiringLake | None:
-    """Return the lake if its history can be edited."""
+    """Return the lake if its history can be edited, otherwise None."""
     return lake if isinstance(lake, ExpiringLake) else None
 
 
 def is_editable(source: CommitSource) -> bool:
-    """Check if edits of the history of a table may be planned."""
+    """Check if history edits may be planned for a table."""
     return source.properties.get("collect") != "false" and source.properties.get("writable") != "false"
 
 
 def as_preflight(lake: Lake) -> PreflightLake | None:
-    """Return the lake if it can check edits before they are planned."""
+    """Return the lake if it can check edits before they are planned, otherwise None."""
     return lake if isinstance(lake, PreflightLake) else None
 
 
 def as_reversible(lake: Lake) -> ReversibleLake | None:
-    """Return the lake if its history edits can be undone."""
+    """Return the lake if its history edits can be undone, otherwise None."""
     return lake if isinstance(lake, ReversibleLake) else None
 
 
 def as_branch_lake(lake: Lake) -> BranchLake | None:
-    """Return the lake if its idle branches can be deleted."""
+    """Return the lake if its idle branches can be deleted, otherwise None."""
     return lake if isinstance(lake, BranchLake) else None
 
 
 def as_path_lake(lake: Lake) -> PathLake | None:
-    """Return the lake if it can delete paths of its branches by commits."""
+    """Return the lake if it can delete paths of its branches by commits, otherwise None."""
     return lake if isinstance(lake, PathLake) else None
 
 
 def as_history_publisher(lake: Lake) -> HistoryPublisher | None:
-    """Return the lake if it is configured to publish the history of its snapshots."""
+    """Return the lake if it is configured to publish the history of its snapshots, otherwise None."""
     return lake if isinstance(lake, HistoryPublisher) and lake.publishes_history else None
 
 
 def as_incremental(lake: Lake) -> IncrementalLake | None:
-    """Return the lake if its commits are immutable."""
+    """Return the lake if its commits are immutable, otherwise None."""
     return lake if isinstance(lake, IncrementalLake) else None
 
 
 def as_filtered(lake: Lake) -> FilteredLake | None:
-    """Return the lake if its server may hide refs from the user."""
+    """Return the lake if its server may hide refs from the user, otherwise None."""
     return lake if isinstance(lake, FilteredLake) else None
 
 
 def as_listing(lake: Lake) -> ListingLake | None:
-    """Return the lake if its catalog can be asked for single tables."""
+    """Return the lake if its catalog can be asked for single tables, otherwise None."""
     return lake if isinstance(lake, ListingLake) else None
 
 
 def as_repository(lake: Lake) -> RepositoryLake | None:
-    """Return the lake if it is one repository of a server."""
+    """Return the lake if it is one repository of a server, otherwise None."""
     return lake if isinstance(lake, RepositoryLake) else None
 
 
@@ -821,19 +827,19 @@ def with_prefixes(lake: Lake, named_prefixes: NamedPrefixes | None) -> Lake:
 
 
 def decode_batch(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Return the children or the error for each container."""
+    """Return the decoded rows or the error for each container."""
     return lake.decode_many(containers) if isinstance(lake, BatchLake) else [decode_or_error(lake.decode, *item) for item in containers]
 
 
 def decode_or_error(decode: Callable[[Container, bytes], pa.RecordBatch], container: Container, raw: bytes) -> pa.RecordBatch | FormatError:
     """Return the result of `decode`, or its error as a `FormatError` that names the container.
 
-    Any error of a library for damaged bytes makes only this container unreadable.
+    A library's error for damaged bytes thus makes only this container unreadable.
     """
     try:
         return decode(container, raw)
     except FormatError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - other programs write containers
+    except Exception as error:  # noqa: BLE001 - Containers are written by other programs.
         kind = container.kind.replace("_", " ")
         return FormatError(f"{kind} {container.address}: cannot decode {len(raw):,} bytes ({type(error).__name__}: {error})")

@@ -1,6 +1,6 @@
 """JSON Schema of `lakes.yaml` for editors, also published as `gc_assets/lakes.schema.json`.
 
-The schema covers keys, types and choices. Conditions between keys are only checked by
+The schema covers keys, types and choices. Dependencies between keys are only checked by
 `load_config`.
 """
 
@@ -14,10 +14,10 @@ from gc_assets.config.models import Config, LakeConfig
 from gc_assets.lakes.kinds import KINDS
 
 SCHEMA_NAME: Final = "lakes.schema.json"
-# Editors with yaml-language-server find the schema by this line.
+# Editors with yaml-language-server find the schema through this line.
 FIRST_LINE: Final = f"# yaml-language-server: $schema={SCHEMA_NAME}"
 _DIALECT: Final = "http://json-schema.org/draft-07/schema#"
-# Limits of fields with their own validator have Python's names.
+# The limits of fields with their own validator have Python's names.
 _LIMITS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 _VARIABLE: Final = r"\$\{"
 

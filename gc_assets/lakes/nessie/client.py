@@ -1,8 +1,8 @@
-"""Client for the Nessie REST API v2 calls needed by a mark.
+"""Client for the calls of the Nessie REST API v2 that are needed to find live files.
 
 Only this module connects to a server. It reads all pages of a list and retries transient errors.
-Everything at `@<hash>` is immutable, so the mark is not affected by concurrent ref changes.
-Messages do not contain the token.
+Everything at `@<hash>` is immutable, so concurrent ref changes do not affect the result. Messages
+do not contain the token.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from gc_assets.lakes.nessie.models import (
 
 # `TreeService.MAX_COMMIT_LOG_ENTRIES`: the server's maximum of commits per page.
 COMMITS_PER_PAGE: Final = 250
-# The server has no default limit for entries, so one is always sent.
+# The server has no default limit for entries, so a limit is always sent.
 ENTRIES_PER_PAGE: Final = 1_000
-# About half a minute in total, which is longer than a restart of the server.
+# The pauses add up to about half a minute, which is longer than a restart of the server.
 MAX_ATTEMPTS: Final = 8
 MAX_WAIT_SECONDS: Final = 10.0
 # A page of old history takes several seconds on a busy server.
 TIMEOUT_SECONDS: Final = 60.0
-# The server's error code for a missing ref or commit. A wrong URL returns 404 with another code or
-# without a code.
+# The server's error code for a missing ref or commit. A wrong URL returns 404 with a different code
+# or without a code.
 NO_REFERENCE: Final = "REFERENCE_NOT_FOUND"
 _RETRYABLE_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -61,17 +61,17 @@ class _TransientError(Exception):
 
 
 class _NotFoundError(LakeUnreadable):
-    """Server reports that a ref or commit does not exist."""
+    """The server reports that a ref or commit does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Answer of the server to a change that it did not make.
+    """Response of the server to a change that it did not make.
 
     Attributes:
         status: HTTP status.
         code: The server's error code, or None.
-        text: Both as text, with the server's message.
+        text: Status and code as text, with the server's message.
     """
 
     status: int
@@ -80,7 +80,7 @@ class Refusal:
 
 
 class NessieClient:
-    """A thread-safe client of one server. As a context manager, it closes its connections."""
+    """A thread-safe client of one server. Used as a context manager, it closes its connections."""
 
     def __init__(
         self,
@@ -133,14 +133,14 @@ class NessieClient:
     def has_commit(self, commit: str) -> bool:
         """Return False if the server reports that the commit does not exist.
 
-        Any other refusal raises `LakeUnreadable`.
+        Any other error response raises `LakeUnreadable`.
         """
         return self._exists(f"trees/@{quote(commit)}/history", {"max-records": "1"}, LogPage)
 
     def has_ref(self, name: str) -> bool:
         """Return False if the server reports that the ref does not exist.
 
-        For a ref that the principal may not read the server returns 403, which raises
+        If the principal may not read the ref, the server returns 403, which raises
         `LakeUnreadable`.
         """
         return self.read_ref(name) is not None
@@ -148,7 +148,7 @@ class NessieClient:
     def read_ref(self, name: str) -> Reference | None:
         """Return a ref, or None if the server reports that it does not exist.
 
-        For a ref that the principal may not read the server returns 403, which raises
+        If the principal may not read the ref, the server returns 403, which raises
         `LakeUnreadable`.
         """
         try:
@@ -160,7 +160,7 @@ class NessieClient:
         """Send one request that changes a ref, without retries, and return why the server refused it.
 
         Raises:
-            LakeUnreadable: If there is no answer, so that the change may have been made.
+            LakeUnreadable: If there is no response, so that the change may have been made.
         """
         try:
             answer = run_with_deadline(
@@ -246,9 +246,9 @@ class NessieClient:
 
 
 class _WaitRetryAfter(wait_base):
-    """Waits as long as `Retry-After` requests, but at most `MAX_WAIT_SECONDS`.
+    """Waits for the time in `Retry-After`, but at most for `MAX_WAIT_SECONDS`.
 
-    Without that header, `fallback` decides.
+    Without this header, `fallback` decides.
     """
 
     def __init__(self, fallback: wait_base) -> None:
@@ -262,7 +262,7 @@ class _WaitRetryAfter(wait_base):
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Return the certificates of the system, read once per process."""
+    """Return the system's certificates, which are read once per process."""
     return ssl.create_default_context()
 
 

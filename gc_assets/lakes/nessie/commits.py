@@ -1,7 +1,7 @@
 """Read the logs of all heads, each commit once, with concurrent requests.
 
 The log of a head continues at the parent of the last commit of a page. A walk ends at a commit that
-was read before, so shared history is requested once.
+was read before, so that shared history is requested only once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gc_assets.lakes.nessie.operations import OPERATIONS, operation_lines, state
 from gc_assets.lakes.nessie.retention import LOG_ENDS, STATE_DIGEST, STATE_ENTRIES
 from gc_assets.lakes.protocol import Commit
 
-# Concurrent requests: enough to hide the latency, but not too many for a production server.
+# Number of concurrent requests, which hide the latency but do not overload a production server.
 CONCURRENT_REQUESTS: Final = 8
-# Most branches have few own commits before they reach history that was read before.
+# Most branches have few commits of their own before they reach history that was read before.
 FIRST_PAGE_COMMITS: Final = 16
 
 
@@ -38,11 +38,11 @@ def read_commits(
     Args:
         lake: The name of the lake.
         client: The client of the server.
-        heads: The hashes of the frozen heads. The summary of a head that is not known contains the
-            digest of the state that the server lists.
+        heads: The hashes of the frozen heads. If a head is not known, its summary contains the
+            digest of the state listed by the server.
         no_ancestor: The hash of the empty state.
-        known: Commits read by earlier runs. They and their ancestors are skipped.
-        previous_heads: Heads from earlier runs, which are walked too if they still exist.
+        known: Commits read by earlier runs. These commits and their ancestors are skipped.
+        previous_heads: Heads from earlier runs, which are also walked if they still exist.
 
     Raises:
         LakeUnreadable: If a call fails, or the log of a head is inconsistent.
@@ -77,7 +77,7 @@ def read_commits(
 
 
 class _LogWalk:
-    """Walk state, i.e. commits read so far and log ends."""
+    """Walk state, i.e. the commits read so far and the log ends."""
 
     def __init__(self, lake: str, no_ancestor: str, known: Collection[str]) -> None:
         self._lake = lake
@@ -92,7 +92,7 @@ class _LogWalk:
     def read_page(self, start: str, page: LogPage) -> tuple[list[CommitLogEntry], str | None]:
         """Return the new commits of a page, and the hash at which the log continues.
 
-        The hash is None if the log ends, or if its continuation is known.
+        The hash is None if the log ends or its continuation is known.
         """
         expected, new_entries = start, list[CommitLogEntry]()
         for entry in page.items:
@@ -115,7 +115,7 @@ class _LogWalk:
         self._log_ends.add(entry.meta.hash)
 
     def build_commit(self, client: NessieClient, entry: CommitLogEntry, state_summary: Mapping[str, str]) -> Commit:
-        """Return the commit of a log entry.
+        """Build the commit of a log entry.
 
         If the log ends at a commit with a parent, the complete state replaces the missing history.
         """

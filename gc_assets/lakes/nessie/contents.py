@@ -1,8 +1,8 @@
-"""Find live contents: puts in retained commits, and states at retained log ends.
+"""Find live contents, i.e. puts in retained commits and states at retained log ends.
 
-Pure. An operation is a row, and a state is a selection of rows. Source: *Nessie GC internals*,
-"Identify live contents" (`gc-base/…/identify/IdentifyLiveContents.java`). A put of a retained commit
-is live even if a later commit drops the table (projectnessie/nessie#5210).
+The functions are pure. An operation is a row, and a state is a selection of rows. Source: *Nessie
+GC internals*, "Identify live contents" (`gc-base/…/identify/IdentifyLiveContents.java`). A put of a
+retained commit is live even if a later commit drops the table (projectnessie/nessie#5210).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _Part = tuple[Ints, Ints, Sequence[str | None], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """Every operation of every commit, ordered by key, then from old to new within each log.
+    """All operations of all commits, ordered by key, then from old to new within each log.
 
-    `commit` and `key` hold the position of the commit and the number of the key of each row.
+    `commit` and `key` contain, for each row, the position of its commit and the number of its key.
     """
 
     rows: pa.Table
@@ -44,7 +44,7 @@ class Operations:
         return cls(rows.take(pa.array(order)), commit[order], key[order])
 
     def state_rows(self, history: LogForest, at: int) -> Ints:
-        """Return the rows of the state at a commit: the newest operation of each key, if a put."""
+        """Return the rows of the state at a commit, i.e. the newest operation of each key if a put."""
         before = np.flatnonzero(history.select_log(at)[self.commit])
         keys = self.key[before]
         newest = before[np.append(keys[1:] != keys[:-1], np.ones(min(1, len(keys)), np.bool_))]
@@ -61,7 +61,7 @@ class Operations:
 
 
 def state_digest(lines: Iterable[str]) -> str:
-    """Return the state digest, computed over `operations.state_lines`."""
+    """Compute the state digest over `operations.state_lines`."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -82,23 +82,25 @@ def live_contents(
         history: The commits.
         operations: The operations of the commits.
         retained: The retained commits.
-        oldest: The oldest retained commit of each log, with the name of one ref.
-        heads: The heads, with the name of one ref.
+        oldest: The oldest retained commit of each log, with the name of one of its refs.
+        heads: The heads, each with the name of one of its refs.
         ref_of: The name of one ref that reaches each commit, or None.
         branches: The heads of branches.
-        unreferenced: Commits without a ref whose complete state is live.
+        unreferenced: Commits without a ref that have a live complete state.
 
     Returns:
         One row per distinct content, metadata location and snapshot, with the columns of
         `LIVE_CONTENTS`. Each row has one ref and one commit that show the content. `at_head` is
-        true if it is in the state at a head, `on_branch` if it is in that of a branch.
+        true if the content is in the state at any head, `on_branch` if it is in the state at the
+        head of a branch.
     """
     listed = operations.is_listed
     put = np.flatnonzero(listed & retained[operations.commit]).astype(np.int32)
     refs = [ref_of[commit] for commit in operations.commit[put]]
     has_ref = np.array([ref is not None for ref in refs], np.bool_)
-    # Each part has rows of `operations`, the commit and the ref that show them, and True if the
-    # commit is a head. The first row of a content is its witness, so the best parts come first.
+    # Each part consists of rows of `operations`, the commit and the ref that show them, and True if
+    # the commit is a head. The first row of a content is used to explain why it is live, so the
+    # best parts come first.
     parts: list[_Part] = [(put[has_ref], operations.commit[put[has_ref]], [ref for ref in refs if ref is not None], False)]
     states = {**heads, **oldest}.items()
     parts += [_state_part(history, operations, listed, commit, ref, is_head=commit in heads) for commit, ref in states]

@@ -1,10 +1,10 @@
 """Select the part of a log that a cut-off retains.
 
-Pure. Source: the rule of *Nessie GC* (`gc-base/…/identify/CutoffPolicy.java`). The walk starts at
-the head and stops at the first commit beyond the cut-off. The head is always retained. A number N
-retains N commits. A time T expires commits strictly older than T.
+The functions are pure. Source: the rule of *Nessie GC* (`gc-base/…/identify/CutoffPolicy.java`).
+The walk starts at the head and stops at the first commit beyond the cut-off. The head is always
+retained. A number N retains N commits. A time T expires commits strictly older than T.
 
-In addition, the commit that was current at T is retained, so that every time t >= T is readable.
+In addition, the commit that was current at T is retained, so that every time t >= T can be read.
 Nessie resolves `ref*t` to the newest commit that is not younger than t.
 """
 
@@ -26,7 +26,7 @@ class RetainedLog:
     """Retained part of a log.
 
     The complete state at `oldest`, the oldest of `commits`, is live. `at_cutoff` is the commit that
-    is retained only as the state at the cut-off, or None.
+    is only retained because it was current at the cut-off, or None.
     """
 
     commits: Bools

@@ -1,7 +1,7 @@
-"""Nessie lake with the Iceberg tables and views in all refs of a server.
+"""Nessie lake with the Iceberg tables and views in all refs of one server.
 
-Content roots of a commit are the metadata files it put. The live contents follow from retained
-commits and complete states (`retention`). Metadata files are read as in Iceberg lakes.
+The content roots of a commit are the metadata files that it put. The live contents follow from the
+retained commits and complete states (`retention`). Metadata files are read as in Iceberg lakes.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from gc_assets.lakes.protocol import (
     decode_or_error,
 )
 
-# Keys of the one source's properties.
+# Keys in the properties of the only source.
 _HEADS = "heads"
 _NO_ANCESTOR = "no_ancestor"
-# Largest pause between attempts of a check that a user waits for.
+# Maximum pause between the attempts of a check for which a user is waiting.
 _ACCESS_WAIT_SECONDS = 1.0
 _TYPES: dict[str, RefType] = {"BRANCH": "branch", "TAG": "tag"}
 
 
 class NessieLake:
-    """One server.
+    """Lake for one server.
 
     Each call opens and closes its own connections, so instances are picklable. The token is not
     pickled, because only the driver connects to the server.
@@ -76,7 +76,7 @@ class NessieLake:
         """Return every branch and tag, pinned to its hash.
 
         Raises:
-            LakeUnreadable: If a call fails. The message names the call.
+            LakeUnreadable: If a call fails. The message contains the call.
         """
         with self._client() as client:
             server = client.get_config()
@@ -95,7 +95,7 @@ class NessieLake:
         )
 
     def verify_deleted(self, names: Collection[str]) -> None:
-        """Verify that refs missing in the server's list do not exist.
+        """Verify that refs missing from the server's list do not exist.
 
         Raises:
             LakeUnreadable: If the server has one of the refs, or denies access to it.
@@ -132,7 +132,7 @@ class NessieLake:
 
         Raises:
             UndecodedTable: If a metadata file is damaged or of an unknown version.
-            FormatError: If another container is damaged. The message names it.
+            FormatError: If another container is damaged. The message contains its address.
         """
         if container.kind in manifests.KINDS:
             return manifests.decode(container, raw)
@@ -152,11 +152,11 @@ class NessieLake:
         return [found[number] if number in found else decode_or_error(self.decode, *item) for number, item in enumerate(containers)]
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the configured cut-offs at `as_of`, and find the live contents."""
+        """Apply the configured cut-offs at `as_of` and find the live contents."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Delete idle branches. The server compares their heads."""
+        """Delete idle branches that still have the planned heads, as compared by the server."""
         with self._client() as client:
             yield from branches.delete_branches(client, actions)
 

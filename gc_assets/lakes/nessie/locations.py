@@ -1,4 +1,4 @@
-"""Find content metadata files, and directories of unsupported contents."""
+"""Find the metadata files of contents, and the directories of unsupported contents."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from gc_assets.lakes.nessie.models import Content
 from gc_assets.lakes.nessie.operations import LISTED, NAMESPACE, TABLE
 from gc_assets.lakes.protocol import ContentRoot
 
-# Fields with addresses, by content type (`Content` in Nessie's OpenAPI document). Other fields are
-# texts, such as the SQL of a function. In a content of an unknown type, any field may be an address.
+# Fields with addresses, by content type (`Content` in Nessie's OpenAPI document). All other fields
+# are texts, such as the SQL of a function. If a content has an unknown type, any of its fields may
+# be an address.
 _ADDRESS_FIELDS: Final = {
     "DELTA_LAKE_TABLE": ("metadataLocationHistory", "checkpointLocationHistory", "lastCheckpoint"),
     "UDF": ("metadataLocation",),
@@ -23,15 +24,15 @@ _ADDRESS_FIELDS: Final = {
 _TEXT_FIELDS: Final = ("sqlText", "dialect")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|/")
 _LOCAL: Final = re.compile(r"(?:file:(?://(?P<host>[^/]*))?)?(?P<path>/.*)", re.DOTALL)
-# Directories of metadata in the location of a table or view.
+# Metadata directories in the location of a table or view.
 _METADATA_DIRECTORIES: Final = ("metadata", "_delta_log")
 
 
 def build_content_roots(puts: Iterable[Content]) -> tuple[ContentRoot, ...]:
     """Return the distinct metadata files of the contents that a commit puts.
 
-    For content types whose files cannot be listed, return the directories to protect. An address may
-    be one that cannot be resolved. It is empty if a table or view has no metadata location.
+    For content types whose files cannot be listed, the directories to protect are returned instead.
+    An address may be unresolvable. It is empty if a table or view has no metadata location.
     """
     return tuple({(root.kind, root.address): root for content in puts for root in _roots(content)}.values())
 
@@ -51,7 +52,7 @@ def _roots(content: Content) -> Iterator[ContentRoot]:
 
 
 def _addresses(value: JsonValue) -> Iterator[str]:
-    """Yield every string in the fields of a content that looks like an absolute address."""
+    """Yield every string in a content's fields that looks like an absolute address."""
     if isinstance(value, str) and _ADDRESS.match(value):
         yield value
     elif isinstance(value, dict):
@@ -63,7 +64,7 @@ def _addresses(value: JsonValue) -> Iterator[str]:
 
 
 def _as_local(folder: str) -> str:
-    """Return a local directory without its host and `..`, as most systems read it.
+    """Return a local directory without its host and `..`, as most systems interpret it.
 
     Other addresses are returned unchanged.
     """
@@ -74,7 +75,7 @@ def _as_local(folder: str) -> str:
 
 
 def _table_folder(address: str) -> str:
-    """Return the directory of a content. For a metadata file, it is the parent of `metadata/`."""
+    """Return the directory of a content. For a metadata file, this is the parent of `metadata/`."""
     folder = address.rstrip("/").rpartition("/")[0] if not address.endswith("/") else address.rstrip("/")
     parent, _, name = folder.rpartition("/")
     return (parent if name in _METADATA_DIRECTORIES else folder) + "/"

@@ -1,7 +1,7 @@
 """The logs of all refs as one forest of first parents, stored in arrays.
 
-Pure. Commits are numbered so that the descendants of a commit form an interval. All ancestors of a
-commit are then found by two array comparisons.
+The functions are pure. Commits are numbered so that a commit's descendants form an interval. All
+its ancestors can then be found by two array comparisons.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _number_chains(chains: Chains) -> tuple[Ints, Ints, Ints]:
     """Assign numbers to the commits of all chains.
 
     Returns:
-        For each chain the number of its oldest commit, the end of the interval of its descendants,
-        and the number of ancestors of its oldest commit.
+        For each chain, the number of its oldest commit, the end of the interval of its descendants,
+        and the oldest commit's number of ancestors.
     """
     count = len(chains)
     children: list[list[int]] = [[] for _ in range(count)]

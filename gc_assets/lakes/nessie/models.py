@@ -1,6 +1,6 @@
 """Nessie REST API v2 response models (`api/model/…/META-INF/openapi.yaml`).
 
-Only the fields in use are declared, and missing fields are errors. Unknown fields are ignored for
+Only the fields in use are declared, and a missing field is an error. Unknown fields are ignored for
 compatibility with newer servers.
 """
 

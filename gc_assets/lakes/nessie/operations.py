@@ -1,7 +1,7 @@
-"""Serialise the operations of commits as JSON lines, and parse them into columns.
+"""Serialise the operations of commits as JSON lines and parse them into columns.
 
-Pure. The commit graph stores the lines in the summary of their commit, so that retention needs
-tables only.
+The functions are pure. The commit graph stores the lines in the summary of their commit, so that
+retention only needs tables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyarrow import json as arrow_json
 from gc_assets.core.chains import Ints
 from gc_assets.lakes.nessie.models import Content, Entry, Operation
 
-# Key of a commit's summary with its operations, one JSON object per line.
+# Key in a commit's summary for its operations, with one JSON object per line.
 OPERATIONS: Final = "operations"
 PUT: Final = "PUT"
 DELETE: Final = "DELETE"
@@ -42,7 +42,7 @@ _LINE: Final = pa.schema(
 def key_name(elements: Iterable[str]) -> str:
     """Join the elements of a key by dots. Different keys have different names.
 
-    An element that is empty, or contains a dot or a backtick, is quoted by backticks, as in SQL.
+    An element that is empty or contains a dot or a backtick is quoted with backticks, as in SQL.
     """
     return ".".join(f"`{part.replace('`', '``')}`" if not part or "." in part or "`" in part else part for part in elements)
 
@@ -50,7 +50,7 @@ def key_name(elements: Iterable[str]) -> str:
 def put_line(name: str, content: Content) -> str:
     """Return the line of a put, or of an entry of a state."""
     snapshot = None if content.snapshot_id is None or content.snapshot_id < 0 else str(content.snapshot_id)
-    location = content.metadata_location or ("" if content.type in LISTED else None)  # as in `build_content_roots`
+    location = content.metadata_location or ("" if content.type in LISTED else None)  # As in `build_content_roots`.
     line = {"key": name, "id": content.id, "type": content.type, "location": location, "snapshot": snapshot}
     return json.dumps(line)
 
@@ -71,7 +71,7 @@ def state_lines(entries: Iterable[Entry]) -> list[str]:
 
 
 def row_lines(puts: pa.Table) -> list[str]:
-    """Return rows of `operation_table` as their original lines, sorted as in `state_lines`."""
+    """Convert rows of `operation_table` back to their lines, sorted as in `state_lines`."""
     return sorted(json.dumps(row) for row in puts.select(_LINE.names).to_pylist())
 
 
@@ -79,7 +79,7 @@ def operation_table(operations: list[str | None]) -> tuple[pa.Table, Ints]:
     """Parse the operations of all commits.
 
     Returns:
-        A table with one row per operation, and the position of the commit of each row.
+        A table with one row per operation, and the position of each row's commit.
     """
     counts = np.array([text.count("\n") + 1 if text else 0 for text in operations], np.int32)
     commit = np.repeat(np.arange(len(operations), dtype=np.int32), counts)

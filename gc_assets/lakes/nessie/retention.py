@@ -1,7 +1,7 @@
 """Apply the retention policy to Nessie commits and find their live contents.
 
-Pure: no server, no clock. The history is never edited: a metadata file of the catalog lists one
-snapshot, and readers time travel by the log of commits.
+The functions are pure and use neither a server nor a clock. The history is never edited, because a
+metadata file of the catalog lists only one snapshot and readers time travel by the commit log.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, F
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
-# Keys of a commit's summary, in addition to its operations: the digest and the number of entries of
-# the state that the server lists, and whether the log ends there although the commit has a parent
-# (`cut-history` of the server's admin tool).
+# Keys of a commit's summary, in addition to its operations. They contain the digest and the number
+# of entries of the state listed by the server, and a mark for the end of the log. The log can end
+# at a commit with a parent (`cut-history` of the server's admin tool).
 STATE_DIGEST = "state_digest"
 STATE_ENTRIES = "state_entries"
 LOG_ENDS = "log_ends"
-# Key of a ref's properties: the number of commits in its log, as counted by the server.
+# Key in a ref's properties for the number of commits in its log, as counted by the server.
 TOTAL_COMMITS = "total_commits"
-# A report lists this number of previous refs and counts the rest.
+# A report lists this number of previous refs and only counts the rest.
 MAX_LISTED_REFS = 5
 _SummaryColumns = Mapping[str, Sequence[str | None]]
 
@@ -43,8 +43,7 @@ _SummaryColumns = Mapping[str, Sequence[str | None]]
 class _RefLog:
     """Ref with the retained part of its log.
 
-    `head` is the position of its head. `rule` is the key of the configuration that sets the
-    cut-off.
+    `head` is the position of its head. `rule` is the configuration key that sets the cut-off.
     """
 
     ref: Ref
@@ -64,7 +63,7 @@ class _RefLog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PreviousLog:
-    """Deleted or moved ref from an earlier run, with the log its cut-off would retain.
+    """Deleted or moved ref from an earlier run, with the log that its cut-off would retain.
 
     `retained` is None if its commits are unknown.
     """
@@ -87,8 +86,8 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     """Apply the cut-offs of all refs.
 
     A young commit that no ref reaches is kept with its complete state. The log of a previous ref is
-    kept while `refs.previous` contains the ref, so that a user can create it again. This is the
-    grace period after the run that missed it.
+    kept as long as `refs.previous` contains the ref, so that a user can create it again. This is
+    the grace period after the run that missed it.
 
     The server silently omits what the principal may not read. Therefore the number of commits in
     each log is compared with the server's count, and the state at each head with the digest of the
@@ -169,7 +168,7 @@ def _build_logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: N
 
 
 def _build_previous_logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Iterator[_PreviousLog]:
-    """Yield the logs of previous refs, without those that moved forward from their previous head."""
+    """Yield the logs of previous refs, excluding refs that moved forward from their previous head."""
     known = dict(zip(history.graph.commit_ids.to_pylist(), range(len(history)), strict=True)) if refs.previous else {}
     for previous in refs.previous:
         head, moved_to = known.get(previous.ref.head_commit_id), known.get(previous.moved_to)
@@ -253,7 +252,7 @@ def _check_state(lake: str, history: LogForest, operations: Operations, log: _Re
 def _select_unreferenced(history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Bools:
     """Return a mask of the commits that the cut-off of unreferenced commits keeps.
 
-    The cut-off is `retention.dangling`, or `retention.default` if that is not set.
+    The cut-off is `retention.dangling`, or `retention.default` if the former is not set.
     """
     cutoff = config.retention.dangling_cutoff() or config.retention.default.as_cutoff()
     moment = to_micros(cutoff.moment(as_of))
@@ -263,7 +262,8 @@ def _select_unreferenced(history: LogForest, as_of: datetime, config: NessieLake
 def _keep_until(history: LogForest, logs: Sequence[_RefLog], retained: Bools) -> pa.Array:
     """Return an Arrow column with the time until which each commit is kept.
 
-    The latest time over all its refs wins. The column is null for commits not kept by age alone.
+    If a commit has several refs, the latest time applies. Values are missing for commits not kept
+    by age alone.
     """
     until = np.zeros(len(history), np.int64)
     otherwise = ~retained
