@@ -103,8 +103,8 @@ class ExpiryResult:
         edited: True if any edit was not final before, so that an earlier mark is out of date.
         failed: Histories with a failed edit.
         not_made: Histories with an edit that was not made. Neither these nor the failed histories
-            release files, even if a mark suggests it, because a catalog may have dropped a ref with
-            its snapshot, or the table may exist in another catalog.
+            release files, even if a mark suggests it. A catalog may have dropped a ref with its
+            snapshot, or the table may exist in another catalog.
         done_by_lake: Number of edits with the outcome `done`, by lake.
         edited_histories: Histories with an edit that was made.
     """

@@ -102,7 +102,7 @@ class ExpiredCommits:
     lost_refs: frozenset[RefName] = frozenset()
 
     def contains(self, commit: CommitName) -> bool:
-        """Return True if the policy alone expired the commit since the accepted run."""
+        """Return True if only the policy expired the commit since the accepted run."""
         before, now = self.before.get(commit), self.now.get(commit)
         return before is not None and now is not None and now.state == EXPIRED and not self.missing_refs(commit)
 

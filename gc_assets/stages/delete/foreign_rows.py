@@ -1,8 +1,7 @@
 """Find the plan rows whose files may be foreign (`core/foreign.py`).
 
-The rules also apply to plans of earlier releases, and to copies in quarantine, because an
-acceptance may be withdrawn, or a dataset in another format may appear, after a file was
-quarantined.
+The rules also apply to plans of earlier releases and to copies in quarantine. After a file was
+quarantined, an acceptance may be withdrawn, or a dataset in another format may appear.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rank content roots by commit state, and find all reachable containers.
 
-The walk is a single Arrow task, because a lake has only thousands of containers (but millions of
-files), and a Spark join per level would cost more than the walk.
+The walk is a single Arrow task. A lake has only thousands of containers (but millions of files), so
+a Spark join per level would cost more than the walk.
 """
 
 from __future__ import annotations

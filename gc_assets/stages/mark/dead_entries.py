@@ -195,8 +195,8 @@ class FindDead:
     """Task that writes the dead containers of the segments that are worth a copy
     (`DEAD_CONTAINERS`).
 
-    A container is not dead if a remaining container refers to it, because the children of a decoded
-    container must be decoded too, or if it is also in another segment.
+    A container is not dead if it is also in another segment, or if a remaining container refers to
+    it. The reason is that the children of a decoded container must be decoded too.
 
     Attributes:
         segments: Parts with the decoded containers of each segment (columns `CONTAINERS`).

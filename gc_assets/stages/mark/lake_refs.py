@@ -76,8 +76,8 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     - the run is a verification mark;
     - the run date is today and a table could not be read in the last run of that date, or the
       lake's catalog has changed since then;
-    - the run date is today and, since the freeze, a plan has edited the lake's history, so that
-      frozen commits may no longer exist, or the lake's format was upgraded.
+    - the run date is today and, since the freeze, the lake's format was upgraded, or a plan edited
+      its history, so that frozen commits may not exist any more.
 
     If storages or symbolic links changed since the freeze, its rows are published again with their
     current keys. On the run date, this also updates the prefixes of names in containers, and a

@@ -85,7 +85,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     (docs/adr/0009-unreadable-tables.md). The summary lists it, even if no run ever read it.
 
     Raises:
-        StateError: If the entry cache lacks entries of a needed container.
+        StateError: If the cached entries of a needed container are incomplete.
     """
     inputs = _Inputs(
         find_root_inputs(context, lake_name),

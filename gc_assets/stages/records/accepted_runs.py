@@ -46,7 +46,7 @@ def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable 
     """Return the `deletion_plan` of the last accepted run before this one, or None.
 
     A run of the same run date counts if it used another freeze, or a lake that is not configured
-    any more. A run of the current date freezes a lake again only after a plan edited its history,
+    any more. A run of the current date freezes a lake again only after an edit of its history,
     after an upgrade of its format, or while a part of it is unreadable. Historical plans do not
     count, and plans of rehearsals do not count for a real run.
     """

@@ -73,8 +73,8 @@ def accept_dead_table(
         The name of the storage, and the record.
 
     Raises:
-        UsageError: If `by` is empty, the uuid is invalid and no table of the last run has it, the
-            location is not inside a storage, or there is no record to withdraw.
+        UsageError: If `by` is empty, the uuid is invalid and unknown to the last run, the location
+            is not inside a storage, or there is no record to withdraw.
     """
     if not by.strip():
         raise UsageError("accepting a table as dead needs a name: --by WHO")

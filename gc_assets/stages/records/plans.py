@@ -238,9 +238,8 @@ def previous_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | No
 def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
     """Read a plan with its approvals and the record of its execution.
 
-    If the plan has a `plan_key`, its id is not verified here, but by approval and apply
-    (`refuse_other_key`), so that the plan can still be shown and restored after the key was changed
-    or lost.
+    If the plan has a `plan_key`, its id is verified by approval and apply (`refuse_other_key`), not
+    here. The plan can therefore still be shown and restored after the key was changed or lost.
 
     Raises:
         StateError: If a file of the plan is damaged or was changed.

@@ -4,8 +4,8 @@ While a table is unreadable, purges wait, because the table may use any file. A 
 this risk can set the table aside. Its claims remain protected.
 
 A record ends with the first run that reads the table, so it does not apply if the table becomes
-unreadable again. It also ends if another table takes the name, because a record is only valid for
-the table's uuid, or for the address of its metadata if the uuid is unknown.
+unreadable again. It also ends if another table takes the name. A record is only valid for the
+table's uuid, or for the address of its metadata if the uuid is unknown.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Find the keys of live files that are reached through the current symbolic links.
 
 The mark resolves links outside all storages. The key of an address inside a storage is taken
-literally, although one of its directories may be a link created after the listing, and files
-outside all storages may be links themselves. Paths are compared instead of objects, because a
-quarantined file is no longer at the target of the link.
+literally, although one of its directories may be a link created after the listing. Files outside
+all storages may be links themselves. Paths are compared instead of objects, because a quarantined
+file is not at the target of the link any more.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class Suspect:
     key: str
     file: File
     location: File
-    previous: File | None  # for a young suspect, as below, the newest one before the settled time
+    previous: File | None  # for a young suspect: the newest one before the settled time, like the fields below
     previous_ms: int | None
     in_own_location: bool
     head: str | None

@@ -82,8 +82,8 @@ class ReasonSearch:
         `ROUTED_ORPHANS`).
 
         A candidate that equals a live key is routed to the false negatives. It is routed to the
-        near misses if it differs from a live key only in its spelling, or if it is live but has the
-        same hash as a released file.
+        near misses if it differs from a live key only in its spelling. The same applies to a live
+        candidate with the hash of a released file.
 
         Args:
             candidates: Parts with the candidates (columns `CANDIDATES`).
