@@ -1,8 +1,7 @@
-"""Describe which effects of a plan can be undone and until when, which cannot, and what becomes
+"""Describe which effects of a plan can be undone and until when, which are final, and what becomes
 free.
 
-All texts about this come from here, wherever a plan is shown. The module reads no state and no
-lake.
+All commands and reports use these texts. The module reads no state and no lake.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from gc_assets.core.units import count_of, format_bytes
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of
 
-# Outcome of an action that was begun and has none yet. It may have been executed.
+# Outcome of an action that was begun but has no outcome yet. It may have been executed.
 UNKNOWN: Final = "unknown"
-# Reasons that are listed for each outcome.
+# Maximum number of reasons listed for each outcome.
 MAX_REASONS: Final = 3
 NOTHING_CHANGED: Final = "Nothing was changed."
 _NOTHING: Final = "nothing"
 _NO_REASONS: Final[Mapping[tuple[str, str], Mapping[str, int]]] = MappingProxyType({})
-# Precedes the outcome of actions of which some have no record yet.
+# Precedes the outcome if some of the actions have no record yet.
 _RECORDED: Final = "recorded as "
-# Tables that are named in one sentence.
+# Maximum number of tables in one sentence.
 _MAX_TABLES: Final = 5
 _SUBJECTS: Final = {
     RESTORE: ("file", "restored"),
@@ -40,7 +39,7 @@ _SUBJECTS: Final = {
     PURGE: ("file", "purged"),
     ABORT: ("upload", "aborted"),
 }
-# Each outcome of one, and of several.
+# The texts of each outcome for one file and for several.
 _FILE_TEXTS: Final = {
     ABSENT: ("was gone already", "were gone already"),
     CHANGED: ("is needed, changed or waits, so it was left alone", "are needed, changed or wait, so they were left alone"),
@@ -57,7 +56,7 @@ _EDIT_TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Reversibility:
-    """Three sentences about one plan, for users and for JSON."""
+    """Three sentences about one plan, for text and JSON output."""
 
     can_be_undone: str
     cannot_be_undone: str
@@ -80,7 +79,7 @@ def describe_reversibility(
     Args:
         restored: True if the plan's quarantined files were restored.
         undone: True if its reversible edits were undone.
-        applied_at: The end of its apply, or None before it.
+        applied_at: When the plan was applied, or None.
     """
     quarantined, purged = header.totals.get(QUARANTINE, Amount()), header.totals.get(PURGE, Amount())
     edits = [(lake, count, _kind(config, lake)) for lake, count in _history_edits(header).items()]
@@ -99,12 +98,13 @@ def describe_reversibility(
 def describe_outcomes(
     header: PlanHeader, by_outcome: Mapping[tuple[str, str], int], reasons: Mapping[tuple[str, str], Mapping[str, int]] = _NO_REASONS
 ) -> Iterator[str]:
-    """Yield one sentence for each phase of an apply: what was done, skipped and failed, and why.
+    """Yield one sentence for each phase of an apply: what was done, skipped and failed, and the
+    reasons.
 
     Args:
         by_outcome: Number of files, edits or uploads by phase and outcome.
-        reasons: Their number by reason, for each phase and outcome. Each of the most frequent ones
-            is a further sentence.
+        reasons: Number of files, edits or uploads by reason, for each phase and outcome. Each of
+            the most frequent reasons is a further sentence.
     """
     for phase in PHASES:
         counts = {outcome: count for (of, outcome), count in by_outcome.items() if of == phase and count}
@@ -132,13 +132,13 @@ def _describe_reasons(outcome: str, reasons: Counter[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedActions:
-    """Actions that an unfinished apply has recorded.
+    """The actions recorded by an unfinished apply.
 
     Attributes:
         counts: Number of files and uploads by phase and outcome.
         edits: Number of history edits by lake and outcome.
         tables: Tables with edits that were made, by lake.
-        is_complete: False if the log is too large to read it completely now.
+        is_complete: False if the log is too large to be read completely.
     """
 
     counts: Mapping[tuple[str, str], int]
@@ -148,13 +148,15 @@ class RecordedActions:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing was changed and nothing may have been."""
+        """True if nothing was changed or may have been changed."""
         changed = sum(count for (_, outcome), count in self.counts.items() if outcome in {DONE, UNKNOWN})
         return not changed and not any(by.get(DONE) or by.get(UNKNOWN) for by in self.edits.values())
 
 
 def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Config) -> Iterator[str]:
-    """Yield sentences about what an unfinished apply has already changed, irreversible first."""
+    """Yield sentences about what an unfinished apply has already changed, irreversible changes
+    first.
+    """
     if recorded.is_empty:
         yield NOTHING_CHANGED
         return
@@ -216,12 +218,12 @@ def summarize_reversibility(header: PlanHeader, config: Config, *, restored: boo
 
 
 def describe_effects(files: Mapping[str, Amount], edits: int, final_edits: int, uploads: Uploads | None = None) -> tuple[str, str]:
-    """Return what cannot be undone and what can, in few words for a cell of a table.
+    """Return two short texts for table cells: what cannot be undone, and what can.
 
     Args:
         files: Planned files by action.
         edits: Number of history edits.
-        final_edits: Number of those that cannot be undone.
+        final_edits: Number of history edits that cannot be undone.
         uploads: Unfinished uploads to abort, if any.
     """
     final = [*_count_files(PURGE, files), *_count_edits(final_edits)]
@@ -231,7 +233,7 @@ def describe_effects(files: Mapping[str, Amount], edits: int, final_edits: int, 
 
 
 def describe_plan_effects(plan: PlanHeader | PlanSummary, config: Config) -> tuple[str, str]:
-    """Return what cannot be undone after an apply of the plan, and what can, in few words."""
+    """Return two short texts about the applied plan: what cannot be undone, and what can."""
     final_edits = sum(count_final_edits(plan, config).values())
     return describe_effects(plan.totals, sum(plan.expiry_actions.values()), final_edits, plan.uploads)
 
@@ -242,13 +244,13 @@ def count_final_edits(plan: PlanHeader | PlanSummary, config: Config) -> dict[st
 
 
 def has_final_edits(config: Config, lake_name: str) -> bool:
-    """Return True if edits of the history of a lake cannot be undone, except those of branches."""
+    """Return True if a lake's history edits cannot be undone. Edits of branches always can."""
     kind = _kind(config, lake_name)
     return kind is None or not kind.undoes_edits
 
 
 def confirm_question(header: PlanHeader, config: Config, by: str) -> str:
-    """Return the question before an approval, which names everything that cannot be undone."""
+    """Return the question before an approval, which lists everything that cannot be undone."""
     question, (final, reversible) = f"Approve this plan as {by}?", describe_plan_effects(header, config)
     if not header.has_work:
         return question
@@ -257,9 +259,7 @@ def confirm_question(header: PlanHeader, config: Config, by: str) -> str:
 
 
 def restore_reversibility(restored_files: Amount) -> Reversibility:
-    """Describe the reversibility of a restore by keys, independent of the plans that moved the
-    files.
-    """
+    """Describe the reversibility of a restore by key, regardless of the plans that moved the files."""
     return Reversibility(
         f"{_amount(restored_files)} restored; a later plan with its own approval can quarantine them again",
         "nothing; history edits by the plans that moved them remain",
@@ -268,7 +268,7 @@ def restore_reversibility(restored_files: Amount) -> Reversibility:
 
 
 def apply_command(header: PlanHeader, config: Config) -> str:
-    """Return the command that applies the plan, for any mode of its storage."""
+    """Return the command that applies the plan, whatever the mode of its storage."""
     modes = [item.mode for item in config.storages if item.name == header.storage]
     return command("apply", header.plan_id[:12], mode="apply" if modes != ["apply"] else False)
 
@@ -342,13 +342,13 @@ def _count_edits(count: int) -> Iterator[str]:
 
 
 def _history_edits(header: PlanHeader | PlanSummary) -> dict[str, int]:
-    """Return the number of history edits by lake, without edits of branches."""
+    """Return the number of history edits by lake, not counting edits of branches."""
     counts = {lake: count - header.branch_edits.get(lake, 0) for lake, count in header.expiry_actions.items()}
     return {lake: count for lake, count in counts.items() if count > 0}
 
 
 def _describe_branch_edits(header: PlanHeader) -> Iterator[tuple[str, str]]:
-    """Yield each lake with its edits of branches."""
+    """Yield each lake with a text on its edits of branches."""
     for lake, count in header.idle_branches.items():
         yield lake, f"the deletion of {count_of(count, 'idle branch')} of lake {lake}"
     for lake, count in header.path_edits.items():
