@@ -165,6 +165,17 @@ def test_dirty_and_protected_branches_stay_with_a_note(story: Story) -> None:
     ]
 
 
+def test_unreadable_repository_deletes_no_path_and_stops_no_run(story: Story) -> None:
+    story.server.fault = lambda method, path, query: (403, {"message": "no"}) if path.endswith("/ml-data") else None
+    header = story.plan()
+    assert [item.is_whole_lake for item in header.unreadable] == [True]
+    assert (story.edits(), header.path_edits, header.totals) == ({}, {}, {})
+    assert story.house.summary(TABLE.name, "ml")["unused_rules"] == []
+    story.server.fault = lambda method, path, query: None
+    story.house.now = NOW + timedelta(days=1)
+    assert story.plan().path_edits == {"ml": 2}
+
+
 def test_moved_branch_is_planned_again(story: Story) -> None:
     header = story.plan()
     story.builder.commit("main", other=b"1")

@@ -167,9 +167,9 @@ class _Classify:
 
     def _heads(self, commits: pa.Table) -> pa.Table:
         """Return the ranges at the head of each branch (columns `HEADS`)."""
-        heads = pa.table({"branch": [r.ref_name for r in self.refs], "commit": [r.head_commit_id for r in self.refs]}).filter(
-            pa.array([ref.ref_type == "branch" for ref in self.refs], pa.bool_())
-        )
+        branches = [ref for ref in self.refs if ref.ref_type == "branch"]
+        names, commit_ids = [ref.ref_name for ref in branches], [ref.head_commit_id for ref in branches]
+        heads = pa.table({"branch": pa.array(names, pa.string()), "commit": pa.array(commit_ids, pa.string())})
         lists = commits.column("content_roots").combine_chunks()
         owners = commits.column("commit_id").take(pc.list_parent_indices(lists))
         roots = pa.table({"commit": owners, "root": pc.struct_field(pc.list_flatten(lists), "address")})
