@@ -46,8 +46,8 @@ _FIRST: Final = "\0"
 def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish `potential_commits` of a run date.
 
-    A commit unknown to the newest finished run is potential independent of its date if a rule
-    covers it, because users can set the date.
+    If a rule covers a commit that the newest finished run did not contain, the commit is potential
+    regardless of its date, because users can set the date.
     """
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
@@ -89,10 +89,10 @@ def _notes(lake_name: str, task: _Classify) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Classify:
-    """Task that finds the commits of each branch class and classifies metaranges and ranges.
+    """Task that finds each branch class's commits, and classifies metaranges and ranges.
 
-    A class is a branch named by a rule, or all other branches (`OTHERS`). Single task, in this
-    process or in an executor (`run_single_task`).
+    A class is a branch specified by a rule, or all other branches (`OTHERS`). Runs as a single task
+    in this process or in an executor (`run_single_task`).
     """
 
     rules: tuple[Rule, ...]
@@ -123,9 +123,10 @@ class _Classify:
             yield report_parts(parts, written.digest, summary={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
 
     def _classes(self, graph: CommitGraph, retained: NDArray[np.bool_]) -> tuple[list[str], NDArray[np.bool_]]:
-        """Return the classes and their reachability matrix: commits as rows, classes as columns.
+        """Return the classes and their reachability matrix, with commits as rows and classes as
+        columns.
 
-        A retained commit that no branch reaches is assigned to the other branches.
+        A retained commit that no branch reaches belongs to the other branches.
         """
         heads: dict[str, list[str]] = {OTHERS: []}
         for ref in self.refs:
@@ -137,7 +138,9 @@ class _Classify:
         return names, reach
 
     def _branches(self, graph: CommitGraph) -> pa.Array:
-        """Return up to 100 branches that reach each commit, those named by a rule first."""
+        """Return up to 100 branches that reach each commit, starting with those specified by a
+        rule.
+        """
         branches = [ref for ref in self.refs if ref.ref_type == "branch" and ref.head_commit_id is not None]
         # No branch name begins with this character, so marked names sort first.
         marked = {name: _FIRST if class_of(self.rules, name) != OTHERS else "" for name in (ref.ref_name for ref in branches)}
@@ -183,7 +186,7 @@ class _Classify:
         tagged = {ref.head_commit_id for ref in self.refs if ref.ref_type == "tag"} if self.tags_protect else set[str | None]()
         lists = commits.column("content_roots").combine_chunks()
         owner = pc.list_parent_indices(lists).to_numpy()
-        # A commit that is neither reachable nor retained is garbage already and keeps no object.
+        # A commit that is neither reachable nor retained is already garbage and keeps no object.
         owner_counts = np.asarray(reach.any(axis=1))[owner]
         summary = {
             **{f"class {number}": reach[owner, number].astype(np.uint8) for number in range(len(classes))},
@@ -218,7 +221,9 @@ class _Classify:
 
 
 def _merge_rows(rows: pa.Table, classes: Sequence[str]) -> pa.Table:
-    """Merge rows by address: union of the classes, earliest time, sum of the commits."""
+    """Merge rows by address, with the union of the classes, the earliest time, and the sum of the
+    commits.
+    """
     how = {f"class {number}": "max" for number in range(len(classes))}
     how |= {"first_commit_at": "min", "commits": "sum", "tagged": "max", "potential": "max"}
     return aggregate_rows(rows, "address", how)
