@@ -42,8 +42,8 @@ class AssetStep:
 
     Attributes:
         outputs: The tables that the stage publishes.
-        inputs: Tables of the same lake or storage. For a storage, a lake table stands for the
-            tables of all lakes.
+        inputs: Tables of the same lake or storage. For a storage, a lake table means the
+            table of every lake.
         stage: The function that publishes the outputs.
         checks: Checks of each output.
         spark: True if the stage needs Spark.

@@ -1,4 +1,4 @@
-"""The client of Azure Blob Storage: requests about containers and blobs.
+"""The client of Azure Blob Storage: requests for containers and blobs.
 
 Importing it without the extra `azure` raises `UsageError`.
 """

@@ -1,6 +1,6 @@
-"""Read the answer to a batch: one part for each request of it.
+"""Parse the response to a batch, which has one part for each of the batch's requests.
 
-A part belongs to the request with the same Content-ID. The order of the parts shows nothing.
+A part belongs to the request with the same Content-ID. The order of the parts is not significant.
 
 Source: Azure REST API reference, "Blob Batch".
 """
@@ -15,7 +15,7 @@ from email.message import Message
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """The answer to one request of a batch. `headers` have names in lower case."""
+    """The response to one request of a batch. The names in `headers` are lower-case."""
 
     status_code: int
     reason: str
@@ -23,16 +23,16 @@ class BatchPart:
     body: str
 
     def text(self, encoding: str | None = None) -> str:
-        """Return the body, as Microsoft's library reads an answer."""
+        """Return the decoded body. Microsoft's library calls this method to read a response."""
         del encoding
         return self.body
 
 
 def parse_parts(content_type: str, body: bytes) -> dict[int, BatchPart]:
-    """Return the parts of an answer by the Content-ID of their request.
+    """Return the parts of a response, keyed by the Content-ID of their request.
 
-    A part that cannot be read, and every part of an id that two parts have, is left out: its request
-    may have been executed.
+    Unreadable parts and parts with a duplicate id are left out, so that the outcome of their
+    requests counts as unknown.
     """
     message = message_from_bytes(b"Content-Type: " + content_type.encode("ascii", "replace") + b"\r\n\r\n" + body)
     parts, repeated = dict[int, BatchPart](), set[int]()

@@ -1,7 +1,7 @@
-"""A storage in a container of Azure Blob Storage, as `ConditionalBucket`.
+"""A storage in a container of Azure Blob Storage, as a `ConditionalBucket`.
 
-The token of a blob is its etag. Names of metadata on Azure have no `-`, so those of the collector are
-written with `_`.
+The token of a blob is its etag. Azure does not allow `-` in metadata names, so the collector's
+names are written with `_`.
 
 Sources: Azure REST API reference, Blob service (conditional headers, Copy Blob, Delete Blob, Blob
 Batch, List Blobs, error codes).
@@ -48,16 +48,17 @@ from gc_assets.config.azure import AzureConfig
 from gc_assets.core.errors import StoreError, is_permanent
 from gc_assets.core.paths import AZURE
 
-# Sub-requests of one batch (REST API reference, Blob Batch).
+# The maximum number of requests in a batch (REST API reference, Blob Batch).
 _KEYS_PER_BATCH: Final = 256
-# A copy within an account normally ends with its request. Otherwise it is awaited this long.
+# The time to wait for a copy that is not complete when its request ends. Copies within an account
+# normally are.
 _COPY_SECONDS: Final = 900.0
 _OK, _MISSING, _FALSE, _SERVER_ERROR = 300, 404, 412, 500
 _NO_VERSION: Final = "null"
-# The error of a delete by the id of the current version.
+# The error code for a delete that specifies the id of the current version.
 CURRENT_VERSION: Final = "OperationNotAllowedOnRootBlob"
-# Under the prefix that no listing of a storage contains (`stores.protocol.RESERVED_PREFIX`). The
-# leases are those of `stores/conditional/lease.py`.
+# Keys under the reserved prefix, which storage listings omit (`stores.protocol.RESERVED_PREFIX`).
+# The leases are written by `stores/conditional/lease.py`.
 _CANARY: Final = ".gc-assets/canary-"
 _LEASES: Final = ".gc-assets/lease/"
 _SUCCESS: Final = (None, "success")
@@ -88,7 +89,8 @@ class AzureBucket(BucketStorage[AzureConfig]):
         """Return the blob at a key, or None if it is missing.
 
         Raises:
-            PermissionError: For the changing role, if the key has an append blob or a page blob.
+            PermissionError: If the changing role is used and the blob is an append blob or page
+                blob.
         """
         try:
             with translate_errors(self.address(key)):
@@ -119,8 +121,8 @@ class AzureBucket(BucketStorage[AzureConfig]):
     ) -> Iterator[Page]:
         """Yield pages as the protocol specifies.
 
-        Azure continues a listing only at its own markers, so keys up to `after` are listed and left
-        out. See `stores/azure/listing.py` for parallel listings.
+        Azure continues a listing only at its own markers, so keys up to `after` are listed and then
+        skipped. See `stores/azure/listing.py` for parallel listings.
         """
         start = self.prefix.encode() + after if after else b""
         for listed in self.list_from(prefix, delimiter=delimiter, role=role, versions=versions):
@@ -155,12 +157,12 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return sorted(found, key=lambda version: (version.modified, version.version_id), reverse=True)[:at_most]
 
     def versioning(self, role: Role) -> Versioning:
-        """Return if the account keeps versions. Only the management interface has the setting.
+        """Detect whether the account keeps versions, because only the management API has the setting.
 
-        With the changing role, a canary is written, and its answer shows it. With the reading role,
-        the newest of the listed blobs shows what the account did when it was written: an account may
-        have blobs from before versioning. The leases of the collector are among them. Other blobs
-        with versions show that versioning was disabled later.
+        With the changing role, the response to writing a canary shows it. With the reading role, it
+        is derived from a sample of listed blobs, including the collector's leases. Blobs may be
+        older than versioning, so the newest one decides. If only older blobs have versions,
+        versioning has been disabled since.
         """
         if role == "change":
             return Versioning("Enabled" if self._writes_versions() else None)
@@ -171,16 +173,16 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return Versioning("Enabled" if newest.version_id else "Suspended")
 
     def _list_sample(self, prefix: str) -> list[Any]:
-        """Return the first page under a prefix, with versions."""
+        """Return the blobs on the first page under a prefix, with versions."""
         with translate_errors(self.location):
             listed = self.container("read").list_blobs(name_starts_with=f"{self.prefix}{prefix}", include=["versions"])
             return list(next(listed.by_page(), ()))
 
     def _writes_versions(self) -> bool:
-        """Return True if a written blob has a version. The canary and its version are removed."""
+        """Write a canary and return True if it has a version. The canary is removed again."""
         key = f"{_CANARY}{secrets.token_hex(8)}"
         created = self.put_if_absent(key, b"")
-        if created.verdict == "changed":  # it is ours, and the answer was lost
+        if created.verdict == "changed":  # it is ours, and the response was lost
             found = self.head(key)
             created = Change("done", version_id=found and found.version_id, token=found and token_of(found.identity))
         version_id = created.require().version_id
@@ -197,7 +199,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return version_id is not None
 
     def reach(self, attempts: int) -> datetime | None:
-        """List one key. Returns the server's time, or None if the answer does not contain it."""
+        """List one key. Returns the server's time, or None if the response does not contain it."""
         dates = list[str]()
 
         def remember(response: Any) -> None:
@@ -229,7 +231,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._change(key, lambda blob: blob.upload_blob(content, overwrite=True, validate_content=True, **_if_match(token)))
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy as the protocol specifies, but no blob that could not be deleted afterwards."""
+        """Copy as the protocol specifies, unless the blob could not be deleted afterwards."""
         obstacle = find_obstacle(source)
         if obstacle is not None:
             return Change("denied", PermissionError(errno.EACCES, obstacle, self.address(key)))
@@ -241,7 +243,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def delete_if_match(self, key: str, token: str | None) -> Change:
         """Delete as the protocol specifies.
 
-        A delete with a condition is repeated if it was not executed.
+        A conditional delete is retried if it was not executed.
         """
         condition = _if_match(token) if token is not None else {}
         for attempt in range(ATTEMPTS):
@@ -254,7 +256,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def delete(self, objects: Sequence[Deletion]) -> list[Change]:
         """Delete as the protocol specifies.
 
-        Deletes with a condition are repeated if they were not executed.
+        Conditional deletes are retried if they were not executed.
         """
         changes, pending = dict[int, Change](), list(range(len(objects)))
 
@@ -272,7 +274,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return [changes[number] for number in range(len(objects))]
 
     def _delete_many(self, objects: Sequence[Deletion]) -> list[Change]:
-        """Delete up to 256 blobs with one request, whose answer has an outcome for each."""
+        """Delete up to 256 blobs in one request, and return one outcome per blob."""
         changes = dict[int, Change]()
         rows = list[tuple[int, dict[str, Any]]]()
         for number, item in enumerate(objects):
@@ -300,7 +302,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return [changes[number] for number in range(len(objects))]
 
     def _send_batch(self, rows: Sequence[dict[str, Any]], key: str) -> dict[int, BatchPart] | Change:
-        """Send deletes as one request. Returns the answers by position, or its error."""
+        """Send deletes as one request. Returns the responses by position, or the request's error."""
         answers = list[tuple[str, bytes]]()
 
         def remember(response: Any) -> None:
@@ -308,7 +310,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
             answers.append((response.http_response.content_type or "", response.http_response.body()))
 
         try:
-            # The parts are matched by their ids, and not by the library, which counts them.
+            # The parts are matched by their ids, because the library matches them by position.
             self.container("change", 1).delete_blobs(*rows, raise_on_any_failure=False, raw_response_hook=remember)
         except AzureError as error:
             return self._to_change(error, key, reads=False)
@@ -319,8 +321,8 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _delete_current_version(self, item: Deletion) -> Change:
         """Delete the current version of a blob permanently.
 
-        Azure refuses that by its id. So the blob is deleted if its etag is still the same, and then
-        the version that remains.
+        Azure rejects a delete by the id of the current version. Therefore the blob is deleted
+        first, if its etag is still the same, and then the version that remains.
         """
         try:
             current = self.head(item.key)
@@ -333,7 +335,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._change(item.key, lambda blob: blob.delete_blob(version_id=item.version_id), attempts=1)
 
     def _to_result(self, answer: BatchPart, key: str) -> Change:
-        """Convert the answer to one part of a batch."""
+        """Convert one part of a batch response to a `Change`."""
         if answer.status_code < _OK:
             return Change("done")
         error = HttpResponseError(message=answer.reason, response=answer)  # pyright: ignore[reportArgumentType]
@@ -345,16 +347,17 @@ class AzureBucket(BucketStorage[AzureConfig]):
             answer = request(self._blob(key, "change", attempts))
         except AzureError as error:
             return self._to_change(error, key)
-        except OSError as error:  # a key that no request can name
+        except OSError as error:  # a key that cannot be used in a request
             return Change("denied", error)
         written: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
         etag = written.get("etag")
         return Change("done", version_id=written.get("version_id"), token=None if etag is None else str(etag).strip('"'))
 
     def _to_change(self, error: AzureError, key: str, *, reads: bool = True) -> Change:
-        """Return what an error shows about a change.
+        """Convert the error of a change request to a `Change`.
 
-        A false If-Match is answered with 412 for a missing blob too, so the blob is requested then.
+        The server also responds with 412 to If-Match if the blob is missing, so in this case the
+        blob is requested again.
         """
         code, status = error_code(error), getattr(error, "status_code", None)
         found = to_os_error(error, self.address(key))
@@ -383,7 +386,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], condition: dict[str, Any]) -> Change:
         """Copy a blob with its properties, tags and tier, and wait until the copy is complete.
 
-        An earlier attempt may have left a copy that is pending or was given up.
+        An earlier attempt may have left a pending or failed copy.
         """
         metadata = {name: value for name, value in source.answer.metadata.items() if _to_entry(name) not in COPY_ENTRIES}
         options: dict[str, Any] = {"metadata": {**metadata, entry[0].replace("-", "_"): entry[1]}, **condition}
@@ -419,7 +422,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._await_copy(to, answer.get("copy_id")) or done
 
     def _await_copy(self, to: str, copy_id: Any) -> Change | None:
-        """Wait until the server has finished a copy. Returns why it has not, or None."""
+        """Wait for the server to finish a copy. Returns None, or a `Change` if it does not finish."""
         blob, deadline, pause = self._blob(to, "change"), time.monotonic() + _COPY_SECONDS, 0.1
         while True:
             copy = blob.get_blob_properties().copy
@@ -439,13 +442,14 @@ class AzureBucket(BucketStorage[AzureConfig]):
             pause = min(2 * pause, 5.0)
 
     def _finish_earlier_copy(self, to: str, entry: tuple[str, str]) -> Change | None:
-        """Finish a copy that an earlier attempt has started, or remove what is left of it.
+        """Finish a copy started by an earlier attempt, or remove its remains.
 
-        A copy that the server has given up is an empty blob. It is deleted if its etag is still the
+        A copy that the server has aborted is an empty blob. It is deleted if its etag is still the
         same.
 
         Returns:
-            The outcome of the copy, `absent` if it was removed, None if the key has another object.
+            The outcome of the copy, `absent` if it was removed, or None if another object is at the
+            key.
         """
         found = self.head(to)
         if found is not None and _is_unfinished(found, entry) and _text(found.answer.copy.status) == "pending":
@@ -465,24 +469,24 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self.container(role, attempts).get_blob_client(f"{self.prefix}{key}")
 
     def _require_addressable(self, key: str) -> None:
-        """Raise `OSError` for a name that URLs cannot contain, so that no other blob is named."""
+        """Raise `OSError` for a name that a URL would change, so that no other blob is addressed."""
         if not is_addressable(f"{self.prefix}{key}"):
             text = "the name has a component `.` or `..`, which URLs cannot contain; rename the blob with another tool"
             raise OSError(errno.EINVAL, text, self.address(key))
 
 
 def is_addressable(name: str) -> bool:
-    """Return True if a request can name a blob: no component of it is `.` or `..`."""
+    """Return True if a request can address a blob, because no component of its name is `.` or `..`."""
     return {".", ".."}.isdisjoint(name.replace("\\", "/").split("/"))
 
 
 def _is_busy(change: Change) -> bool:
-    """Return True if the server has not executed a change, and may execute it later."""
+    """Return True if the server has not executed a change, but a retry may succeed."""
     return change.verdict == "failed" and change.error is not None and change.error.errno == errno.EAGAIN
 
 
 def _is_conditional(item: Deletion) -> bool:
-    """Return True if a repetition cannot delete what was written in the meantime."""
+    """Return True if a retry cannot delete an object that was written in the meantime."""
     return item.token is not None or (item.version_id is not None and item.version_id != _NO_VERSION)
 
 
@@ -499,13 +503,13 @@ def _text(value: Any) -> Any:
 
 
 def _to_entry(name: str) -> str:
-    """Return a name of metadata as the collector writes it on other stores."""
+    """Convert a metadata name on Azure to the name that the collector uses on other stores."""
     entry = name.lower().replace("_", "-")
     return entry if entry in COPY_ENTRIES else name.lower()
 
 
 def _to_info(found: Any) -> ObjectInfo:
-    """Describe a blob. The entries of the collector on a copy that is not complete are set apart."""
+    """Describe a blob. The collector's entries on an incomplete copy are put into `unfinished`."""
     is_complete = _text(found.copy.status) in _SUCCESS
     entries = {_to_entry(name): value for name, value in (found.metadata or {}).items()}
     own = {} if is_complete else {name: value for name, value in entries.items() if name in COPY_ENTRIES}
@@ -519,7 +523,7 @@ def _is_unfinished(found: ObjectInfo, entry: tuple[str, str]) -> bool:
 
 
 def find_obstacle(info: ObjectInfo) -> str | None:
-    """Return why a blob cannot be deleted now, or not be copied back, as its properties show it."""
+    """Return why a blob's properties prevent deleting it now or copying it back, or None."""
     found = info.answer
     if _text(found.lease.state) in {"leased", "breaking"}:
         return "another client has a lease on the blob; break it, or plan again when it has ended"

@@ -1,7 +1,7 @@
-"""One client per container, role and process, and readable errors.
+"""Create one client per container, role and process, and make errors readable.
 
-A client is created in the process that uses it. Processes share no client, and no credential leaves
-the process that loaded it: messages contain neither URLs with a signature nor connection strings.
+A client is created in the process that uses it and never shared. Credentials do not leave the
+process that loaded them: messages contain neither URLs with a signature nor connection strings.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from gc_assets.core.requests import Kind
 if TYPE_CHECKING:
     from azure.core.pipeline import PipelineRequest, PipelineResponse
 
-# Attempts per request, with growing and random pauses. Permanent refusals are not retried.
+# Attempts per request, with growing and random pauses. Permanent errors are not retried.
 ATTEMPTS: Final = 8
-# Answers that ask for fewer requests.
+# HTTP status codes by which a server asks for fewer requests.
 SLOW_STATUS: Final = frozenset({429, 503})
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 10
@@ -51,12 +51,12 @@ _EMULATOR: Final = (
 _SUB_REQUEST: Final = re.compile(rb"\r\nDELETE ")
 
 NOT_FOUND: Final = frozenset({"BlobNotFound", "ResourceNotFound"})
-# The condition of a request was false.
+# Error codes for a request whose condition was false.
 PRECONDITION: Final = frozenset(
     {"ConditionNotMet", "SourceConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists", "UnauthorizedBlobOverwrite"}
 )
 UNSUPPORTED: Final = frozenset({"ConditionHeadersNotSupported", "MultipleConditionHeadersNotSupported", "UnsupportedHeader"})
-# Refusals with a status other than 401 and 403 that a retry does not change, each with a way out.
+# Permanent errors with a status other than 401 and 403, each with a remedy.
 _DENIED: Final[Mapping[str, str]] = {
     "LeaseIdMissing": "another client has a lease on the blob; break it, or plan again when it has ended",
     "LeaseIdMismatchWithBlobOperation": "another client has a lease on the blob; break it, or plan again when it has ended",
@@ -89,7 +89,7 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
 
 
 class _Retry(ExponentialRetry):
-    """Retries with the pauses of all other clients. A refused log-in is not retried."""
+    """Retries with the same pauses as all other clients. A failed login is not retried."""
 
     def __init__(self, attempts: int) -> None:
         again = attempts - 1
@@ -139,17 +139,18 @@ class _Secret:
 
 
 def get_container(settings: AzureConfig, name: str, role: Role, attempts: int = ATTEMPTS) -> ContainerClient:
-    """Return this process's client of a container. It is safe to use from threads.
+    """Return this process's client of a container. It is thread-safe.
 
     Args:
-        settings: How the account is reached.
+        settings: The settings for access to the account.
         name: `container@account.dfs.core.windows.net`.
         role: `read` or `change`, each with its own credentials.
-        attempts: Maximum attempts per request. Use 1 for a request that must be preceded by a check.
+        attempts: Maximum attempts per request. Use 1 for a request that must be preceded by a
+            check.
 
     Raises:
-        UsageError: If the variable of the credentials is not set or belongs to another account, or an
-            anonymous client would change something.
+        UsageError: If the credentials' variable is not set or belongs to another account, or if an
+            anonymous client would use the changing role.
     """
     return get_service(settings, name.partition("@")[2], role, attempts).get_container_client(name.partition("@")[0])
 
@@ -189,14 +190,14 @@ def _create_service(settings: AzureConfig, host: str, role: Role, attempts: int)
 def check_for_slow_down(settings: AzureConfig, response: PipelineResponse[Any, Any]) -> None:
     """Lower the rate if the server asks for fewer requests.
 
-    A request with a hook of its own calls this, because the hook replaces that of the client.
+    Requests with their own response hook must call this, because their hook replaces the client's.
     """
     if response.http_response.status_code in SLOW_STATUS:
         get_rate_limiter(settings).slow_down()
 
 
 def _load_secret(settings: AzureConfig, host: str, role: Role) -> _Secret | None:
-    """Return the secret of the environment, or None if an identity is used."""
+    """Return the secret set in the environment, or None if an identity is used."""
     changes = role == "change"
     if settings.anonymous or (settings.apply_client_id if changes else None) is not None:
         return None
@@ -232,7 +233,7 @@ def _session() -> requests.Session:
 
 
 def _kind_and_keys(request: Any) -> tuple[Kind, int]:
-    """Return the billing category of a request, and how many requests it counts as."""
+    """Return the billing category of a request, and the number of requests it counts as."""
     query: Mapping[str, str] = request.query
     if query.get("comp") == "batch":
         body = request.body if isinstance(request.body, bytes) else b""
@@ -251,7 +252,7 @@ def translate_errors(address: str) -> Generator[None]:
 
     Raises:
         FileNotFoundError: If the blob does not exist.
-        PermissionError: If the server refuses the request. A retry does not help.
+        PermissionError: If the server denies the request. A retry does not help.
         OSError: Any other failure. A retry may help.
     """
     try:
@@ -261,7 +262,7 @@ def translate_errors(address: str) -> Generator[None]:
 
 
 def error_code(error: AzureError) -> str:
-    """Return the error code of the service, or the HTTP status if the answer has none."""
+    """Return the error code of the service, or the HTTP status if the response has no code."""
     code = getattr(error, "error_code", None)
     if code:
         return str(getattr(code, "value", code))
@@ -280,7 +281,7 @@ def was_sent(error: AzureError) -> bool:
 
 
 def to_os_error(error: AzureError, address: str) -> OSError:
-    """Convert an error of the client to the `OSError` that the protocols of objects name."""
+    """Convert an error of the client to the `OSError` specified by the object protocols."""
     code = error_code(error)
     if code in NOT_FOUND or code == "404":
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
@@ -299,7 +300,7 @@ def to_os_error(error: AzureError, address: str) -> OSError:
 
 
 def _first_line(error: AzureError) -> str:
-    """Return the message without request ids and URLs, whose queries may contain signatures."""
+    """Return the message without request ids and URLs, because URL queries may contain signatures."""
     line = str(error.message or error).strip().partition("\n")[0].partition("RequestId:")[0]
     return _QUERY.sub("", strip_paths(line)).rstrip(". ") or type(error).__name__
 

@@ -1,8 +1,9 @@
 """List a container page by page.
 
-The server continues a listing at its own markers, and does not document the order of all keys. So no
-result depends on the order. A page that repeats keys of the last one stops the listing with an error.
-Directory entries, which Hadoop and hierarchical namespaces create, are counted and left out.
+The server continues a listing at its own markers, and the order of keys is only partly documented.
+Therefore no result depends on the order. A page that repeats keys of the previous page stops the
+listing with an error. Directory entries, created by Hadoop and hierarchical namespaces, are counted
+and left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gc_assets.azure.client import translate_errors
 from gc_assets.buckets.protocol import Page
 from gc_assets.core.errors import StoreError
 
-# Rows of a page (REST API reference, List Blobs).
+# Maximum rows of a page (REST API reference, List Blobs).
 PAGE_KEYS: Final = 5000
 _DIRECTORY: Final = "hdi_isfolder"
 
@@ -52,19 +53,19 @@ def list_pages(
     marker: str | None = None,
     page_keys: int = PAGE_KEYS,
 ) -> Iterator[ListedPage]:
-    """Yield the pages of the blobs whose whole names begin with a prefix.
+    """Yield pages of the blobs whose full names begin with a prefix.
 
     Args:
         container: The client of the container.
         location: The address of the container, for errors. Ends in `/`.
         prefix: The prefix.
         delimiter: Names that contain it after the prefix are returned as common prefixes.
-        versions: Whether to list all versions.
-        marker: Continues an earlier listing.
+        versions: True to list all versions.
+        marker: The marker at which to continue an earlier listing.
         page_keys: The maximum number of rows of a page.
 
     Raises:
-        OSError: If the server refuses a request, or does not answer after all attempts.
+        OSError: If the server denies a request, or does not respond after all attempts.
         StoreError: If the pages are inconsistent.
     """
     location = f"{location}{prefix}"
@@ -85,10 +86,10 @@ def list_pages(
 
 
 def count_soft_deleted(container: ContainerClient, location: str, prefix: str, max_pages: int) -> tuple[int, int, bool]:
-    """Return number and bytes of soft-deleted blobs, and whether all pages were read.
+    """Return the number and bytes of soft-deleted blobs, and True if all pages were read.
 
-    Versions and snapshots are counted too: an account without versions keeps an overwritten blob as a
-    soft-deleted snapshot.
+    Versions and snapshots are included, because an account without versions keeps an overwritten
+    blob as a soft-deleted snapshot.
     """
     sizes = list[int]()
     with translate_errors(location):
@@ -115,13 +116,13 @@ def _parse_page(items: list[Any], marker: str | None, versions: bool) -> ListedP
 
 
 def _version_columns(files: list[Any]) -> tuple[list[str], list[bool], list[bool]]:
-    """Return the columns version_ids, latest and markers of a page."""
+    """Return the columns `version_ids`, `latest` and `markers` of a page."""
     latest = [bool(blob.is_current_version or not blob.version_id) for blob in files]
     return [blob.version_id or "" for blob in files], latest, [False] * len(files)
 
 
 def _require_progress(listed: ListedPage, last: bytes | None, marker: str | None, prefix: bytes, location: str) -> None:
-    """Raise `StoreError` for a page that repeats or goes back, or has keys outside the prefix."""
+    """Raise `StoreError` if a page repeats or goes back, or has keys outside the prefix."""
     names = [*listed.page.keys, *listed.page.common]
     if any(not name.startswith(prefix) for name in names):
         raise StoreError(f"{location}: a page has keys outside the requested prefix; this server does not follow the API of Azure")
@@ -134,9 +135,9 @@ def _require_progress(listed: ListedPage, last: bytes | None, marker: str | None
 
 
 def _may_follow(first: bytes, last: bytes) -> bool:
-    """Return True if a key follows another in one of the orders that servers have.
+    """Return True if a key follows another in one of the sort orders used by servers.
 
-    They compare bytes, UTF-16 units, or the components of paths.
+    Servers compare bytes, UTF-16 code units, or path components.
     """
     one, other = first.decode(errors="surrogateescape"), last.decode(errors="surrogateescape")
     units = one.encode("utf-16-be", "surrogatepass") > other.encode("utf-16-be", "surrogatepass")

@@ -1,20 +1,20 @@
 """The protocol of a bucket whose requests accept conditions, and its values.
 
-A bucket implements it in the package of its client (`gc_assets/s3/bucket.py`). `stores/conditional`
+Each client package implements it (for example `gc_assets/s3/bucket.py`). `stores/conditional`
 builds leases, quarantine, objects and the probe on it.
 
 Rules:
 
-- Keys are relative to `prefix`, byte for byte. A key with `//`, `/./` or a trailing `/` is that key.
-- Reads raise `OSError`: `FileNotFoundError` for a missing object, `PermissionError` for a refusal.
-- Changes raise no `OSError`. They return a `Change`, whose verdict states what is known.
-- A request that creates or deletes the current object of a key is sent once, unless a retry meets
-  its own condition: `put_if_absent` may be repeated, a delete without a condition may not. The
-  caller compares the object before it tries again.
-- `unknown` means that the request may have been executed: its answer was lost, or a proxy answered.
-  Only requests that were certainly not executed are `failed`.
+- Keys are relative to `prefix` and used byte for byte, even with `//`, `/./` or a trailing `/`.
+- Reads raise `OSError`: `FileNotFoundError` for a missing object, `PermissionError` if denied.
+- Changes do not raise `OSError`. They return a `Change`, whose verdict states what is known.
+- A request that creates or deletes the current object of a key is sent only once, unless its own
+  condition prevents a second effect. So `put_if_absent` may be retried, but not a delete without a
+  condition. The caller compares the object before trying again.
+- `unknown` means that the request may have been executed, because its response was lost or came
+  from a proxy. Only requests that were certainly not executed are `failed`.
 - All requests pass through the rate limiter of the settings, and are counted with their price.
-- A bucket is a frozen value that pickles without secrets, and is safe to use from threads.
+- A bucket is a frozen, thread-safe value that pickles without secrets.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from typing import Any, Final, Literal, Protocol, Self
 from gc_assets.config.connections import StoreSettings
 from gc_assets.core.errors import StoreError
 
-# `read` serves runs and plans, `change` serves an apply.
+# `read` is used by runs and plans, `change` by an apply.
 Role = Literal["read", "change"]
 
-# Metadata entries of a copy: the identity of the object in the trash, and of the restored object.
+# Names of metadata entries with the original identity: on copies in the trash and restored copies.
 QUARANTINED: Final = "gc-assets-quarantined"
 RESTORED: Final = "gc-assets-restored"
 COPY_ENTRIES: Final = frozenset({QUARANTINED, RESTORED})
 
-# done: executed. absent: the key has no object. changed: the condition was false, so nothing was
-# changed. denied: refused, and a retry does not help. unsupported: the store does not evaluate this
-# condition, and nothing was changed. failed: not executed, and a retry may help. unknown: may have
-# been executed.
+# done: executed. absent: there is no object at the key. changed: the condition was false, so
+# nothing was changed. denied: rejected, and a retry does not help. unsupported: the store does not
+# evaluate this condition, and nothing was changed. failed: not executed, and a retry may help.
+# unknown: may have been executed.
 ChangeVerdict = Literal["done", "absent", "changed", "denied", "unsupported", "failed", "unknown"]
 
 
@@ -48,10 +48,10 @@ class Change:
 
     Attributes:
         verdict: The outcome.
-        error: The error of every verdict except `done`.
+        error: The error, for every verdict except `done`.
         version_id: The id of the created version, in a bucket that keeps versions.
-        marker: The id of the delete marker that a delete created.
-        token: The token of the written object, if the answer contains it.
+        marker: The id of the delete marker created by a delete.
+        token: The token of the written object, if the response contains it.
     """
 
     verdict: ChangeVerdict
@@ -66,7 +66,7 @@ class Change:
 
     @property
     def reason(self) -> str:
-        """Return the message of the error, empty without one."""
+        """Return the error message. Empty if there is no error."""
         return "" if self.error is None else self.error.strerror or str(self.error)
 
     def require(self) -> Self:
@@ -78,19 +78,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object, as the answer to a request for it describes it.
+    """An object, as described by the response to a request for it.
 
     Attributes:
         identity: `<token>-<size>-<modification time in seconds>`, as in listings (`identity.py`).
         size_bytes: Its size.
         modified: Its modification time.
         version_id: Its version, in a bucket that keeps versions.
-        metadata: The metadata of the user, with names in lower case.
-        unfinished: The metadata entries of the collector on a copy that the server has not completed,
-            or has given up. They are not in `metadata`.
-        token_is_checksum: False if the token depends on more than the bytes. A token that looks like
-            an MD5 is compared with that of a copy if this is True.
-        answer: The complete answer, for the bucket's own use.
+        metadata: The user-defined metadata, with lower-case names.
+        unfinished: The collector's metadata entries on a copy that the server has not completed or
+            has aborted. They are not in `metadata`.
+        token_is_checksum: False if the token depends on more than the bytes. If True, a token that
+            looks like an MD5 is compared with the token of a copy.
+        answer: The complete response, for the bucket's own use.
     """
 
     identity: str
@@ -123,12 +123,12 @@ class Versioning:
 
     @property
     def is_on(self) -> bool:
-        """Return True if a delete keeps the version that it hides."""
+        """Return True if a delete keeps the deleted object as a version."""
         return self.status == "Enabled"
 
     @property
     def has_versions(self) -> bool:
-        """Return True if objects may have versions, also after versioning was suspended."""
+        """Return True if objects may have versions, even if versioning is now suspended."""
         return bool(self.status)
 
 
@@ -138,9 +138,9 @@ class Deletion:
 
     Attributes:
         key: The key.
-        version_id: A version to delete permanently, otherwise None for the current object.
-        token: Deletes only an object with this token. Only for a bucket with `compares_in_batches`,
-            and for the probe.
+        version_id: The version to delete permanently, or None for the current object.
+        token: If set, only an object with this token is deleted. Used only for buckets with
+            `compares_in_batches` and by the probe.
     """
 
     key: str
@@ -153,14 +153,14 @@ class Page:
     """Objects of one page, in order, as columns.
 
     Attributes:
-        keys: Whole keys with the prefix of the storage, as bytes.
-        sizes: In bytes. 0 for a delete marker.
-        modified: ISO 8601 text as the server wrote it.
+        keys: Full keys, including the prefix of the storage, as bytes.
+        sizes: Sizes in bytes. 0 for a delete marker.
+        modified: Modification times as ISO 8601 text from the server.
         etags: Tokens (`identity.py`), for S3 the etags without quotes. Empty for a delete marker.
-        classes: Storage classes, None if the server sends none.
+        classes: Storage classes. None if the response contains no class.
         common: The common prefixes up to the delimiter.
-        version_ids: Only in a listing of versions, as are the next two. Empty text for an object
-            from before versioning that has no id.
+        version_ids: Version ids. An empty string for an object from before versioning without an
+            id. This column and the next two are filled only in listings of versions.
         latest: True for the newest version of a key.
         markers: True for a delete marker.
     """
@@ -177,13 +177,13 @@ class Page:
 
     @property
     def last(self) -> bytes | None:
-        """Return the last key or common prefix of the page, None if it is empty."""
+        """Return the last key or common prefix of the page, or None if the page is empty."""
         return max([*self.keys[-1:], *self.common[-1:]], default=None)
 
     def select(self, rows: Sequence[int]) -> Self:
         """Return the page with these objects, and all common prefixes."""
         columns: dict[str, list[Any]] = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "common"}
-        # A listing without versions has no column of them.
+        # The columns of versions are empty in a listing without versions.
         return replace(self, **{name: [column[row] for row in rows] if column else [] for name, column in columns.items()})
 
     def require_prefix(self, prefix: bytes, location: str) -> None:
@@ -217,7 +217,7 @@ class ConditionalBucket(Protocol):
 
     @property
     def max_key_bytes(self) -> int:
-        """Return the length of the longest whole key (UTF-8)."""
+        """Return the maximum length of a full key, in UTF-8 bytes."""
         ...
 
     @property
@@ -227,7 +227,7 @@ class ConditionalBucket(Protocol):
 
     @property
     def null_version(self) -> str | None:
-        """Return the version id of an object that a bucket with versions names without one."""
+        """Return the version id for objects that a bucket with versions returns without an id."""
         ...
 
     @property
@@ -244,10 +244,10 @@ class ConditionalBucket(Protocol):
         ...
 
     def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
-        """Return the complete bytes of an object, which belong to the returned description.
+        """Return the complete bytes of an object, and its description, which matches the bytes.
 
-        Raises `OSError` with `EFBIG` for an object above `MAX_OBJECT_BYTES`, and for a truncated
-        answer.
+        Raises `OSError` if the response is truncated, and with `EFBIG` if the object is larger than
+        `MAX_OBJECT_BYTES`.
         """
         ...
 
@@ -256,17 +256,17 @@ class ConditionalBucket(Protocol):
     ) -> Iterator[Page]:
         """Yield pages of the keys that begin with `prefix` and follow `after`, in byte order.
 
-        The arguments are relative to the storage. Pages are checked: a page that is truncated,
-        repeats or goes back raises `StoreError`, and so does a page that does not follow the last
-        one. With `versions`, all versions of a key are listed, the newest first.
+        The arguments are relative to the storage. Raises `StoreError` if a page is truncated, or
+        does not continue after the previous page. With `versions`, all versions of a key are
+        listed, the newest first.
         """
         ...
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
-        """Return versions and delete markers of one key, the newest first.
+        """Return at most `at_most` versions and delete markers of one key, the newest first.
 
-        In a bucket without versions, the current object is a version too. Its id is one that `head`,
-        `read` and `delete` accept for the current object.
+        In a bucket without versions, the current object is returned as the only version. Its id is
+        accepted by `head`, `read` and `delete` for the current object.
         """
         ...
 
@@ -277,14 +277,14 @@ class ConditionalBucket(Protocol):
         ...
 
     def reach(self, attempts: int) -> datetime | None:
-        """List one key of the storage, with at most these attempts.
+        """List one key of the storage, with a limited number of attempts.
 
-        Returns the server's time from the answer, or None if it does not contain it.
+        Returns the server's time from the response, or None if the response does not contain it.
         """
         ...
 
     def now(self) -> datetime:
-        """Return the server's time, which dates its objects (UTC).
+        """Return the server's time (UTC), on which modification times are based.
 
         Raises `StoreError` if the server does not send it.
         """
@@ -293,46 +293,47 @@ class ConditionalBucket(Protocol):
     # Changes.
 
     def put(self, key: str, content: bytes) -> Change:
-        """Write an object, whatever the key has."""
+        """Write an object unconditionally."""
         ...
 
     def put_if_absent(self, key: str, content: bytes) -> Change:
-        """Create an object. `changed` if the key has one, which may be ours after a lost answer."""
+        """Create an object. Returns `changed` if one exists (ours, if a response was lost)."""
         ...
 
     def put_if_match(self, key: str, content: bytes, token: str) -> Change:
-        """Replace the object with this token."""
+        """Replace the object if it has this token."""
         ...
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy the object that `source` describes to a key that only the collector uses.
+        """Copy the object described by `source` to a key that only the collector uses.
 
-        The copy keeps metadata, tags, storage class and encryption, and has one more metadata entry
-        (name, value), which replaces those of `COPY_ENTRIES`. A copy that the server makes in
-        the background is awaited, also if an earlier attempt has started it. If the source has
-        another token, nothing is copied: `changed`.
+        The copy keeps metadata, tags, storage class and encryption, and gets one more metadata
+        entry (name, value), which replaces entries in `COPY_ENTRIES`. If the server copies in the
+        background, the call waits for the copy, even if an earlier attempt started it. If the
+        source now has another token, nothing is copied and the verdict is `changed`.
         """
         ...
 
     def copy_if_absent(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy an object of the collector to a key without an object. `changed` if it has one.
+        """Copy one of the collector's objects to a key. Returns `changed` if the key has an object.
 
-        An unfinished copy with the same entry is no other object: it is awaited, or made again.
+        An unfinished copy with the same entry does not count as an object. The call waits for it or
+        makes it again.
         """
         ...
 
     def delete_if_match(self, key: str, token: str | None) -> Change:
         """Delete the current object in one attempt.
 
-        The server compares the token if it supports that, otherwise it deletes any object: the
-        caller has compared the object immediately before. `token` is None for no condition.
+        The server compares the token if it supports that. Otherwise it deletes any object, so the
+        caller must compare the object immediately before. If `token` is None, there is no
+        condition.
         """
         ...
 
     def delete(self, objects: Sequence[Deletion]) -> list[Change]:
-        """Delete objects in few requests, and return one result for each, in order.
+        """Delete objects in few requests, and return one result per object, in order.
 
-        If a request fails or its answer is lost, its keys are `failed` or `unknown`, and the other
-        requests count.
+        If a request fails or its response is lost, only its own keys are `failed` or `unknown`.
         """
         ...

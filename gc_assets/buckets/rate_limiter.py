@@ -1,8 +1,8 @@
 """Limit the rate of requests of this process.
 
-A process gets its share of the configured requests per second. After a SlowDown of the server it
-halves its rate, and then raises it a little each second until the next SlowDown (additive increase,
-multiplicative decrease: Chiu and Jain, 1989).
+Each process may use its part of the configured requests per second. After the server responds with
+SlowDown, the process halves its rate, and then raises it a little each second until the next
+SlowDown (additive increase, multiplicative decrease: Chiu and Jain, 1989).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final
 
 from gc_assets.core.requests import budget_shares
 
-# A rate up to this does not overload a server, unless the server answers SlowDown again.
+# A rate up to this is assumed not to overload a server, unless it responds with SlowDown again.
 _MIN_EXCESSIVE_RATE: Final = 20.0
 # The rate never falls below this.
 _MIN_RATE: Final = 1.0
-# Each second after a SlowDown adds this share of the excessive rate, and at least one request per
-# second.
+# Each second after a SlowDown adds this fraction of the excessive rate, and at least one request
+# per second.
 _RECOVERY_SHARE: Final = 0.05
-# Further SlowDown answers within this time belong to requests that were sent before the rate fell.
+# Further SlowDown responses within this time belong to requests sent before the rate was lowered.
 _SLOW_DOWN_INTERVAL: Final = 1.0
 
 
 class RateLimiter:
-    """Space requests evenly. Safe to use from threads, which wait for their turn one after another.
+    """Spaces requests evenly. Thread-safe: threads wait for their turn one after another.
 
     Args:
         per_second: Requests per second of all processes that share the budget
@@ -43,14 +43,15 @@ class RateLimiter:
         self._next = 0.0
         self._lock = threading.Lock()
         self._sent = _RequestCounter()
-        # Time of the last SlowDown, and the rate that was excessive then.
+        # Time of the last SlowDown, and the excessive rate at that time.
         self._slowed: tuple[float, float] | None = None
 
     def wait(self, requests: int = 1) -> None:
         """Wait until the next request may be sent.
 
         Args:
-            requests: How many the request counts as. A server counts each key of a DeleteObjects.
+            requests: The number of requests that it counts as, because a server counts each key of
+                a DeleteObjects request.
         """
         with self._lock:
             now = self._now()
@@ -62,7 +63,7 @@ class RateLimiter:
             self._sleep(turn - now)
 
     def slow_down(self) -> None:
-        """Halve the rate. Called when the server answers SlowDown."""
+        """Halve the rate. Called when the server responds with SlowDown."""
         with self._lock:
             now = self._now()
             if self._slowed is not None and now - self._slowed[0] < _SLOW_DOWN_INTERVAL:
@@ -72,7 +73,7 @@ class RateLimiter:
 
     @property
     def is_slowed(self) -> bool:
-        """Return True if the server ever answered SlowDown."""
+        """Return True if the server has ever responded with SlowDown."""
         return self._slowed is not None
 
     def _allowed_rate(self, now: float) -> float | None:
@@ -97,7 +98,7 @@ class _RequestCounter:
         self._count += requests
 
     def per_second(self, at: float) -> float:
-        """Return the requests of the last full second, or of the current one if these are more."""
+        """Return the number of requests in the last full second or the current one, if higher."""
         self._roll(at)
         return max(self._last_second, float(self._count))
 

@@ -23,10 +23,10 @@ _R = TypeVar("_R")
 
 
 class PerProcess(Generic[_P, _R]):
-    """Decorator of a function that creates a client. Its results are cached by the arguments, such as
-    settings, which are frozen models.
+    """Decorator that caches the results of a function, such as clients, by its arguments.
 
-    Concurrent threads share a result. A forked process does not, because its parent uses the sockets.
+    Concurrent threads share a result. A forked process creates its own, because its parent uses the
+    sockets. Arguments such as settings are frozen models.
     """
 
     def __init__(self, create: Callable[_P, _R]) -> None:
@@ -59,14 +59,14 @@ def count_request(settings: StoreSettings, kind: Kind) -> None:
 
 
 def pause_before_retry(attempt: int) -> None:
-    """Sleep before another attempt, longer with each. `attempt` counts from 0."""
+    """Sleep before another attempt, longer for each attempt. `attempt` counts from 0."""
     time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)
 
 
 def map_concurrently(values: Iterable[_T], call: Callable[[_T], _R]) -> list[_R]:
-    """Call a function with all values, some at the same time.
+    """Call a function with each value, concurrently.
 
-    Results are in the order of the values.
+    The results are in the order of the values.
     """
     values = list(values)
     if len(values) <= 1:

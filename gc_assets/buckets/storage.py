@@ -12,19 +12,19 @@ from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 
 _Settings = TypeVar("_Settings", bound=StoreSettings)
 
-# The limit in UTF-8 of S3 (User Guide, "Naming Amazon S3 objects") and of Google Cloud (Cloud Storage
-# documentation, "Object names"). Azure accepts 1,024 characters, so this is stricter there.
+# The limit in UTF-8 bytes on S3 (User Guide, "Naming Amazon S3 objects") and Google Cloud (Cloud
+# Storage documentation, "Object names"). It is stricter than Azure's limit of 1,024 characters.
 MAX_KEY_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class BucketStorage(Generic[_Settings]):
-    """A bucket, or a prefix of one. Pickles, and contains no secrets.
+    """A bucket, or a prefix in a bucket. Picklable, because it contains no secrets.
 
     Attributes:
         name: The bucket. On Azure, `container@account.dfs.core.windows.net`.
-        prefix: Empty, or ends in `/`.
-        settings: Configure access to the bucket.
+        prefix: The prefix. Empty, or ends in `/`.
+        settings: The settings for access to the bucket.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""Sample lakes with real libraries and histories at chosen times."""
+"""Create sample lakes with the official libraries, and with histories at given times."""

@@ -1,7 +1,7 @@
-"""The demo lakes in a bucket or container, and the shell variables to use them.
+"""Create the demo lakes in a bucket or container, and the shell variables to use them.
 
-The age of an object cannot be changed. Therefore the lakes are written for a run that is one grace
-period ahead, and files that this run treats as young are uploaded last.
+The age of an object in a bucket cannot be changed. Therefore the lakes are written for a run that
+is one grace period ahead, and files that this run should treat as young are uploaded last.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SERVER: Final = "server"
 _REGION: Final = "us-east-1"
 _GRACE: Final = timedelta(hours=72)
 _MAX_UPLOADS: Final = 16
-# Some servers, such as Ceph 16, refuse the checksums that pyiceberg's client adds by default.
+# Some servers, such as Ceph 16, reject the checksums that pyiceberg's client adds by default.
 _NO_CHECKSUMS: Final = {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required", "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}
 
 
@@ -45,10 +45,10 @@ class DemoBucket:
 
     Attributes:
         bucket: The bucket, which does not exist yet.
-        create: Creates it.
-        variables: Credentials and settings for the shell. Empty text unsets a variable.
-        connection: Lines of `lakes.yaml` at the top level.
-        client: Lines of the catalog in `lakes.yaml`, for pyiceberg's own client.
+        create: Creates the bucket.
+        variables: Credentials and settings for the shell. An empty string unsets a variable.
+        connection: Top-level lines for `lakes.yaml`.
+        client: Lines for the catalog in `lakes.yaml`, used by pyiceberg's own client.
     """
 
     bucket: ConditionalBucket
@@ -66,7 +66,7 @@ class DemoStore:
         title: Its name in messages.
         environment: The file with the variables for the shell.
         start: Starts the server of a folder if it does not run.
-        prepare: Returns a new bucket on the server of a folder, or at an address of the user.
+        prepare: Returns a new bucket on the server of a folder, or at a user-defined address.
     """
 
     title: str
@@ -76,15 +76,18 @@ class DemoStore:
 
 
 def find_demo_store(directory: Path) -> DemoStore | None:
-    """Return the object store of the demo in a directory, or None for one on a disk or none."""
+    """Return the object store used by the demo in a directory.
+
+    Returns None if the demo is on a disk or does not exist.
+    """
     return next((store for store in STORES.values() if (directory / store.environment).exists()), None)
 
 
 def ensure_demo_in_bucket(directory: Path, store: DemoStore, endpoint: str | None = None) -> Path:
-    """Return the `lakes.yaml` in `directory`. If it does not exist, create it and its lakes in a
+    """Return the `lakes.yaml` in `directory`. If it does not exist, create it, with its lakes in a
     new bucket.
 
-    Sets the variables of the demo in this process.
+    The variables of the demo are set in this process.
 
     Args:
         directory: The directory of the demo.
@@ -93,8 +96,8 @@ def ensure_demo_in_bucket(directory: Path, store: DemoStore, endpoint: str | Non
             starts its own server, and restarts it later if necessary.
 
     Raises:
-        UsageError: As `ensure_demo`, and if there is no server.
-        OSError: If the server refuses a request.
+        UsageError: In the same cases as `ensure_demo`, and if there is no server.
+        OSError: If the server denies a request.
     """
     root = directory.resolve()
     config, variables = root / CONFIG_NAME, root / store.environment
@@ -128,7 +131,7 @@ def ensure_demo_in_bucket(directory: Path, store: DemoStore, endpoint: str | Non
 
 
 def owns_server(directory: Path) -> bool:
-    """Return whether the demo started the server itself."""
+    """Return True if the demo started the server itself."""
     return (directory / _SERVER / PID).exists()
 
 
@@ -207,8 +210,9 @@ def _new_name() -> str:
 
 
 def _fill_bucket(bucket: ConditionalBucket, lake: Path) -> datetime:
-    """Upload all files to a new bucket. Return the time of a run for which exactly the young files
-    are young.
+    """Upload all files to a new bucket.
+
+    Returns the time at which a run treats exactly the files uploaded last as young.
     """
     files = {path: datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in lake.rglob("*") if path.is_file()}
     young = {path for path, modified in files.items() if modified > datetime.now(UTC)}
@@ -242,7 +246,7 @@ def _read_variables(file: Path) -> dict[str, str]:
 
 
 def _set_variables(variables: Mapping[str, str]) -> None:
-    """Set the variables, and unset those without a value."""
+    """Set the variables, and unset those with an empty value."""
     for name, value in variables.items():
         if value:
             os.environ[name] = value

@@ -1,8 +1,8 @@
-"""Build Iceberg lakes on a local disk with histories at chosen times.
+"""Build Iceberg lakes on a local disk, with histories at given times.
 
-Files are written by pyiceberg. Delete files, which pyiceberg cannot write, use its manifest writer.
-The modification time of a file is the time of its commit. The metadata can name another address for
-the warehouse, to which the files are copied later.
+pyiceberg writes the files. It cannot write delete files, so these are written with its manifest
+writer. The modification time of a file is the time of its commit. The metadata can contain another
+address of the warehouse, to which the files are copied later.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def clock_at(moment: datetime) -> Generator[None]:
 
 
 class RelocatedFileIO(PyArrowFileIO):
-    """Read and write files of another address in a local directory."""
+    """Reads and writes the files of another address in a local directory."""
 
     @staticmethod
     def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
@@ -120,7 +120,7 @@ class LakeBuilder:
 
     @contextmanager
     def at(self, moment: datetime) -> Generator[None]:
-        """Stamp commits in the block and their files with `moment`."""
+        """Use `moment` as the time of all commits in the block and of their files."""
         with clock_at(moment):
             yield
         self.date_files(moment)
@@ -152,7 +152,7 @@ class TableBuilder:
         return self.lake.catalog.load_table(self.name)
 
     def append(self, at: datetime, ids: Sequence[int] = (1, 2), part: str = "a", branch: str | None = "main") -> str:
-        """Add one data file. With `branch=None`, no ref reaches the snapshot."""
+        """Append one data file. With `branch=None`, the snapshot is not reachable from a ref."""
         with self.lake.at(at):
             self.table.append(rows_of(ids, part), branch=branch)
         return self._newest()
@@ -168,8 +168,9 @@ class TableBuilder:
         return self._newest()
 
     def branch(self, at: datetime, name: str, snapshot_id: str, **settings: int) -> None:
-        """Create a branch with `min_snapshots_to_keep`, `max_snapshot_age_ms` or `max_ref_age_ms`
-        as `settings`.
+        """Create a branch.
+
+        `settings` can be `min_snapshots_to_keep`, `max_snapshot_age_ms` and `max_ref_age_ms`.
         """
         self._set_ref(at, name, "branch", snapshot_id, settings)
 
@@ -247,7 +248,7 @@ class TableBuilder:
         return path.write_bytes(payload)
 
     def _path_of(self, address: str) -> Path:
-        """Return the path of an address, in the warehouse or in another `location`."""
+        """Return the local path of an address, in the warehouse or at another `location`."""
         return self.path(address.replace(self.lake.address, str(self.lake.warehouse), 1))
 
 
@@ -261,7 +262,7 @@ class _DeleteManifestWriter(ManifestWriterV2):
 
 
 class _AppendDeletes(_FastAppendFiles):
-    """A snapshot that adds one delete file to a branch."""
+    """Commits a snapshot that adds one delete file to a branch."""
 
     def __init__(self, file: DataFile, transaction: Any, table: Table) -> None:
         super().__init__(operation=Operation.DELETE, transaction=transaction, io=table.io)

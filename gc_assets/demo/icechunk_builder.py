@@ -1,8 +1,8 @@
-"""Build Icechunk repositories on a local disk with chosen histories and file ages.
+"""Build Icechunk repositories on a local disk, with given histories and file ages.
 
-The official library writes them, version 1 of the format with icechunk 1 and version 2 with
-icechunk 2. Afterwards only times are changed: `flushed_at` in snapshots (8 bytes) and in `repo`, and
-the modification times of files.
+The official library writes them, format version 1 with icechunk 1 and version 2 with icechunk 2.
+Only times are changed afterwards: `flushed_at` in snapshots (8 bytes) and in `repo`, and the
+modification times of files.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ def payload_of(raw: bytes) -> bytearray:
 
 
 def with_payload(raw: bytes, payload: bytes | bytearray) -> bytes:
-    """Return the file with another payload, compressed like the library (a frame without content
-    size).
-    """
+    """Replace the payload of a file, compressed as by the library (a frame without content size)."""
     frame = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     return raw[:HEADER_BYTES] + frame.compress(bytes(payload)) + frame.flush()
 
@@ -82,7 +80,7 @@ class RepositoryBuilder:
     """Commits to a repository at given times.
 
     Attributes:
-        created: The files that the commit of each snapshot wrote.
+        created: The files written by the commit of each snapshot.
         known_files: All files of earlier commits.
     """
 
@@ -93,8 +91,9 @@ class RepositoryBuilder:
 
     @classmethod
     def create(cls, path: Path, at: datetime) -> Self:
-        """Create an empty repository whose first snapshot was written at `at`. Each chunk is a
-        file.
+        """Create an empty repository that stores each chunk in its own file.
+
+        The first snapshot gets the time `at`.
         """
         return cls._create(path, at, icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0))
 
@@ -102,7 +101,7 @@ class RepositoryBuilder:
         return self.repo.lookup_branch(branch)
 
     def commit(self, branch: str, at: datetime, write: Write, message: str = "") -> str:
-        """Commit the changes that `write` makes to the root group. Return the snapshot."""
+        """Commit the changes that `write` makes to the root group, and return the snapshot id."""
         session = self.repo.writable_session(branch)
         write(zarr.open_group(session.store, mode="a"))
         snapshot = session.commit(message or f"commit on {branch}")
@@ -116,19 +115,19 @@ class RepositoryBuilder:
         self.repo.create_tag(name, snapshot)
 
     def abandon_writer(self, branch: str, at: datetime, write: Write) -> list[Path]:
-        """Write the chunks of a writer without a commit."""
+        """Write chunks like a writer that failed before its commit, and return their files."""
         write(zarr.open_group(self.repo.writable_session(branch).store, mode="a"))
         return self._age_new_files(at)
 
     def abandon_snapshot(self, branch: str, at: datetime, write: Write) -> str:
-        """Write a snapshot that no ref reaches, because its branch is reset."""
+        """Commit a snapshot and reset the branch, so that the snapshot is not reachable from a ref."""
         previous = self.head(branch)
         snapshot = self.commit(branch, at, write, "abandoned")
         self.repo.reset_branch(branch, previous)
         return snapshot
 
     def abandon_manifest(self, branch: str, at: datetime, write: Write) -> list[Path]:
-        """Write the manifest and chunks of a writer that failed before its snapshot."""
+        """Write a manifest and chunks like a writer that failed before it wrote its snapshot."""
         snapshot = self.abandon_snapshot(branch, at, write)
         written = self.created.pop(snapshot)
         removed = [path for path in written if path.name == snapshot]
@@ -138,7 +137,7 @@ class RepositoryBuilder:
         return [path for path in written if path not in removed]
 
     def set_time(self, snapshot: str, at: datetime) -> None:
-        """Change the time of a snapshot and of the files of its commit."""
+        """Change the time of a snapshot and of the files written by its commit."""
         set_flushed_at(self.snapshot_file(snapshot), at)
         if (self.path / "repo").exists():
             set_entry_time(self.path / "repo", snapshot, at)
@@ -149,7 +148,7 @@ class RepositoryBuilder:
         return self.path / "snapshots" / snapshot
 
     def files(self) -> set[Path]:
-        """Return all files in the four directories that a repository claims."""
+        """Return all files in the four directories claimed by a repository."""
         folders = (self.path / folder for folder in DATA_FOLDERS)
         return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
@@ -215,8 +214,8 @@ DOCUMENT_FORKS = {"develop": 2, "test": 6, "qa": 7}
 
 
 def document_history(builder: RepositoryBuilder, start: datetime, step: timedelta = timedelta(days=1)) -> dict[int, str]:
-    """Commit the 15 snapshots of icechunk's `design-docs/007-basic-expiration.md`, and return them
-    by number.
+    """Commit the 15 snapshots in icechunk's `design-docs/007-basic-expiration.md`, and return their
+    ids by number.
 
     Snapshot n is written at `start + n * step`. The first commit writes eight chunks, and each
     later commit overwrites one, so that every snapshot has its own manifest and chunk.

@@ -1,6 +1,6 @@
 """The two lakes of the demo in one storage: an Iceberg catalog and an Icechunk repository.
 
-Both contain files of failed writers. Files are as old as their commits.
+Both contain files left by failed writers. Files are as old as their commits.
 """
 
 from __future__ import annotations
@@ -49,15 +49,17 @@ def build_shop(root: Path, warehouse: Path, now: datetime, address: str | None =
     customers.overwrite(now - 12 * DAY, range(3_200))
     customers.append(now - 2 * DAY, range(3_200, 3_300))
 
-    # Files of writers that failed before their commit. The last writer may still be active.
+    # Files left by writers that failed before their commit. The last writer may still be active.
     orders.leftovers(now - 15 * DAY, count=4)
     returns.leftovers(now - 8 * DAY, count=2)
     customers.leftovers(now - timedelta(hours=1), count=1)
 
 
 def build_weather(path: Path, now: datetime) -> None:
-    """Create the 15 snapshots of the expiration document, 1 to 7 older than 30 days, with files of
-    failed writers and a reset branch.
+    """Create the 15 snapshots of icechunk's expiration document, with files left by failed writers
+    and a reset branch.
+
+    Snapshots 1 to 7 are older than 30 days.
     """
     builder = RepositoryBuilder.create(path, now - 45 * DAY)
     document_history(builder, now - 45 * DAY, 2 * DAY)
@@ -68,6 +70,6 @@ def build_weather(path: Path, now: datetime) -> None:
 
 
 def write_note(path: Path, now: datetime) -> None:
-    """Write a file that no lake claims."""
+    """Write a file that is not claimed by a lake."""
     path.write_text("This file belongs to no lake. The collector never deletes it.\n")
     set_file_time(path, now - 90 * DAY)

@@ -16,7 +16,7 @@ _SOURCE: Final = "github.com/versity/versitygw/cmd/versitygw@v1.7.0"
 
 
 def ensure_running(folder: Path) -> DemoServer:
-    """Return the server of `folder`, and start it if it does not run.
+    """Start the server of `folder` if it does not run, and return it.
 
     Raises:
         UsageError: If versitygw is not installed.
@@ -38,7 +38,7 @@ def ensure_running(folder: Path) -> DemoServer:
 
 
 def _find_program() -> str:
-    """Return the program of this environment, or the one on PATH."""
+    """Return the program in this environment, or the one on PATH."""
     local = Path(sys.executable).parent / _PROGRAM
     found = str(local) if local.is_file() else shutil.which(_PROGRAM)
     if found is None:
@@ -50,9 +50,7 @@ def _find_program() -> str:
 
 
 def _keeps_attributes(folder: Path) -> bool:
-    """Return whether the file system supports extended attributes, in which the server stores
-    etags.
-    """
+    """Return True if the file system supports extended attributes, which the server uses for etags."""
     try:
         os.setxattr(folder, "user.gc-assets", b"1")
     except (OSError, AttributeError):

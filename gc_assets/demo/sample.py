@@ -1,4 +1,4 @@
-"""The directory of the demo: its lakes, and a commented `lakes.yaml`."""
+"""Create the demo directory with the lakes and a commented `lakes.yaml`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gc_assets.resources.platform import clock_of
 CONFIG_NAME: Final = "lakes.yaml"
 _BACKFILLED: Final = timedelta(days=14)
 _UNFINISHED: Final = "lakes.yaml.unfinished"
-# Modules that write the lakes. The extra `demo` installs them.
+# Modules needed to write the lakes, which the extra `demo` installs.
 _MODULES: Final = ("pyiceberg", "fastavro", "sqlalchemy", "icechunk", "zarr", "zstandard")
 _CONFIG: Final = """\
 # The demo: two lakes in one storage. docs/configuration.md explains every key. Unknown keys are refused.
@@ -56,7 +56,7 @@ def ensure_demo(directory: Path) -> Path:
     """Return the `lakes.yaml` in `directory`. If it does not exist, create it and its lakes.
 
     Raises:
-        UsageError: If other files are in the place of the lakes, or if the libraries of the demo
+        UsageError: If the directory of the lakes contains other files, or if the demo's libraries
             are missing.
     """
     root = directory.resolve()
@@ -73,7 +73,7 @@ def begin_demo(root: Path) -> Path:
     """Create the empty directory of the lakes, and remove the files of an interrupted attempt.
 
     Raises:
-        UsageError: As `ensure_demo`.
+        UsageError: In the same cases as `ensure_demo`.
     """
     missing = [name for name in _MODULES if find_spec(name) is None]
     if missing:
@@ -91,8 +91,9 @@ def begin_demo(root: Path) -> Path:
 
 
 def write_lakes(root: Path, lake: Path, now: datetime, address: str | None = None) -> None:
-    """Write both lakes. `address` is the address of the directory in their metadata, if they are
-    copied later.
+    """Write both lakes.
+
+    If the lakes are copied later, `address` is the address of their directory in the metadata.
     """
     from gc_assets.demo.lakes import build_shop, build_weather, write_note
 

@@ -1,6 +1,6 @@
-"""Servers of the demo on the loopback interface, with their objects in a directory.
+"""Start servers for the demo on the loopback interface, with their objects in a directory.
 
-They continue after the command that started them, so that later commands can use them.
+They keep running after the command that started them, so that later commands can use them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PID: Final = "pid"
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
-    """Port of the server, and the keys of its only user. They do not change between starts."""
+    """The port of a server and the keys of its only user, which stay the same between starts."""
 
     port: int
     access_key: str
@@ -38,7 +38,7 @@ class DemoServer:
 
 
 def load_server(folder: Path, user: str) -> DemoServer:
-    """Return the server of a folder, which is created with new keys if it does not exist."""
+    """Load the server of a folder. If it does not exist, create it with new keys."""
     settings = folder / "server.json"
     if not settings.exists():
         (folder / "data").mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def load_server(folder: Path, user: str) -> DemoServer:
 
 
 def ensure_started(title: str, folder: Path, endpoint: str, command: Callable[[], Sequence[str]], variables: Mapping[str, str]) -> None:
-    """Start a server if it does not answer.
+    """Start a server if it does not respond.
 
     Raises:
         GcError: If the server does not start.
@@ -82,7 +82,7 @@ def _free_port() -> int:
 
 
 def answers(endpoint: str) -> bool:
-    """Return True if a server answers, with any status."""
+    """Return True if a server responds, with any status."""
     try:
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(endpoint, timeout=5).close()
     except urllib.error.HTTPError:

@@ -1,4 +1,5 @@
 """Clients, listings and errors of Google Cloud Storage.
 
-Used by the state and by the GCS store. This package has buckets and keys, and no lakes.
+Used by the state and by the GCS store. This package works with buckets and keys and does not know
+lakes.
 """

@@ -1,8 +1,8 @@
 """A bucket of Google Cloud Storage, or a prefix of one: single requests with conditions.
 
-The token of an object is `<generation>.<metageneration>`. Each write of a key gets another
-generation, so a condition on it never meets another object. A listing shows live objects only: an
-object that was deleted in a bucket with versions leaves no marker.
+The token of an object is `<generation>.<metageneration>`. Each write of a key creates a new
+generation, so a condition on the generation never matches another object. A listing contains only
+live objects, because an object deleted in a bucket with versions leaves no marker.
 
 Source: Cloud Storage documentation, "Request preconditions" and "Object Versioning".
 """
@@ -29,7 +29,8 @@ from gc_assets.gcs import pages
 from gc_assets.gcs.client import ATTEMPTS, TIMEOUT, call, change, get_bucket, get_session
 
 _CONTENT_TYPE: Final = "application/octet-stream"
-# Metadata that a copy gets from its source. Without it, a copy with another metadata entry has none.
+# Metadata that is set explicitly from the source, because a copy with an additional metadata entry
+# does not inherit it.
 _PRESERVED: Final = (
     "cache_control",
     "content_disposition",
@@ -70,13 +71,13 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return _describe(blob)
 
     def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
-        """Return the bytes of the generation that the description names."""
+        """Return the bytes of one generation, and the description of that generation."""
 
         def request() -> tuple[bytes, ObjectInfo]:
             blob = self._blob(key, role, version_id)
             blob.reload(retry=None)
             self.require_readable(key, blob.size or 0)
-            # Another blob, because the link to the media in the description may lead to another host.
+            # A new blob, because the media link in the description may lead to another host.
             media = self._blob(key, role, str(blob.generation))
             try:
                 return media.download_as_bytes(raw_download=True, retry=None), _describe(blob)
@@ -120,7 +121,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return bucket
 
     def read_blocks(self, key: str, role: Role = "read") -> Iterator[bytes]:
-        """Yield the bytes of the generation that the key has now, in blocks."""
+        """Yield the bytes of the current generation in blocks."""
         found = self.head(key, role)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.address(key))
@@ -135,7 +136,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
             )
 
     def reach(self, attempts: int) -> datetime | None:
-        """List one key of the storage, and return the time of the answer."""
+        """List one key of the storage, and return the time in the response."""
         session, base = get_session(self.settings, "read")
         project = {"userProject": self.settings.user_project} if self.settings.user_project is not None else {}
         params = {"prefix": self.prefix, "maxResults": 1, "fields": "items(name),nextPageToken", **project}
@@ -164,7 +165,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return self._upload(key, content, {"if_generation_match": 0}, is_repeatable=True)
 
     def put_if_match(self, key: str, content: bytes, token: str) -> Change:
-        """Replace the object. A repetition meets its own condition, and is `changed`."""
+        """Replace the object. A retry after a successful write fails its own condition (`changed`)."""
         found = self._upload(key, content, _conditions(token), is_repeatable=True)
         if found.verdict != "changed":
             return found
@@ -172,12 +173,12 @@ class GcsBucket(BucketStorage[GcsConfig]):
             current = self.head(key)
         except OSError:  # the condition was false anyway
             return found
-        # Without an object the condition is false too.
+        # If there is no object, the condition is also false.
         missing = FileNotFoundError(errno.ENOENT, "the object does not exist", self.address(key))
         return found if current is not None else Change("absent", missing)
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy to the trash. An object that may not be deleted is not copied: `denied`."""
+        """Copy to the trash. An object that may not be deleted is not copied and is `denied`."""
         refusal = self._refuse_kept(source, key)
         return refusal if refusal is not None else self._copy(source, key, to, entry, {})
 
@@ -189,7 +190,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return change(self.address(key), lambda: self._blob(key, "change").delete(retry=None, **conditions), is_repeatable=False)
 
     def delete(self, objects: Sequence[Deletion]) -> list[Change]:
-        """Delete objects by one request each, because a batch only saves connections."""
+        """Delete objects with one request each, because a batch would only save connections."""
         return map_concurrently(objects, self._delete_one)
 
     def _delete_one(self, item: Deletion) -> Change:
@@ -214,7 +215,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return replace(found, token=tokens[-1]) if found.is_done else found
 
     def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], conditions: dict[str, int]) -> Change:
-        """Copy within the bucket. Each step of the copy of a large object has all conditions."""
+        """Copy within the bucket. For large objects, each step is sent with all conditions."""
         original = source.answer
         is_current = original.time_deleted is None
         blob = self._blob(key, "change", None if is_current else source.version_id)
@@ -242,7 +243,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return change(self.address(to), request, is_repeatable=True)
 
     def _refuse_kept(self, source: ObjectInfo, key: str) -> Change | None:
-        """Return a refusal if a hold or a retention forbids that the object is deleted."""
+        """Return a denied change if a hold or retention prevents deletion of the object, or None."""
         blob = source.answer
         until = max(filter(None, (blob.retention_expiration_time, blob.retention.retain_until_time)), default=None)
         if blob.temporary_hold or blob.event_based_hold:

@@ -1,8 +1,8 @@
-"""One client of Google Cloud Storage per server, role and process, and readable errors.
+"""Create one Google Cloud Storage client per server, role and process, and make errors readable.
 
 A client is created in the process that uses it: in the driver, or in an executor after the fork.
-Processes share no client, and no credential leaves the process that loaded it. The client makes one
-attempt per request. `call` repeats requests that are safe to repeat.
+Clients are never shared, and credentials do not leave the process that loaded them. The client
+makes one attempt per request. `call` retries requests that are safe to repeat.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GOOGLE: Final = "https://storage.googleapis.com"
 READ_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_only"
 WRITE_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _PLATFORM_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
-# Attempts per request, with growing and random pauses. Permanent refusals are not retried.
+# Attempts per request, with growing and random pauses. Permanent errors are not retried.
 ATTEMPTS: Final = 8
 TIMEOUT: Final = (10, 60)
 _CONNECTIONS: Final = 32
@@ -54,7 +54,8 @@ _RATE_LIMITED: Final = frozenset({429, 503})
 _TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 _UNSUPPORTED: Final = frozenset({405, 501})
 _DENIED: Final = frozenset({401, 403})
-# Answers of 403 that ask for fewer requests (HTTP status and error codes for JSON).
+# Error codes of 403 by which the server asks for fewer requests (HTTP status and error codes for
+# JSON).
 _QUOTA: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "usageLimits.rateLimitExceeded"})
 
 _WAYS_OUT: Final[Mapping[str, str]] = {
@@ -67,7 +68,8 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
     "authError": "log in again (`gcloud auth application-default login`), or check GOOGLE_APPLICATION_CREDENTIALS",
     "rateLimitExceeded": "the server asks for fewer requests; set `gcs.max_requests_per_second`",
 }
-# A machine without credentials asks for those of a virtual machine, which takes seconds.
+# Without configured credentials, the library requests those of a virtual machine, which takes
+# seconds.
 _MISSING_SECONDS: Final = 30.0
 _missing_until = [0.0]
 _LOG_IN: Final = "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
@@ -76,7 +78,7 @@ _NO_CREDENTIALS: Final = f"there are no Application Default Credentials; {_LOG_I
 
 
 class _Session(AuthorizedSession):
-    """Session that counts its requests, spaces them, and notices when the server is overloaded."""
+    """Session that counts and spaces its requests, and slows down if the server is overloaded."""
 
     def __init__(self, settings: GcsConfig, credentials: Any) -> None:
         super().__init__(credentials)
@@ -88,7 +90,7 @@ class _Session(AuthorizedSession):
             self.trust_env = False  # a proxy of the environment does not lead to a private endpoint
 
     def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Send a request. It is counted before it is sent."""
+        """Count and send a request."""
         limiter = get_rate_limiter(self._settings)
         limiter.wait()
         count_request(self._settings, request_kind(method, url))
@@ -99,10 +101,10 @@ class _Session(AuthorizedSession):
 
 
 def get_client(settings: GcsConfig, role: Role) -> Any:
-    """Return the client of Google's library for this process. It is safe to use from threads.
+    """Return the client of Google's library for this process. It is thread-safe.
 
     Raises:
-        UsageError: If an anonymous client would change something.
+        UsageError: If an anonymous client would use the changing role.
         PermissionError: If there are no credentials.
     """
     if role == "change" and settings.anonymous:
@@ -111,12 +113,12 @@ def get_client(settings: GcsConfig, role: Role) -> Any:
 
 
 def get_session(settings: GcsConfig, role: Role) -> tuple[AuthorizedSession, str]:
-    """Return the session of this process's client and the server's address."""
+    """Return the session of this process's client, and the server's address."""
     return _create_client(settings, role)[1], (settings.endpoint or settings.server_of_environment() or GOOGLE).rstrip("/")
 
 
 def get_bucket(settings: GcsConfig, role: Role, name: str) -> Any:
-    """Return a bucket without a request."""
+    """Return a bucket without sending a request."""
     return get_client(settings, role).bucket(name, user_project=settings.user_project)
 
 
@@ -129,11 +131,11 @@ def _create_client(settings: GcsConfig, role: Role) -> tuple[Client, AuthorizedS
 
 
 def load_credentials(settings: GcsConfig, role: Role) -> Any:
-    """Return the credentials of a role. They renew themselves.
+    """Return the credentials of a role, which are renewed automatically.
 
     Raises:
-        PermissionError: If the environment has no credentials. An address of a lake may name this
-            store although no storage is in it, so this is no error of the configuration.
+        PermissionError: If the environment has no credentials. This is not a configuration error,
+            because a lake's addresses may point to this store even if no storage is in it.
     """
     if settings.anonymous:
         return AnonymousCredentials()
@@ -162,7 +164,7 @@ def request_kind(method: str, url: str) -> Kind:
 
 
 def call(address: str, request: Callable[[], _T], attempts: int = ATTEMPTS) -> _T:
-    """Return what a request returns, with its errors converted, and repeat it after transient ones.
+    """Send a request, retry it after transient errors, and return its result. Errors are converted.
 
     Use one attempt for a request that must be preceded by a check.
     """
@@ -183,10 +185,10 @@ def change(address: str, request: Callable[[], object], *, is_repeatable: bool, 
     Args:
         address: The object, for messages.
         request: Sends the request in one attempt.
-        is_repeatable: True if a repeated request meets its own condition. Otherwise it is repeated
-            only if it was certainly not executed.
-        is_final: True for the delete of a generation, which no writer creates again. It is done if a
-            repetition does not find it.
+        is_repeatable: True if the request's own condition prevents a second effect. Otherwise it is
+            retried only if it was certainly not executed.
+        is_final: True for the delete of a generation, which cannot be created again. The delete is
+            `done` if a retry does not find the generation.
     """
     is_lost = False
     for attempt in range(ATTEMPTS):
@@ -206,7 +208,7 @@ def change(address: str, request: Callable[[], object], *, is_repeatable: bool, 
 
 
 def _verdict_of(error: OSError) -> ChangeVerdict:
-    """Return whether a request that raised an error may have been executed."""
+    """Return the verdict for a request that raised an error, which may have been executed."""
     cause = error.__cause__
     status = status_of(cause)
     if status is None:
@@ -240,7 +242,7 @@ def translate_errors(address: str) -> Generator[None]:
 
     Raises:
         FileNotFoundError: If the object does not exist.
-        PermissionError: If the server refuses the request. A retry does not help.
+        PermissionError: If the server denies the request. A retry does not help.
         OSError: Any other failure. A retry may help.
     """
     try:
@@ -258,25 +260,25 @@ def translate_errors(address: str) -> Generator[None]:
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """Return the HTTP status of an error answer."""
+    """Return the HTTP status of an error response, or None."""
     if isinstance(error, GoogleAPICallError):
         return error.code
     return error.response.status_code if isinstance(error, InvalidResponse) else None
 
 
 def _reason_of(error: BaseException | None) -> str:
-    """Return the reason of an error answer, such as `objectUnderActiveHold`."""
+    """Return the reason in an error response, such as `objectUnderActiveHold`."""
     details = _error_document(error).get("errors") or [{}]
     return str(details[0].get("reason", ""))
 
 
 def _message_of(error: BaseException) -> str:
-    """Return the message of an error answer, without the address of the request."""
+    """Return the message in an error response, without the address of the request."""
     return str(_error_document(error).get("message") or strip_paths(str(error)))
 
 
 def _error_document(error: BaseException | None) -> Mapping[str, Any]:
-    """Return the error that the body of an answer describes."""
+    """Return the error described in the body of a response."""
     try:
         document = json.loads(error.response.text)["error"]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -296,6 +298,6 @@ def _to_os_error(error: GoogleAPICallError | InvalidResponse, address: str) -> O
     if status in _DENIED and reason not in _QUOTA:
         return PermissionError(errno.EACCES, text, address)
     if status == _ERROR:
-        # A missing user project, or a name that the server does not accept: no retry helps.
+        # For example a missing user project or an invalid name, for which a retry does not help.
         return PermissionError(errno.EACCES, text, address) if reason in _WAYS_OUT else OSError(errno.ENAMETOOLONG, text, address)
     return OSError(errno.EIO, text, address)

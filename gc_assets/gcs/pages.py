@@ -1,8 +1,8 @@
-"""List a bucket page by page with Objects: list, keys byte for byte.
+"""List a bucket page by page with the method Objects: list. Keys are read byte for byte.
 
-The client's library sends the requests, and this module reads the JSON of each page without an
-object per key. A page counts only if it continues after the previous page. If a server, cache or
-proxy repeats or reorders pages, the listing stops with an error.
+The client library sends the requests, and this module parses the JSON of each page without creating
+an object per key. A page is accepted only if it continues after the previous page. If a server,
+cache or proxy repeats or reorders pages, the listing stops with an error.
 
 Source: Cloud Storage JSON API, Objects: list (lexicographic order, `startOffset`, `pageToken`).
 """
@@ -37,17 +37,17 @@ def list_objects(
     """Yield pages of live objects under a prefix, in the byte order of their keys.
 
     Args:
-        settings: How the server is reached.
+        settings: The settings for access to the server.
         bucket: The bucket.
-        prefix: Keys begin with it.
+        prefix: The prefix of the keys.
         after: The first page starts after this key.
         delimiter: Keys that contain it after the prefix are summarized as common prefixes.
-        role: The credentials.
+        role: The role whose credentials are used.
         page_keys: The maximum number of keys of a page.
 
     Raises:
         OSError: If a page cannot be read.
-        StoreError: If the pages are no listing in order.
+        StoreError: If the pages do not form a listing in order.
     """
     location, last, token = f"gs://{bucket}/{prefix}", after, None
     while True:
@@ -85,11 +85,11 @@ def _fetch_page(
 
 
 def list_generations(settings: GcsConfig, bucket: str, key: str, role: Role) -> list[tuple[str, datetime]]:
-    """Return the generations of one key with their times of creation, the oldest first."""
+    """Return the generations of one key with their creation times, oldest first."""
 
     def request() -> list[tuple[int, datetime]]:
         source = get_client(settings, role).bucket(bucket, user_project=settings.user_project)
-        # The end is the next possible name, so that longer names are not listed.
+        # The listing ends at the next possible name, so that longer names are not listed.
         listed = get_client(settings, role).list_blobs(source, prefix=key, end_offset=f"{key}\0", versions=True, retry=None)
         return sorted((int(blob.generation), blob.time_created) for blob in listed if blob.name == key)
 
@@ -97,7 +97,7 @@ def list_generations(settings: GcsConfig, bucket: str, key: str, role: Role) -> 
 
 
 def count_soft_deleted(settings: GcsConfig, bucket: str, prefix: str, max_pages: int) -> tuple[int, int, bool]:
-    """Return number and bytes of soft-deleted objects, and whether all pages were read."""
+    """Return the number and bytes of soft-deleted objects, and True if all pages were read."""
 
     def request() -> tuple[int, int, bool]:
         source = get_client(settings, "read").bucket(bucket, user_project=settings.user_project)
@@ -138,19 +138,19 @@ def parse_page(document: dict[str, Any], location: str) -> Page:
 
 
 def server_etag(resource: dict[str, Any]) -> str:
-    """Return generation and metageneration of an Objects resource as one text."""
+    """Return the generation and metageneration of an Objects resource as one string."""
     return f"{int(resource['generation'])}.{int(resource['metageneration'])}"
 
 
 def _skip_start(page: Page, after: bytes) -> Page:
-    """Leave out the start of the range, because `startOffset` includes it."""
+    """Remove the key `after` itself, because `startOffset` includes it."""
     if not after or page.keys[:1] != [after]:
         return page
     return page.select(range(1, len(page.keys)))
 
 
 def _require_order(page: Page, last: bytes, location: str) -> None:
-    """Raise `StoreError` unless the keys grow and follow the last key of the previous page."""
+    """Raise `StoreError` unless keys are ascending and follow the last key of the previous page."""
     for names in (page.keys, page.common):
         if names and not names[0] > last and not (names is page.common and last.startswith(names[0])):
             raise StoreError(

@@ -1,4 +1,5 @@
-"""Clients, listings and rate limits for S3 and servers that speak its API.
+"""Clients, listings and rate limits for S3 and S3-compatible servers.
 
-Used by the state and by the S3 store. This package has buckets and keys, and no lakes.
+Used by the state and by the S3 store. This package works with buckets and keys and does not know
+lakes.
 """

@@ -1,4 +1,4 @@
-"""A bucket of S3, or of a server that speaks its API, as a `ConditionalBucket`."""
+"""A bucket of S3 or of an S3-compatible server, as a `ConditionalBucket`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from gc_assets.core.errors import StoreError, is_permanent
 from gc_assets.s3 import copying, pages
 from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, PRECONDITION, error_code, get_client, payer_params, translate_errors
 
-# Keys per DeleteObjects request. A server accepts 1,000 and deletes them one by one, so several
+# Keys per DeleteObjects request. A server accepts 1,000, but deletes them one by one, so several
 # smaller concurrent requests finish sooner.
 KEYS_PER_DELETE: Final = 125
 _BLOCK_BYTES: Final = 4 * 2**20
-# Attempts of a read whose answer is truncated.
+# Attempts of a read if the response is truncated.
 _READ_ATTEMPTS: Final = 5
-# Characters that the XML of DeleteObjects or its answer cannot represent.
+# Characters that the XML of DeleteObjects requests or responses cannot represent.
 _UNSAFE_IN_XML: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
-# Error codes of servers without a function. Those that do not know etags in DeleteObjects reject the
-# document.
+# Error codes for unsupported functions. Servers without support for etags in DeleteObjects reject
+# the document.
 _UNSUPPORTED: Final = frozenset({"NotImplemented", "501"})
 _MALFORMED: Final = frozenset({"MalformedXML"})
 _NO_VERSIONS: Final = _UNSUPPORTED | {"VersioningNotConfigured"}
-# Matches no object.
+# A token that matches no object.
 _UNKNOWN_ETAG: Final = "0" * 32
 
 
@@ -49,7 +49,7 @@ class S3Bucket(BucketStorage[S3Config]):
 
     @property
     def null_version(self) -> str:
-        """Return the id of a version from before versioning. Some servers omit it (Ceph 16)."""
+        """Return the id of versions from before versioning. Some servers omit it (Ceph 16)."""
         return "null"
 
     @property
@@ -62,8 +62,8 @@ class S3Bucket(BucketStorage[S3Config]):
     def get_single_attempt_client(self) -> Any:
         """Return a client for deletes of the current object at a key.
 
-        A retry after a pause could delete an object that was written in the meantime. So the caller
-        checks the object before each attempt.
+        The client does not retry, because a retry after a pause could delete an object that was
+        written in the meantime. Therefore the caller checks the object before each attempt.
         """
         return get_client(self.settings, "change", attempts=1)
 
@@ -77,13 +77,13 @@ class S3Bucket(BucketStorage[S3Config]):
             try:
                 return describe(self.client(role).head_object(**self.target(key, version_id)))
             except ClientError as error:
-                # A version id of a delete marker is answered with 405.
+                # The server responds with 405 to the version id of a delete marker.
                 if error_code(error) in NOT_FOUND or (version_id is not None and error_code(error) in {"405", "MethodNotAllowed"}):
                     return None
                 raise
 
     def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
-        """Read as the protocol specifies. A request whose answer is truncated is repeated."""
+        """Read as the protocol specifies. A request is retried if its response is truncated."""
         with translate_errors(self.address(key)):
             for attempt in range(_READ_ATTEMPTS):
                 answer = self.client(role).get_object(**self.target(key, version_id))
@@ -149,7 +149,7 @@ class S3Bucket(BucketStorage[S3Config]):
         return self._change(key, lambda: self.client("change").put_object(**self.target(key), Body=content, IfNoneMatch="*"))
 
     def put_if_match(self, key: str, content: bytes, token: str) -> Change:
-        """Replace the object. Some servers expect an etag without quotes (Ceph 16), some with."""
+        """Replace the object. Some servers expect an etag without quotes (Ceph 16), others with."""
         client, target = self.client("change"), self.target(key)
         change = self._change(key, lambda: client.put_object(**target, Body=content, IfMatch=token))
         if change.verdict != "changed":
@@ -213,7 +213,8 @@ class S3Bucket(BucketStorage[S3Config]):
                 answer = client.delete_objects(Bucket=self.name, Delete={"Objects": items}, **payer_params(self.settings))
         except OSError as error:
             return [_refused_request(error)] * len(items)
-        # The answer for a version contains its id. The answer for a key may or may not contain one.
+        # The response for a version contains its id. The response for a key may or may not contain
+        # an id.
         deleted_items = {_key_and_version(item, field): item for item in answer.get("Deleted", []) for field in ("VersionId", None)}
         failed_items = {_key_and_version(item, field): item for item in answer.get("Errors", []) for field in ("VersionId", None)}
         changes: list[Change] = []
@@ -230,7 +231,7 @@ class S3Bucket(BucketStorage[S3Config]):
         return changes
 
     def _change(self, key: str, send: Callable[[], dict[str, Any]]) -> Change:
-        """Return the result of a request, and convert its errors."""
+        """Send a request and return its result, with errors converted to a `Change`."""
         try:
             with translate_errors(self.address(key)):
                 answer = send()
@@ -244,7 +245,7 @@ class S3Bucket(BucketStorage[S3Config]):
 
 
 def describe(answer: dict[str, Any]) -> ObjectInfo:
-    """Return the description of an object from the answer to GET or HEAD."""
+    """Build the description of an object from the response to GET or HEAD."""
     identity = build_identity(answer["ETag"], answer["ContentLength"], answer["LastModified"])
     return ObjectInfo(
         identity,
@@ -252,7 +253,7 @@ def describe(answer: dict[str, Any]) -> ObjectInfo:
         answer["LastModified"],
         answer.get("VersionId"),
         {name.lower(): value for name, value in answer.get("Metadata", {}).items()},
-        # An etag under a key of KMS is no checksum of the bytes.
+        # With KMS encryption, the etag is not a checksum of the bytes.
         token_is_checksum="SSEKMSKeyId" not in answer,
         answer=answer,
     )
@@ -279,7 +280,7 @@ def _verdict(error: OSError) -> ChangeVerdict:
 
 
 def _refused_request(error: OSError) -> Change:
-    """Return the result for each key of a request about several keys."""
+    """Return the result for every key of a failed request for several keys."""
     if isinstance(error, PermissionError):
         return Change("denied", PermissionError(errno.EACCES, f"AccessDenied: {error.strerror}", error.filename))
     code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
@@ -289,7 +290,7 @@ def _refused_request(error: OSError) -> Change:
 
 
 def _refused_key(code: str, message: str, key: str) -> Change:
-    """Return the result for one key of an answered request."""
+    """Return the result for one key that failed in a successful request."""
     text = f"{code}: {message}"
     if code in DENIED | INVALID_KEY:
         return Change("denied", PermissionError(errno.EACCES, text, key))

@@ -1,7 +1,7 @@
-"""One S3 client per server, role and process, and readable errors.
+"""Create one S3 client per server, role and process, and make errors readable.
 
 A client is created in the process that uses it: in the driver, or in an executor after the fork.
-Processes share no client, and no credential leaves the process that loaded it.
+Clients are never shared, and credentials do not leave the process that loaded them.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from gc_assets.core.requests import Kind
 BeforeParse = Callable[..., None]
 
 _REGION: Final = "us-east-1"
-# Attempts per request, with growing and random pauses. Permanent refusals are not retried.
+# Attempts per request, with growing and random pauses. Permanent errors are not retried.
 _ATTEMPTS: Final = 8
-# Answers that ask for fewer requests.
+# HTTP status codes and error codes by which a server asks for fewer requests.
 SLOW_STATUS: Final = frozenset({429, 503})
 SLOW: Final = frozenset({"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "TooManyRequests", "Throttling", "503", "429"})
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 10
 _READ_SECONDS: Final = 60
 
-# By the first word of an operation. All other operations write.
+# Billing categories by the first word of an operation. All other operations count as writes.
 _VERBS: Final[Mapping[str, Kind]] = {"List": "LIST", "Get": "GET", "Head": "HEAD", "Delete": "DELETE", "Abort": "DELETE"}
 NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion", "NoSuchUpload"})
-# Ceph 20 answers `ConcurrentModification` to the loser of a race. Callers compare the stored bytes.
+# Ceph 20 sends `ConcurrentModification` to the loser of a race. Callers then compare the stored
+# bytes.
 PRECONDITION: Final = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict", "ConcurrentModification"})
 DENIED: Final = frozenset({"401", "403", "AccessDenied", "AllAccessDisabled", "MethodNotAllowed", "InvalidObjectState", "AccountProblem"})
-# Keys that the server cannot store. MinIO has its own code.
+# Error codes for keys that the server cannot store. MinIO has its own code.
 INVALID_KEY: Final = frozenset({"KeyTooLong", "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "InvalidURI"})
 _WAYS_OUT: Final = {
     "NoSuchBucket": "there is no such bucket; correct the location or `s3.endpoint`",
@@ -61,7 +62,7 @@ _WAYS_OUT: Final = {
     "ExpiredToken": "the session token has expired; log in again, or set `s3.role_arn`, which is renewed automatically",
     "ExpiredTokenException": "the session token has expired; log in again, or set `s3.role_arn`, which is renewed automatically",
     "TokenRefreshRequired": "the session token has expired; log in again",
-    # The answer to HEAD has no body with an error code.
+    # Needed because the response to HEAD has no body with an error code.
     "400": "the server gives no reason; the session token may have expired; log in again, and check `s3.endpoint`",
     "RequestTimeTooSkewed": "the clocks of this machine and the server differ too much; set this machine's clock",
     "AccessDenied": "the policy does not allow this; docs/s3-reference.md lists the permissions of each role",
@@ -71,10 +72,10 @@ _WAYS_OUT: Final = {
 
 
 def get_client(settings: S3Config, role: Role, attempts: int = _ATTEMPTS, before_parse: BeforeParse | None = None) -> Any:
-    """Return the client of this process. It is safe to use from threads.
+    """Return the client of this process. It is thread-safe.
 
     Args:
-        settings: How the server is reached.
+        settings: The settings for access to the server.
         role: `read` or `change`, each with its own credentials.
         attempts: Maximum attempts per request. Use 1 for a request that must be preceded by a
             check.
@@ -82,8 +83,8 @@ def get_client(settings: S3Config, role: Role, attempts: int = _ATTEMPTS, before
             handlers.
 
     Raises:
-        UsageError: If the profile or its credentials do not exist, or an anonymous client would change
-            something.
+        UsageError: If the profile or its credentials do not exist, or an anonymous client would use
+            the changing role.
     """
     if role == "change" and settings.anonymous:
         raise UsageError("`s3.anonymous` reads without credentials and cannot change anything; set a profile or a role")
@@ -96,7 +97,7 @@ def translate_errors(address: str) -> Generator[None]:
 
     Raises:
         FileNotFoundError: If the object does not exist.
-        PermissionError: If the server refuses the request. A retry does not help.
+        PermissionError: If the server denies the request. A retry does not help.
         OSError: Any other failure. A retry may help.
     """
     try:
@@ -116,12 +117,12 @@ def translate_errors(address: str) -> Generator[None]:
 
 
 def error_code(error: botocore.exceptions.ClientError) -> str:
-    """Return the S3 error code, or the HTTP status if the answer has no body (HEAD)."""
+    """Return the S3 error code, or the HTTP status if the response has no body (HEAD)."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def to_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError:
-    """Convert a server's error to the `OSError` that the protocols of objects name."""
+    """Convert a server's error to the `OSError` specified by the object protocols."""
     code = error_code(error)
     # Ceph 16 sends a code without a message.
     message = str(error.response.get("Error", {}).get("Message") or code)
@@ -143,7 +144,7 @@ def create_process_client(settings: S3Config, role: Role, attempts: int, before_
         signature_version=UNSIGNED if settings.anonymous else "s3v4",
         retries={"mode": "standard", "total_max_attempts": attempts},
         s3={"addressing_style": "path" if path_style else "auto"},
-        # Servers other than AWS refuse the checksums that newer clients add by default.
+        # Servers other than AWS reject the checksums that newer clients add by default.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         max_pool_connections=_CONNECTIONS,
@@ -181,7 +182,7 @@ def request_kind(operation: str) -> Kind:
 
 
 def create_session(settings: S3Config, role: Role, before_parse: BeforeParse | None = None) -> Any:
-    """Return a session with the credentials of a role. They renew themselves."""
+    """Create a session with the credentials of a role, which are renewed automatically."""
     changes = role == "change"
     profile = (settings.apply_profile if changes else None) or settings.profile
     arn = (settings.apply_role_arn if changes else None) or settings.role_arn
@@ -201,7 +202,7 @@ def create_session(settings: S3Config, role: Role, before_parse: BeforeParse | N
             extra_args={"RoleSessionName": f"gc-assets-{role}"},
         )
         assumed = _session(profile, before_parse)
-        # botocore has no public way to set credentials that renew themselves.
+        # botocore has no public way to set automatically renewed credentials.
         assumed._credentials = DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")  # pyright: ignore[reportPrivateUsage]
     except botocore.exceptions.ProfileNotFound as error:
         raise UsageError(f"s3: {error}; `aws configure list-profiles` lists the profiles") from error
@@ -213,7 +214,7 @@ def _region(settings: S3Config, session: Any) -> str:
 
 
 def _session(profile: str | None, before_parse: BeforeParse | None) -> Any:
-    # A handler runs before those of botocore only if it is registered before the session adds them.
+    # A handler runs before botocore's own only if it is registered before the session adds those.
     events = HierarchicalEmitter()
     if before_parse is not None:
         events.register_first("before-parse.s3.*", before_parse)
@@ -226,7 +227,7 @@ def _session(profile: str | None, before_parse: BeforeParse | None) -> Any:
 def _loader(data_path: str | None) -> Any:
     """Create the reader of botocore's service descriptions.
 
-    It caches them, because loading takes most of the time of creating a client.
+    The descriptions are cached, because creating a client spends most of its time loading them.
     """
     return botocore.loaders.create_loader(data_path)
 

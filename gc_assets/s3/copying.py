@@ -1,4 +1,4 @@
-"""Copies of objects within a bucket: into the trash, and back to their keys.
+"""Copy objects within a bucket: to the trash, and back to their keys.
 
 A copy keeps metadata, tags, storage class and encryption. Copies above 5 GB are made in parts
 (Amazon S3 API Reference, CopyObject and UploadPartCopy).
@@ -22,10 +22,10 @@ from gc_assets.buckets.protocol import COPY_ENTRIES, ObjectInfo, Role
 from gc_assets.buckets.requests import map_concurrently
 from gc_assets.s3.client import translate_errors
 
-# The limit of one copy request.
+# The maximum size of an object in one copy request.
 MAX_SINGLE_COPY_BYTES: Final = 5 * 10**9
 PART_BYTES: Final = 512 * 2**20
-# Up to this size a restored object is downloaded and uploaded, because every server supports a
+# Up to this size, an object is restored by download and upload, because every server supports a
 # conditional PUT.
 MAX_PUT_BYTES: Final = 64 * 2**20
 _PRESERVED: Final = (
@@ -43,7 +43,7 @@ _PRESERVED: Final = (
 
 
 class RequestTarget(Protocol):
-    """Subset of `S3Bucket` that a copy needs."""
+    """The subset of `S3Bucket` needed for a copy."""
 
     @property
     def name(self) -> str: ...
@@ -56,7 +56,7 @@ class RequestTarget(Protocol):
 
 
 def copy_object(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, entry: tuple[str, str]) -> None:
-    """Copy the object that `source` describes. Raises `OSError` if the key has another object."""
+    """Copy the object described by `source`. Raises `OSError` if another object is now at its key."""
     attributes = _build_attributes(source, entry)
     if source.size_bytes > MAX_SINGLE_COPY_BYTES:
         _abort_unfinished(bucket, to)
@@ -88,7 +88,7 @@ def _copy_tags(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, att
 
 
 def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, entry: tuple[str, str]) -> None:
-    """Copy an object to a key without an object.
+    """Copy an object to a key, if there is no object at that key.
 
     Args:
         bucket: The storage.
@@ -98,7 +98,7 @@ def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo,
         entry: The name and value of an additional metadata entry.
 
     Raises:
-        FileExistsError: If the key has an object.
+        FileExistsError: If there is an object at the key.
         OSError: For other failures, and if the server rejects a condition.
     """
     attributes = _build_attributes(source, entry) | _read_tags(bucket, key)
@@ -113,7 +113,7 @@ def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo,
 
 
 def _abort_unfinished(bucket: RequestTarget, to: str) -> None:
-    """Abort uploads of a killed copy to a key that no other writer uses."""
+    """Abort unfinished uploads of an interrupted copy to a key that no other writer uses."""
     target = bucket.target(to)
     with translate_errors(bucket.address(to)):
         client = bucket.client("change")
@@ -126,10 +126,11 @@ def _abort_unfinished(bucket: RequestTarget, to: str) -> None:
 def _copy_in_parts(
     bucket: RequestTarget, key: str, to: str, source: ObjectInfo, attributes: dict[str, Any], only_if_absent: bool = False
 ) -> None:
-    """Copy an object in parts. Raises `FileExistsError` if the target key has an object.
+    """Copy an object in parts.
 
-    Not every server applies a condition when it completes an upload, so the key is checked again
-    immediately before. A killed copy leaves an unfinished upload.
+    With `only_if_absent`, raises `FileExistsError` if there is an object at the target key. Not
+    every server evaluates a condition when it completes an upload, so the key is checked again
+    immediately before. An interrupted copy leaves an unfinished upload.
     """
     condition = {"IfNoneMatch": "*"} if only_if_absent else {}
     target, client = bucket.target(to), bucket.client("change")
@@ -166,7 +167,7 @@ def _require_absent(bucket: RequestTarget, key: str) -> None:
 
 
 def _md5(content: bytes) -> str:
-    """Return the checksum that lets the server verify the received bytes."""
+    """Return the MD5 checksum with which the server verifies the received bytes."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
@@ -180,7 +181,7 @@ def _source(bucket: RequestTarget, key: str) -> dict[str, str]:
 
 
 def _build_attributes(head: ObjectInfo, entry: tuple[str, str]) -> dict[str, Any]:
-    """Return the attributes that make a copy equal to this object, with one more metadata entry."""
+    """Return the attributes for a copy: those of the object, with one more metadata entry."""
     metadata = {name: value for name, value in head.answer.get("Metadata", {}).items() if name not in COPY_ENTRIES}
     preserved = {name: head.answer[name] for name in _PRESERVED if head.answer.get(name) is not None}
     expires = head.answer.get("ExpiresString")

@@ -1,13 +1,14 @@
-"""List a bucket page by page with ListObjectsV2 and ListObjectVersions, keys byte for byte.
+"""List a bucket page by page with ListObjectsV2 and ListObjectVersions. Keys are read byte for byte.
 
-botocore signs and sends the requests, lxml parses the pages into columns. This takes a fifth of
-boto3's CPU time, most of which goes into creating objects from XML. A page counts only if it is
-complete and continues after the previous page. If a server, cache or proxy repeats, truncates or
-reorders pages, the listing stops with an error. See `docs/adr/0004-own-s3-listing.md`.
+botocore signs and sends the requests, and lxml parses the pages into columns. This takes a fifth of
+boto3's CPU time, because boto3 spends most of its time creating objects from XML. A page is
+accepted only if it is complete and continues after the previous page. If a server, cache or proxy
+repeats, truncates or reorders pages, the listing stops with an error. See
+`docs/adr/0004-own-s3-listing.md`.
 
-The next page starts after the last key that was read, and the server's continuation token is not
-used: Ceph RGW 16 writes tokens without `encoding-type=url`. Then `a+b` would be read as `a b`, and
-a control character would break the XML.
+The next page starts after the last key that was read. The server's continuation token is not used,
+because Ceph RGW 16 writes tokens without `encoding-type=url`, so that `a+b` would be read as `a b`
+and a control character would break the XML.
 
 Sources: Amazon S3 API Reference, ListObjectsV2 and ListObjectVersions (order, markers,
 `encoding-type=url`).
@@ -33,7 +34,7 @@ from gc_assets.s3.client import get_client, payer_params, to_os_error, translate
 
 PAGE_KEYS: Final = 1000
 _ATTEMPTS: Final = 8
-# An answer of status 200 may be an error or truncated, which may pass.
+# A response with status 200 may be an error or truncated, which may be temporary.
 _RETRIED_STATUS: Final = frozenset({200, 429, 500, 502, 503, 504})
 _OK: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 307})
@@ -41,11 +42,11 @@ _BAD_REQUEST: Final = 400
 _LONGEST_PAUSE: Final = 20.0
 # The names of the operations in botocore's model.
 _OPERATIONS: Final = frozenset({"ListObjectsV2", "ListObjectVersions"})
-# Keys of our own in botocore's responses.
+# Our own keys in botocore's responses.
 _STATUS, _BODY = "Status", "Body"
 # Characters that XML does not allow, literally or as a reference. Servers write them into tokens
-# and messages, and into keys if they ignore `encoding-type=url`. Replaced by U+FFFD, they affect
-# one value instead of the whole page.
+# and messages, and into keys if they ignore `encoding-type=url`. They are replaced by U+FFFD, so
+# that they affect one value instead of the whole page.
 _NOT_XML: Final = re.compile(
     rb"[\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]|&#(?:x0*(?:[0-8bcef]|1[0-9a-f]|fff[ef])|0*(?:[0-8]|1[124-9]|2\d|3[01]|6553[45]));",
     re.IGNORECASE,
@@ -59,15 +60,15 @@ def list_objects(
     """Yield pages of the keys that begin with `prefix` and follow `after`, in byte order.
 
     Args:
-        settings: How the server is reached.
+        settings: The settings for access to the server.
         bucket: The bucket's name.
-        prefix: Every listed key begins with it.
+        prefix: The prefix of the listed keys.
         after: Only keys greater than this are listed.
         delimiter: Keys that contain it after the prefix are returned as common prefixes.
         role: The credentials to use.
 
     Raises:
-        OSError: If the server refuses a request, or does not answer after all attempts.
+        OSError: If the server denies a request, or does not respond after all attempts.
         StoreError: If the pages are inconsistent.
     """
     params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": PAGE_KEYS}
@@ -81,7 +82,8 @@ def list_versions(
 ) -> Iterator[Page]:
     """Yield pages of all versions and delete markers, the newest of each key first.
 
-    Args and errors are those of `list_objects`. `page_keys` is the maximum of rows in a page.
+    Arguments and errors are the same as for `list_objects`. `page_keys` is the maximum number of
+    rows in a page.
     """
     params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": page_keys}
     params |= {"KeyMarker": after.decode()} if after else {}
@@ -126,7 +128,7 @@ def _next_by_version(page: Page, root: Any, namespace: str, location: str) -> di
 
 
 def _next_by_token(page: Page, root: Any, namespace: str, location: str) -> dict[str, Any]:
-    """Continue with the server's token: a common prefix sorts before the keys that it represents."""
+    """Continue with the server's token, because a common prefix sorts before its own keys."""
     token = root.findtext(f"{namespace}NextContinuationToken")
     if not token or _REPLACEMENT in token:
         raise StoreError(f"{location}: the NextContinuationToken after {page.last!r} is {token!r}; this server does not follow the S3 API")
@@ -139,10 +141,10 @@ def _versions_of_last(page: Page) -> frozenset[str]:
 
 
 def _require_order(page: Page, last_name: bytes, known_versions: frozenset[str], location: str) -> None:
-    """Raise `StoreError` unless the keys grow and follow the last key of the previous page.
+    """Raise `StoreError` unless keys are ascending and follow the last key of the previous page.
 
-    A key may have several versions, and these may continue on the next page. `known_versions` are
-    the versions of the last key so far.
+    A key may have several versions, which may continue on the next page. `known_versions` contains
+    the versions of the last key read so far.
     """
     for names in (page.keys, page.common):
         if not names:
@@ -195,7 +197,7 @@ def parse_page(root: Any, namespace: str, location: str) -> Page:
 
 
 def _decode_key(text: str) -> bytes:
-    """Decode a key of a server that applies `encoding-type=url`, with a plus for a space."""
+    """Decode a key from a server that applies `encoding-type=url`, with a plus for a space."""
     # Ceph encodes each slash. Replacing it is faster than decoding the whole key.
     text = text.replace("%2F", "/")
     if "%" not in text and "+" not in text:
@@ -204,14 +206,17 @@ def _decode_key(text: str) -> bytes:
 
 
 def _encode_key(text: str) -> bytes:
-    """Return a key of a server that ignores `encoding-type=url`, such as versitygw."""
+    """Encode a key from a server that ignores `encoding-type=url`, such as versitygw."""
     if _REPLACEMENT in text:
         raise ValueError(f"the key {text!r} has a character that XML does not allow, and the server ignores encoding-type=url")
     return text.encode()
 
 
 def _fetch_page(settings: S3Config, role: Role, operation: str, params: dict[str, Any], location: str) -> tuple[Any, str]:
-    """Return the root of a page's XML and the prefix of its tags. Retry transient failures."""
+    """Request a page, retrying transient failures.
+
+    Returns the root of its XML and the prefix of its tags.
+    """
     client = get_client(settings, role, attempts=1, before_parse=_take_body)
     params = params | payer_params(settings)
     for attempt in range(_ATTEMPTS):
@@ -228,20 +233,21 @@ def _fetch_page(settings: S3Config, role: Role, operation: str, params: dict[str
 
 
 def _request_page(client: Any, operation: str, params: dict[str, Any]) -> tuple[int, bytes]:
-    """Return HTTP status and body of the server's answer."""
+    """Return the HTTP status and body of the server's response."""
     try:
         response = getattr(client, operation)(**params)
     except ClientError as error:
-        if _BODY not in error.response:  # an error of another request, such as that for credentials
+        if _BODY not in error.response:  # an error of another request, such as one for credentials
             raise
         response = error.response
     return response[_STATUS], response[_BODY]
 
 
 def _take_body(operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Return status and body of an answer unparsed. Handler of botocore's event `before-parse`.
+    """Return status and body without parsing, as a handler of botocore's event `before-parse`.
 
-    A redirect is hidden from botocore, which would follow it to another region without an error.
+    A redirect is hidden from botocore, because botocore would follow it to another region without
+    an error.
     """
     if operation_model.name not in _OPERATIONS:
         return
@@ -262,7 +268,7 @@ def parse_response(status: int, body: bytes, location: str) -> tuple[Any, str]:
     """Return the root of a page's XML and the prefix of its tags.
 
     Raises:
-        OSError: The answer is an error, which may have status 200, or no valid XML.
+        OSError: If the response is an error, which may have status 200, or is not valid XML.
     """
     try:
         root = _parse_xml(body)
@@ -283,7 +289,7 @@ def _to_error(code: str, message: str, location: str) -> OSError:
 
 
 def _parse_xml(body: bytes) -> Any:
-    """Return the root of a complete XML document. Raises `XMLSyntaxError` for a truncated one."""
+    """Return the root of an XML document. Raises `XMLSyntaxError` if the document is truncated."""
     try:
         return etree.fromstring(body, _parser())
     except etree.XMLSyntaxError:
