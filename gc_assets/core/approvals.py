@@ -1,7 +1,7 @@
 """Plan approvals and rejections, and the resulting verdict.
 
-Events are only appended. For each name the latest event wins, so users cannot revoke each other's
-events.
+Events are only appended. For each name the latest event applies, so that users cannot revoke each
+other's events.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Verdict:
 
     @property
     def rejections(self) -> tuple[ApprovalEvent, ...]:
-        """Rejections in effect. One blocks the plan, regardless of the number of approvals."""
+        """Rejections in effect. A single one blocks the plan, regardless of the number of
+        approvals.
+        """
         return tuple(word for word in self._latest_events() if word.decision == "rejected")
 
     @property

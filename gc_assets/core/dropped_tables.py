@@ -1,8 +1,8 @@
 """Remember the tables of catalogs, and decide when the files of a dropped table are garbage.
 
-A table is dropped if an accepted run knew it and no catalog of the configuration lists it any more.
-Its files are collected after a waiting time, unless something indicates that the table is in use or
-that its catalog did not list it by mistake. All functions are pure.
+A table is dropped if an accepted run knew it and no configured catalog lists it any more. Its files
+are collected after a waiting time, unless something indicates that the table is in use or that its
+catalog did not list it by mistake. All functions are pure.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 
 from gc_assets.core.printable import show
 
-# A dropped table without files is forgotten after this time. Until then its copies in quarantine
+# A dropped table without files is forgotten after this time. Until then, its copies in quarantine
 # have a claim, so that they can be purged.
 FORGET_AFTER = timedelta(days=365)
-# End of the reason to wait if a file is newer than the last run that read the table.
+# Suffix of the reason to wait if a file is newer than the last run that read the table.
 READ_BEFORE_WRITE = "was written after a run last read the table"
-# End of the reason to wait in the first run that misses a table.
+# Suffix of the reason to wait in the first run that misses a table.
 IF_ACCEPTED = ", if this run is accepted"
 TABLE, REPOSITORY = "table", "repository"
 _MICROSECONDS = pa.timestamp("us", "UTC")
@@ -40,19 +40,19 @@ class RememberedTable:
     Attributes:
         table_name: `namespace.table`, or None if it is unknown.
         last_seen: Time of the last run that read it.
-        claims_by_uuid: True if its claims have the uuid as owner, False if they belong to the lake.
+        claims_by_uuid: True if its claims belong to its uuid, False if they belong to the lake.
         metadata_location: Address of its newest known metadata file.
-        newest_ms: Time of its newest known commit, in milliseconds since 1970; 0 without commits.
+        newest_ms: Time of its newest known commit in milliseconds since 1970, or 0 without commits.
         gone_since: Time of the first accepted run that missed it, or None if it is listed.
         lost_tables: Number of tables of the lake that the same run missed first, or runs of its date
             up to it.
         known_tables: Number of tables of the lake that were listed before these runs.
         replaced: True if its name now belongs to another table.
-        last_writer: Program that made the newest known commit, if it is known.
-        noun: `table`, or `repository` for a repository of a server. The metadata location of a
+        last_writer: Program that made the newest known commit, if known.
+        noun: `table`, or `repository` for a repository on a server. The metadata location of a
             repository is the address of its files.
         other_catalog_since: Time of the first accepted run in which its lake read another catalog,
-            or None while it reads the one that knew the table.
+            or None as long as the lake reads the catalog that knew the table.
     """
 
     lake: str
@@ -74,7 +74,7 @@ class RememberedTable:
 
     @property
     def claim_table(self) -> str:
-        """Identity of the table in its claims."""
+        """Identity of the table, as used in its claims."""
         return self.table_uuid if self.claims_by_uuid else f"urn:uuid:{self.table_uuid}"
 
     @property
@@ -83,15 +83,15 @@ class RememberedTable:
 
     @property
     def is_missed(self) -> bool:
-        """False if its name belongs to another table, so that its lake still lists the name.
+        """False if its name now belongs to another table, so that its lake still lists the name.
 
-        A repository is a whole lake, so one that was made again is missed too.
+        A repository is a whole lake, so a recreated repository is also missed.
         """
         return self.noun == REPOSITORY or not self.replaced
 
     @property
     def lost_amount(self) -> str:
-        """Amount of the lake that runs of the same date missed first, for messages."""
+        """Share of the lake's tables first missed by runs of the same date, for messages."""
         if self.noun == REPOSITORY:
             return f"its repository {self.table_name}"
         return f"{self.lost_tables:,} of {self.known_tables:,} tables"
@@ -113,14 +113,14 @@ class LakeTables:
 
     Attributes:
         seen_at: Time of the freeze.
-        missed_at: Time at which the waiting time of a table begins that this run misses first, or None
-            if it is that of the freeze. The clock of the host may be behind that of the store.
-        tables: Its readable tables with claims on the storage.
-        uuids: Uuids of all its tables, including those that cannot be read.
-        unreadable_uuids: Uuids of the tables that cannot be read.
+        missed_at: Start of the waiting time for tables that this run is the first to miss, or None
+            if it starts at the freeze. The host's clock may be behind that of the store.
+        tables: The lake's readable tables with claims on the storage.
+        uuids: Uuids of all tables of the lake, including unreadable ones.
+        unreadable_uuids: Uuids of the unreadable tables.
         names: Uuid of the table with each name.
-        unreadable_names: Names of tables that cannot be read.
-        is_unreadable: True if the table list is unknown.
+        unreadable_names: Names of the unreadable tables.
+        is_unreadable: True if the list of tables is unknown.
     """
 
     lake: str
@@ -142,11 +142,11 @@ class LakeTables:
 def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
     """Return the tables to remember after a run.
 
-    A table that any lake lists is not dropped. A table of a lake that left the configuration, or
-    whose table list is unknown, stays unchanged, as does one of a lake that reads another catalog.
+    A table listed by any lake is not dropped. Tables stay unchanged if their lake was removed from
+    the configuration, has an unknown list of tables, or reads another catalog.
 
     Args:
-        previous: The tables that the last accepted run remembered.
+        previous: The tables remembered by the last accepted run.
     """
     by_lake = {lake.lake: lake for lake in lakes}
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
@@ -165,7 +165,7 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
         elif lake is None or lake.is_unreadable:
             found[key] = item
         elif item.table_name in lake.unreadable_names:
-            found[key] = as_listed(item)  # it may be the unreadable table
+            found[key] = as_listed(item)  # It may be the unreadable table.
         else:
             gone.append(item)
     lost = Counter(item.lake for item in gone if _is_missed_today(item, by_lake[item.lake]))
@@ -178,7 +178,7 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
 
 
 def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
-    """Return a table that its lake does not list. `lost` is the number of tables missed today."""
+    """Mark a table as missing from its lake's list. `lost` is the number of tables missed today."""
     is_replaced = table.table_name is not None and table.table_name in lake.names
     if table.gone_since is None:
         table = replace(table, gone_since=lake.waits_from, lost_tables=lost, known_tables=lost + len(lake.tables))
@@ -198,17 +198,17 @@ def _add_losses(table: RememberedTable, lake: LakeTables, lost: int) -> Remember
 
 
 def as_listed(table: RememberedTable) -> RememberedTable:
-    """Return a table that a catalog lists. If it is missed later, its waiting time starts then."""
+    """Mark a table as listed by a catalog. If it is missed later, its waiting time starts anew."""
     return replace(table, gone_since=None, lost_tables=0, known_tables=0, replaced=False, other_catalog_since=None)
 
 
 @dataclass(frozen=True, slots=True)
 class FormerFiles:
-    """Listed files under the claims of a dropped table.
+    """Files that are listed under the claims of a dropped table.
 
     Attributes:
         count: Number of files that were written before the table was last seen.
-        newest: Time of the newest file that no listed table claims.
+        newest: Time of the newest file that is not claimed by a listed table.
     """
 
     count: int = 0
@@ -219,11 +219,11 @@ class FormerFiles:
 
 @dataclass(frozen=True, slots=True)
 class DroppedTable:
-    """A dropped table in a run.
+    """A dropped table, as found in a run.
 
     Attributes:
-        former_files: Its listed files.
-        waits_for: Why its files are not collected, or None if they are.
+        former_files: Files listed under its claims.
+        waits_for: Reason why its files are not collected, or None if they are.
         due_at: Time at which its waiting time ends, or None if its files are kept.
         accepted_at: Time at which a user accepted it as dead, or None.
         shares_location: True if another table or lake claims its location now.
@@ -242,7 +242,7 @@ class DroppedTable:
 
     @property
     def before(self) -> datetime:
-        """Time before which its files were written."""
+        """Time before which the table's own files were written."""
         if self.accepted_at is None or self.shares_location:
             return self.table.written_before
         return max(self.accepted_at, self.table.written_before)
@@ -258,15 +258,16 @@ def find_reason_to_wait(
     *,
     is_new: bool = False,
 ) -> DroppedTable:
-    """Return the dropped table with the reason why its files are not collected, if any.
+    """Return the dropped table, with the reason why its files are not collected, if there is any.
 
     Args:
         now: Time of the listing or of the freeze, whichever is earlier.
-        wait: Waiting time since the table was first missed, None to keep its files.
-        catalog: Identity of the lake's current catalog, None if the lake is not configured.
+        wait: Waiting time since the table was first missed, or None to keep its files.
+        catalog: Identity of the lake's current catalog, or None if the lake is not configured.
         unreadable: Names of unreadable tables that may use the files.
-        listed: Why the catalog does not confirm that the table does not exist, or None.
-        is_new: The current run missed the table first. A refused run starts no waiting time.
+        listed: Reason why the catalog does not confirm that the table no longer exists, or None.
+        is_new: True if the current run is the first to miss the table. A refused run does not start
+            the waiting time.
     """
     table, accepted = dropped.table, dropped.accepted_at
     if table.gone_since is None:
@@ -308,7 +309,8 @@ def _find_reason(
 def _is_accepted_since(table: RememberedTable, accepted: datetime | None) -> bool:
     """Return True if a user accepted a table as dead after its lake began to read another catalog.
 
-    An earlier acceptance, and one of a repository, is about the catalog that knew it.
+    An earlier acceptance, or the acceptance of a repository, concerns the catalog that knew the
+    table.
     """
     since = table.other_catalog_since
     return accepted is not None and since is not None and accepted >= since and table.noun != REPOSITORY
@@ -316,7 +318,7 @@ def _is_accepted_since(table: RememberedTable, accepted: datetime | None) -> boo
 
 @dataclass(frozen=True, slots=True)
 class GoneNamespace:
-    """A namespace that lists no table any more.
+    """A namespace in which no table is listed any more.
 
     Attributes:
         tables: Number of its dropped tables whose files are collected.
@@ -330,7 +332,7 @@ class GoneNamespace:
 def find_gone_namespaces(tables: Iterable[DroppedTable], lakes: Iterable[LakeTables]) -> list[GoneNamespace]:
     """Return the namespaces of dropped tables that contain no listed table.
 
-    A catalog may hide a whole namespace. Tables that a user accepted do not count.
+    A catalog may hide a whole namespace. Tables accepted by a user are not counted.
     """
     listed = {(lake.lake, _namespace_of(name)) for lake in lakes for name in {*lake.names, *lake.unreadable_names}}
     counts: Counter[tuple[str, str]] = Counter()
@@ -341,15 +343,15 @@ def find_gone_namespaces(tables: Iterable[DroppedTable], lakes: Iterable[LakeTab
 
 
 def _namespace_of(table: str) -> str:
-    """Return the namespace in a table name. The last part may be quoted by backticks."""
+    """Return the namespace in a table name. The last part may be quoted with backticks."""
     return _LAST_PART.sub("", table) if "." in table else ""
 
 
 def find_later_use(dropped: DroppedTable, records: Iterable[DroppedTable]) -> str | None:
-    """Return why other sweeps show that a dropped table may be in use, or None.
+    """Return the reason why, according to other sweeps, a dropped table may be in use, or None.
 
     Args:
-        dropped: A table whose files would be collected.
+        dropped: A table with files that would be collected.
         records: Tables in the newest sweep of each storage, including listed ones.
     """
     table = dropped.table
@@ -371,15 +373,15 @@ def _describe_last_use(dropped: DroppedTable) -> str:
 
 @dataclass(frozen=True)
 class DroppedPrefixes:
-    """Finds the dropped table that a file belongs to. Picklable.
+    """Finds the dropped table to which a file belongs. Instances are picklable.
 
     A file belongs to the earliest dropped table that claimed its deepest prefix, if the file was
     written before that table was last seen. A deeper claim of a listed table has priority.
 
     Attributes:
-        present: Prefixes that the current tables and lakes claim.
-        of_lakes: Those of them that lakes claim for themselves. Everything in them belongs to the
-            lake.
+        present: Prefixes claimed by the current tables and lakes.
+        of_lakes: The subset that lakes claim for themselves. Everything in these prefixes belongs
+            to the lake.
     """
 
     tables: tuple[DroppedTable, ...]
@@ -388,11 +390,11 @@ class DroppedPrefixes:
 
     @cached_property
     def by_prefix(self) -> Mapping[str, Sequence[int]]:
-        """Indices of the tables by prefix, ordered by the time of their last files."""
+        """Indices of the tables by prefix, ordered by the time of the tables' last files."""
         found: dict[str, list[int]] = {}
         for index, item in enumerate(self.tables):
             for prefix in item.table.prefixes:
-                # A repository that was made again in place has the claim of the former one.
+                # A repository that was recreated in place has the claim of the earlier one.
                 is_same = item.table.noun == REPOSITORY and prefix in self.of_lakes
                 if is_same or not self._is_of_lake(prefix):
                     found.setdefault(prefix, []).append(index)
@@ -415,7 +417,7 @@ class DroppedPrefixes:
         return None
 
     def find(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return the index of the table that each file belongs to, None if it belongs to none."""
+        """Return for each file the index of the table to which it belongs, or None."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
         claimed = pa.array(prefixes, pa.string()).take(directories.indices).dictionary_encode()
@@ -426,19 +428,19 @@ class DroppedPrefixes:
         bounds = np.searchsorted(claims[order], np.arange(len(claimed.dictionary) + 1))
         for number, prefix in enumerate(claimed.dictionary.to_pylist()):
             rows = order[bounds[number] : bounds[number + 1]]
-            for index in reversed(self.by_prefix[prefix]):  # the earliest table last
+            for index in reversed(self.by_prefix[prefix]):  # The earliest table is last, so it takes precedence.
                 before = pa.scalar(self.tables[index].before, _MICROSECONDS).cast(pa.int64()).as_py()
                 found[rows[times[rows] < before]] = index
         return pa.array(found, pa.int32(), mask=found < 0)
 
     def is_due(self, indices: pa.Array) -> pa.Array:
-        """Return True for the files of tables whose files are collected."""
+        """Return True for files that belong to tables with collected files."""
         due = pa.array([item.is_due for item in self.tables], pa.bool_())
         return pc.fill_null(due.take(indices), False)
 
 
 def upwards(directory: str) -> Iterator[str]:
-    """Yield a directory and those above it, and last the whole storage."""
+    """Yield a directory, its ancestors, and finally the whole storage."""
     while directory:
         yield directory
         directory = directory[: directory[:-1].rfind("/") + 1]
@@ -446,5 +448,5 @@ def upwards(directory: str) -> Iterator[str]:
 
 
 def select_due(tables: Iterable[DroppedTable], present: Collection[str]) -> list[tuple[str, DroppedTable]]:
-    """Return the claims of the dropped tables whose files are collected, without claimed prefixes."""
+    """Return the claims of the dropped tables with collected files, excluding claimed prefixes."""
     return [(prefix, item) for item in tables if item.is_due for prefix in item.table.prefixes if prefix not in present]

@@ -44,7 +44,7 @@ _NOT_IN_ID: Final = frozenset(
 )
 # Gates with read errors in their messages. Plans up to 0.3 call the first one `sick_tables`.
 _READ_ERROR_GATES: Final = frozenset({"unreadable_tables", "sick_tables", "never_read"})
-# Gates were renamed in 0.4. Stored plans and approvals, and `--override`, may use the old names.
+# Gates were renamed in 0.4. Stored plans, approvals and `--override` may still use the old names.
 _RENAMED_GATES: Final = {"sick_tables": "unreadable_tables", "spoilt_histories": "damaged_histories"}
 
 
@@ -72,9 +72,9 @@ class Amount(_Model):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BranchShare:
-    """Paths of a branch that a plan deletes, as a share of all its paths.
+    """Paths deleted by a plan on a branch, as a fraction of all paths of the branch.
 
-    Ordered by share.
+    Instances are ordered by this fraction.
 
     Attributes:
         branch: The branch with its lake, for messages.
@@ -112,7 +112,7 @@ class Unreadable(_Model):
     """Table or repository that is unreadable in this run. Its last known files are protected.
 
     No purge is planned while any is unreadable, unless a user set it aside. If no run ever read it,
-    only its claims and the locations that it may have are protected.
+    only its claims and possible locations are protected.
 
     Attributes:
         table_uuid: Table uuid, or content id in a Nessie lake. None if the whole lake is unreadable,
@@ -122,11 +122,11 @@ class Unreadable(_Model):
         since: Time of the first run that failed to read it.
         good_on: Run date of the last run that read it in full. If None, its files are unknown.
         storages: Storages with locations of a table that was never read in full.
-        may_be: Name of an unreadable table that this one may be now, if this run found it under no
-            name. Set that table aside, and this one is set aside too.
+        may_be: Name of another unreadable table that may be the same table, if this run did not
+            find this one under any name. Setting that table aside also sets this one aside.
         set_aside: Record of the user who set it aside, so that purges do not wait for it, or None.
-        identity: Its uuid, if this run found it in its metadata or catalog, else the address of its
-            metadata. Both differ if another table has the name. None if both are unknown.
+        identity: Its uuid, if this run found it in its metadata or catalog, otherwise the address
+            of its metadata. Both differ if another table has the name. None if both are unknown.
     """
 
     lake: str
@@ -150,7 +150,7 @@ class Unreadable(_Model):
 
     @property
     def label(self) -> str:
-        """Name of the table, or of the lake if it is unreadable as a whole, for commands."""
+        """Name of the table, or of the lake if the whole lake is unreadable, for use in commands."""
         return self.table_name or self.table_uuid or self.lake
 
     @property
@@ -197,12 +197,12 @@ class Uploads(_Model):
 
 
 class LeftOut(_Model):
-    """Files or history edits that a plan leaves out, because they cannot succeed now.
+    """Files or history edits that a plan leaves out because they cannot succeed now.
 
     Attributes:
         name: The files, or the table, for messages.
         edits: Number of history edits.
-        reason: Why they cannot succeed, and what to do.
+        reason: Reason why they cannot succeed, and what to do about it.
     """
 
     name: str
@@ -220,7 +220,7 @@ class LeftOut(_Model):
 
 
 class PlanSummary(_Model):
-    """Plan header fields shown in lists. `refused_by` contains the failed gates."""
+    """Plan header fields that are shown in lists. `refused_by` contains the failed gates."""
 
     plan_id: str
     storage: str
@@ -258,9 +258,9 @@ class PlanSummary(_Model):
 class PlanHeader(RenamedKeys, _Model):
     """Plan without its rows, expiry actions and uploads.
 
-    These are represented by `rows_digest`, `expiry_digest` and `uploads.digest`, which are sums of
-    row hashes and are verified by an apply. Attributes marked with a release have their default in
-    older plans.
+    The missing parts are represented by `rows_digest`, `expiry_digest` and `uploads.digest`, which
+    are sums of row hashes and are verified by an apply. Attributes marked with a release have their
+    default value in older plans.
 
     Attributes:
         totals: Files by action, including `after_expiry`.
@@ -278,12 +278,12 @@ class PlanHeader(RenamedKeys, _Model):
         edits_by_action: Number of expiry actions by action (since 0.4).
         idle_branches: Number of idle branches to delete by lake, which are among the expiry actions
             (since 0.4).
-        path_edits: Number of branches whose paths are deleted by a commit, by lake. They are among
-            the expiry actions (since 0.4).
+        path_edits: Number of branches on which a commit deletes paths, by lake. They are among the
+            expiry actions (since 0.4).
         deleted_paths: Number of paths that these commits delete, by lake (since 0.4).
         uploads: Uploads to abort (since 0.4).
-        listed_at: Time of the earlier listing on which the plan rests. None if its run listed the
-            storage (since 0.4).
+        listed_at: Time of the earlier listing on which the plan is based, or None if its run listed
+            the storage (since 0.4).
         keyed: True if the id is an HMAC with `plan_key`, False if it is a plain digest.
         times_seal: HMAC of the creation time, which is not part of the id. Empty without a key.
         repeats: Number of already used plans with the same content.
@@ -347,13 +347,13 @@ class PlanHeader(RenamedKeys, _Model):
 
     @property
     def branch_edits(self) -> dict[str, int]:
-        """Number of edits of branches by lake, which can be undone in all lakes."""
+        """Number of branch edits by lake. These can be undone in all lakes."""
         lakes = sorted({*self.idle_branches, *self.path_edits})
         return {lake: self.idle_branches.get(lake, 0) + self.path_edits.get(lake, 0) for lake in lakes}
 
     @property
     def listing_note(self) -> str | None:
-        """Sentence on the earlier listing, or None if the run listed the storage."""
+        """Sentence about the earlier listing, or None if the run listed the storage."""
         if self.listed_at is None:
             return None
         listing = f"{self.listed_at:%Y-%m-%d %H:%M} UTC"
@@ -365,7 +365,7 @@ class PlanHeader(RenamedKeys, _Model):
 
     @property
     def notes(self) -> list[str]:
-        """Sentences that every view of the plan shows."""
+        """Sentences that are shown in every view of the plan."""
         return [*([] if self.listing_note is None else [self.listing_note]), *self.warnings]
 
     def status_at(self, now: datetime) -> str:
@@ -373,7 +373,7 @@ class PlanHeader(RenamedKeys, _Model):
 
 
 def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapping[str, int]) -> PlanHeader:
-    """Return a copy of a header with the amounts that an apply has done, for messages about it.
+    """Return a copy of a header with the amounts done by an apply, for messages about the apply.
 
     Args:
         done: Files and bytes with the outcome `done`, by phase.
@@ -402,7 +402,8 @@ def plan_id_of(fields: dict[str, Any], key: bytes | None = None) -> str:
 def seal(key: bytes | None = None, **fields: Any) -> PlanHeader:
     """Return the header with its id.
 
-    The id is independent of `created_at` and the deadlines, so planning twice yields one plan.
+    The id is independent of `created_at` and the deadlines, so that planning twice yields the same
+    plan.
     """
     created_at: datetime = fields.pop("created_at")
     fields["keyed"] = key is not None
@@ -446,9 +447,9 @@ def _digest_fields(header: PlanHeader) -> dict[str, Any]:
     added_later = PlanHeader.model_fields.keys() - header.model_fields_set
     found = header.model_dump(mode="json", exclude={*_NOT_IN_ID, *added_later})
     if header.listed_at is None:
-        found.pop("listed_at", None)  # so that the ids of plans with an own listing do not change
+        found.pop("listed_at", None)  # The ids of plans with their own listing must not change.
     if "unreadable" in found:
-        found["sick"] = found.pop("unreadable")  # its name up to 0.3; another key would change the ids of stored plans
+        found["sick"] = found.pop("unreadable")  # This is its name up to 0.3. Another key would change the ids of stored plans.
     if header.unreadable:
         # The id depends on the tables and on the users who set them aside, but not on the errors.
         found["sick"] = [
