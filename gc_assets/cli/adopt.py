@@ -1,4 +1,4 @@
-"""`gc-assets adopt`: record quarantined files that the state does not know."""
+"""`gc-assets adopt`: record quarantined files that are missing from the state."""
 
 from __future__ import annotations
 

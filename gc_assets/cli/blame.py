@@ -1,4 +1,4 @@
-"""`gc-assets blame`: the tables, refs or ages that keep the bytes of a run."""
+"""`gc-assets blame`: show which tables, refs or ages keep the bytes of a run."""
 
 from __future__ import annotations
 

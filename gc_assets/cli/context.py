@@ -36,7 +36,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """Global options, which can precede or follow the command."""
+    """The global options, which can be written before or after the command."""
 
     config: str | None = None
     verbose: bool = False
@@ -52,7 +52,7 @@ class Settings:
             ctx.find_root().call_on_close(lambda: (logger.removeHandler(handler), logger.setLevel(level)))
 
     def platform(self) -> Platform:
-        """Load the configuration, and print which names differ from those on record.
+        """Load the configuration, and print names that differ from the recorded ones.
 
         Raises:
             UsageError: If the configuration is invalid.
@@ -80,10 +80,10 @@ class _MessageHandler(logging.Handler):
 
 @contextmanager
 def fast_imports() -> Generator[None]:
-    """Disable the garbage collection of Python in the block, for imports.
+    """Disable Python's garbage collection in the block, to speed up imports.
 
-    Imports only create objects that stay, and the collections are an eighth of the import time of a
-    run. After the first block, the objects are frozen and never scanned again.
+    Imported objects are rarely garbage, but collections take an eighth of a run's import time.
+    After the first block, all objects are frozen, so that they are never scanned again.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -114,7 +114,7 @@ def open_session(collector: Collector, *, verbose: bool = False) -> SparkSession
 
 
 def start_spark(settings: Settings, platform: Platform) -> SparkSession:
-    """Return the Spark session, with its start as the activity of the command's progress."""
+    """Return the Spark session, and show its start as the current activity of the command."""
     from gc_assets.engine.progress import set_activity
 
     set_activity("starting Spark")
@@ -125,10 +125,10 @@ def start_spark(settings: Settings, platform: Platform) -> SparkSession:
 
 @contextmanager
 def _quiet_children() -> Generator[None]:
-    """Redirect the standard error of this process and new processes to a file.
+    """Redirect the standard error of this process and its child processes to a file.
 
-    If the block fails with an error of Spark, the error of this process contains the reason from
-    the file. Otherwise the file is printed, unless the user has interrupted the command.
+    If the block fails with a Spark error, the raised error contains the reason found in the file.
+    For other errors the file is printed, unless the user has interrupted the command.
     """
     sys.stderr.flush()
     ours = os.dup(2)
@@ -153,7 +153,7 @@ def _quiet_children() -> Generator[None]:
 
 
 def _find_reason(output: str, error: Exception) -> str:
-    """Return the line of Spark's output that names the cause, or the first line of the error."""
+    """Return the line of Spark's output with the cause, or the first line of the error."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if _CAUSE.search(line) and not _WARNING.search(line)]
     message = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
@@ -161,7 +161,7 @@ def _find_reason(output: str, error: Exception) -> str:
 
 
 def with_mode(platform: Platform, mode: Mode | None) -> Platform:
-    """Return the platform with all storages in `mode`, or unchanged if it is None."""
+    """Return the platform with all storages in `mode`, or unchanged if `mode` is None."""
     if mode is None:
         return platform
     storages = tuple(storage.model_copy(update={"mode": mode}) for storage in platform.config.storages)
@@ -169,7 +169,7 @@ def with_mode(platform: Platform, mode: Mode | None) -> Platform:
 
 
 def with_listing(platform: Platform, listing: bool | None) -> Platform:
-    """Return the platform with the choice of `--listing` or `--no-listing` for all storages."""
+    """Return the platform with `--listing` or `--no-listing` applied to all storages."""
     storages = tuple(storage.with_listing(listing) for storage in platform.config.storages)
     return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 
@@ -204,10 +204,10 @@ class Timestamp(click.ParamType):
 
 
 class WholeNumber(click.ParamType):
-    """A whole number of at least 0.
+    """A non-negative whole number.
 
     Args:
-        most: The largest valid number, or None.
+        most: The largest valid number, or None for no limit.
     """
 
     name = "number"

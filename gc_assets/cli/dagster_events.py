@@ -1,6 +1,6 @@
-"""Report the actions of commands to Dagster, if `DAGSTER_HOME` names an instance.
+"""Report the actions of commands to Dagster, if `DAGSTER_HOME` is set.
 
-Dagster is imported only then. If a report fails, the command prints a message and ends as usual.
+Otherwise Dagster is not imported. If a report fails, the command prints a message and continues.
 """
 
 from __future__ import annotations
@@ -62,5 +62,5 @@ def report_decision(context: RunContext, plan: StoredPlan) -> None:
 def _warn_on_failure() -> Generator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001  (the action is done and recorded, so an error of Dagster must not fail the command)
+    except Exception as error:  # noqa: BLE001  (the action is done and recorded, so a Dagster error must not fail the command)
         print_message(f"Cannot report this to Dagster: {type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
-"""Run one run date through Dagster in this process, and return its plans.
+"""Execute one run date with Dagster in this process, and return its plans.
 
-This is the only module of the command line that executes Dagster assets. The run is recorded in the
-instance of `DAGSTER_HOME`, otherwise in an ephemeral one.
+This is the only command line module that executes Dagster assets. The run is recorded in the
+instance of `DAGSTER_HOME`, or otherwise in an ephemeral instance.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Selection:
     """Assets of a run. By default, everything is selected.
 
     Attributes:
-        lakes: Only these lakes. Without `storages`, no storage is swept.
-        storages: Only these storages, with all lakes.
+        lakes: Select only these lakes. If `storages` is empty, no storage is swept.
+        storages: Select only these storages, with all lakes.
         through: The last asset of the run.
     """
 
@@ -56,7 +56,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class PublishedAsset:
-    """An asset that the run has published, and the duration of its step."""
+    """An asset published by the run, with the duration of its step."""
 
     group: str
     asset: str
@@ -68,11 +68,11 @@ class RunObserver(Protocol):
     """Receives the progress of a run."""
 
     def set_activity(self, text: str) -> None:
-        """Handle the start of work outside of assets."""
+        """Handle the start of work that is not part of an asset."""
         ...
 
     def start_assets(self, assets: int) -> None:
-        """Handle the start of a run that publishes this number of assets."""
+        """Handle the start of a run that will publish this number of assets."""
         ...
 
     def finish_asset(self, step: PublishedAsset) -> None:
@@ -91,17 +91,18 @@ def run_partition(
     verbose: bool = False,
     recorded: bool = True,
 ) -> tuple[PlanHeader, ...]:
-    """Execute a run, and return the plans that it created, in the order of the storages.
+    """Execute a run, and return the plans it created, in the order of the storages.
 
     Args:
-        as_of: Replaces the start of the run date when the ages of the policy are measured.
+        as_of: The reference time for ages in the policy, instead of the start of the run date.
         mode: Replaces the mode of the storages. In mode `apply`, files that are live again are
             restored.
         observer: Receives the progress.
-        recorded: Whether the instance of `DAGSTER_HOME` records the run.
+        recorded: True if the instance of `DAGSTER_HOME` records the run.
 
     Raises:
-        GcError: The first error of the run. A plan that its gates refuse is returned instead.
+        GcError: The first error of the run. A plan refused by its gates is not an error and is
+            returned.
     """
     platform = with_mode(platform, mode)
     run_context = platform.run_context(run_date, as_of)  # validates the date before anything starts
@@ -170,10 +171,10 @@ def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, s
 
 
 def places_of(platform: Platform, selection: Selection) -> tuple[list[str], list[str]]:
-    """Return the lakes that a run freezes and the storages that it lists.
+    """Return the lakes that a run freezes, and the storages that it lists.
 
-    Without a storage in the selection, these are all storages, because lakes have their metadata
-    there.
+    If no storage is selected, all storages are returned, because they contain the metadata of
+    lakes.
     """
     pairs = select_assets(platform, selection)
     lakes = [owner for owner, name in pairs if name == LAKE_REFS.name]
@@ -202,7 +203,9 @@ def _lake_assets(config: Config, lakes: Collection[str], tables: Sequence[Table]
 
 
 def _storage_assets(config: Config, storages: Sequence[StorageConfig], tables: Sequence[Table]) -> Iterator[tuple[str, str]]:
-    if any(table.name == DELETION_PLAN.name for table in tables):  # a plan reads the inventories of storages with links to its own
+    if any(
+        table.name == DELETION_PLAN.name for table in tables
+    ):  # a plan reads the inventories of storages that may have links into its own
         sources = {other.name for storage in storages for other in find_link_sources(storage, config.storages)}
         yield from ((name, STORAGE_INVENTORY.name) for name in sorted(sources - {storage.name for storage in storages}))
     for storage in storages:
@@ -221,7 +224,7 @@ def _is_published(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> bool:
 
 
 def _raise_failure(result: dg.ExecuteInProcessResult) -> None:
-    """Raise the first error of the failed steps. A plan that its gates refuse fails no step."""
+    """Raise the first error of the failed steps. A plan refused by its gates does not fail a step."""
     for event in result.all_events:
         if not event.is_step_failure:
             continue

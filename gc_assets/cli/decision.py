@@ -1,4 +1,4 @@
-"""`gc-assets approve` and `reject`: show a plan, ask, and record the decision."""
+"""`gc-assets approve` and `reject`: show a plan, ask for confirmation, and record the decision."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from gc_assets.stages.read.plan_tables import TableAmounts
     from gc_assets.stages.records.plans import StoredPlan
 
-# Tables with the most bytes. The rest is one row.
+# The number of tables shown, those with the most bytes first. The others are summed in one row.
 MAX_TABLES: Final = 15
-# Columns for the effects of an apply. Irreversible ones come first.
+# Columns for the effects of an apply, irreversible effects first.
 EFFECT_COLUMNS: Final = ("cannot be undone", "can be undone")
 _COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 
@@ -107,7 +107,7 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
 
 
 def _print_approved(platform: Platform, header: PlanHeader, by: str) -> None:
-    """Print the other plans of the storage that are still approved, because they may do the same."""
+    """Print the storage's other approved plans, because they may contain the same actions."""
     from gc_assets.stages.records.plans import approved_plans
 
     for plan in approved_plans(platform.config, header, platform.clock.now()):
@@ -117,7 +117,7 @@ def _print_approved(platform: Platform, header: PlanHeader, by: str) -> None:
 
 
 def print_next_step(config: Config, header: PlanHeader) -> None:
-    """Print what a user can do with a plan next, by the decisions on it so far."""
+    """Print the next command for a plan, depending on the decisions made so far."""
     from gc_assets.core.approvals import Verdict
     from gc_assets.stages.read.plan_text import nothing_to_apply
     from gc_assets.stages.read.reversibility import apply_command
@@ -145,7 +145,7 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
 
 
 def show_plan(platform: Platform, plan: StoredPlan) -> None:
-    """Write what an approval of the plan allows to standard error: its effects, by table too."""
+    """Write the effects that an approval would allow to standard error, in total and by table."""
     from gc_assets.core.gate_messages import without_override
     from gc_assets.core.units import count_of
     from gc_assets.stages.read.plan_tables import amounts_by_table, sum_tables
@@ -181,7 +181,7 @@ def _table_row(item: TableAmounts) -> dict[str, Any]:
 
 
 def effect_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of `EFFECT_COLUMNS` that contain anything."""
+    """Return the columns in `EFFECT_COLUMNS` that are not empty in all rows."""
     return [name for name in EFFECT_COLUMNS if any(row[name] for row in rows)]
 
 

@@ -57,11 +57,11 @@ def run_demo(
     nothing.
 
     Args:
-        store: The object store for the lakes, a key of `demo.bucket.STORES`. By default that of an
-            existing demo, or the disk.
+        store: The object store for the lakes, a key of `demo.bucket.STORES`. By default, the store
+            of an existing demo, or the disk.
         endpoint: An S3 server for the lakes. By default, the demo starts one.
     """
-    # This import loads Dagster, which the creation of the lakes does not need.
+    # Imported late, because it loads Dagster, which is not needed to create the lakes.
     from gc_assets.cli.dagster_run import run_partition
 
     demo_store = find_demo_store(directory) if store is None else STORES[store]
@@ -97,7 +97,7 @@ def _live_section(context: RunContext) -> Iterator[str]:
 
 
 def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
-    """Yield the number of snapshots by table and state, with the rules that decided."""
+    """Yield the number of snapshots by table and state, with the retention rules that applied."""
     rows = reachable.select(["table_name", "state", "reason"]).to_pylist()
     for table in sorted({row["table_name"] or "" for row in rows}):
         yield f"    table {table}:" if table else "    snapshots:"
@@ -109,7 +109,7 @@ def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
 
 
 def _oldest_live_file(context: RunContext) -> tuple[str, str]:
-    """Return a live data file of the oldest commit of the first lake, as an example."""
+    """Return a live data file of the first lake's oldest commit, as an example."""
     lake, state = context.config.lakes[0].name, context.state
     live = pa.Table.from_batches(LiveSet(context, context.table(LIVE_FILES, lake)).batches(), LIVE_FILES.schema)
     graph = read_rows(state, COMMIT_GRAPH, context.table(COMMIT_GRAPH, lake))
@@ -190,6 +190,6 @@ def _next_section(platform: Platform, path: Path, plans: tuple[PlanHeader, ...])
 
 
 def _relative_path(path: Path) -> str:
-    """Return the path relative to the working directory, if it is in there."""
+    """Return the path relative to the working directory, or unchanged if it is outside of it."""
     current = Path.cwd()
     return str(path.relative_to(current)) if path.is_relative_to(current) else str(path)

@@ -83,7 +83,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
 
 
 def _run_checks(platform: Platform, progress: CommandProgress, *, verbose: bool) -> list[Finding]:
-    """Return the results of all checks. Spark starts while another thread checks everything else."""
+    """Return the results of all checks. Another thread runs the other checks while Spark starts."""
     from gc_assets.engine.progress import set_activity
     from gc_assets.stages.read.doctor import doctor
 
@@ -100,7 +100,7 @@ def _run_checks(platform: Platform, progress: CommandProgress, *, verbose: bool)
             others.set_exception(error)
 
     progress.announce("checking Spark, which takes some seconds to start")
-    # Ctrl-C does not wait for a daemon thread, which may wait for a server.
+    # A daemon thread, so that Ctrl-C does not wait for it if a server does not respond.
     threading.Thread(target=copy_context().run, args=(check_others,), name="doctor", daemon=True).start()
     return [*_check_spark(platform, verbose=verbose), *others.result()]
 
@@ -138,7 +138,7 @@ def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
 
 
 def _check_session(platform: Platform, where: str, *, verbose: bool) -> Finding:
-    """Open the session of a run on this machine, and run one Python task in it."""
+    """Open the session that a run on this machine would use, and run one Python task in it."""
     from gc_assets.cli.context import open_spark
     from gc_assets.resources.executors import describe_executors
     from gc_assets.stages.read.doctor import FAIL, OK, Finding

@@ -1,4 +1,4 @@
-"""`gc-assets explain`: why a file is kept, planned or deleted."""
+"""`gc-assets explain`: explain why a file is kept, planned or deleted."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def explanation_row(item: Explanation) -> dict[str, Any]:
 
 
 def explanation_lines(item: Explanation) -> list[str]:
-    """Return the explanation as text, with one indented line per link of the chain."""
+    """Return the explanation as lines, with one indented line per link of the reference chain."""
     where = f"{item.storage}: " if item.storage else ""
     text = [f"{where}{escape(item.key)}", f"  {item.verdict}: {escape(item.sentence)}"]
     for depth, link in enumerate(item.chain):
@@ -72,7 +72,7 @@ def explanation_lines(item: Explanation) -> list[str]:
 
 
 def _list_records(item: Explanation) -> Iterator[tuple[datetime, str]]:
-    """Yield the decisions on the plans of the file, and the actions on it, with their times (UTC)."""
+    """Yield decisions on the file's plans and actions on the file, with their times (UTC)."""
     from gc_assets.core.approvals import ApprovalEvent
 
     for word in item.approval_events:
@@ -84,7 +84,7 @@ def _list_records(item: Explanation) -> Iterator[tuple[datetime, str]]:
 
 
 def _describe_cause(row: Mapping[str, Any]) -> str:
-    """Return which plan caused an action. A restore by a command is no plan."""
+    """Describe the cause of an action: a plan, or a restore command, which has no plan."""
     if not row["plan_id"].startswith(RESTORE_PREFIX):
         return f"by plan {row['plan_id'][:12]}"
     source = row.get("source_plan_id")

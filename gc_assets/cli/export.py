@@ -70,7 +70,7 @@ def focus_command(settings: Settings, run_date: date | None, since: date | None,
 
 
 def _contexts(platform: Platform, last: date, since: date | None) -> Iterator[RunContext]:
-    """Yield the run dates that have swept all storages with a price. Analyses are left out.
+    """Yield the run dates on which all storages with a price were swept, except analyses.
 
     Raises:
         StateError: If no such run date exists.

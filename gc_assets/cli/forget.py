@@ -1,4 +1,4 @@
-"""`gc-assets forget`: record that a lake is removed on purpose."""
+"""`gc-assets forget`: record that a lake was removed on purpose."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gc_assets.report.text_graph import GraphLine
 
 _INDENT: Final = "  "
-# Narrower texts next to many lanes are hard to read. Longer lines are then left whole.
+# Text next to many lanes is not wrapped to a smaller width, because it would be hard to read.
 _MIN_TEXT: Final = 30
 
 
@@ -77,11 +77,11 @@ def _json_row(lake: str, name: str, drawn: Mapping[str, Iterable[GraphLine]]) ->
 
 
 def fit_graph(lines: Iterable[GraphLine], width: int | None) -> Iterator[str]:
-    """Yield the indented lines of a graph. Longer texts wrap next to the lanes that continue.
+    """Yield the indented lines of a graph. Longer text is wrapped next to the continuing lanes.
 
     Args:
         lines: The lines of the graph.
-        width: The maximum width of a line, or None.
+        width: The maximum width of a line, or None for no limit.
     """
     from gc_assets.cli.tables import wrap
 

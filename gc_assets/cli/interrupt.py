@@ -1,5 +1,6 @@
-"""Handle Ctrl-C and SIGTERM: raise an interrupt between steps, never while a process starts, with a
-defined exit code.
+"""Handle Ctrl-C and SIGTERM with defined exit codes.
+
+Interrupts are raised between steps, and never while a process starts.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ import click
 
 _SIGNALS: Final[dict[int, object]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _Handler = Callable[[int, FrameType | None], object] | signal.Handlers
-# Signals whose handlers are those of this module.
+# Signals handled by this module.
 _installed: list[int] = []
-# Python writes the number of every signal to it, whichever library has replaced the handler.
+# Python writes every signal's number to this socket, even if a library has replaced the handler.
 _numbers: list[socket.socket] = []
 
 
 class CommandInterrupt(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM.
+    """Raised for Ctrl-C or SIGTERM.
 
     After a plain `KeyboardInterrupt` inside `exec`, `python -m` ends by the signal even if the
-    exception is caught (CPython 3.11, `run_eval_code_obj`). Dataclasses use `exec`, so an import
-    can be affected.
+    exception is caught (CPython 3.11, `run_eval_code_obj`). This can happen in imports, because
+    dataclasses use `exec`.
     """
 
 
 def install_handler() -> None:
-    """Turn Ctrl-C and SIGTERM into `CommandInterrupt`, unless the parent process ignores them."""
+    """Convert Ctrl-C and SIGTERM to `CommandInterrupt`, unless the parent process ignores them."""
     for number, default in _SIGNALS.items():
         if signal.getsignal(number) is default:
             signal.signal(number, _raise)
@@ -52,27 +53,28 @@ def was_interrupted() -> bool:
 
 
 def interrupt_code() -> int:
-    """Return the exit code of an interrupted command, as shells report it: 130, or 143 for SIGTERM."""
+    """Return the exit code of an interrupted command, as in shells: 130, or 143 for SIGTERM."""
     return 128 + [signal.SIGINT, *_list_signals()][-1]
 
 
 def _list_signals() -> list[int]:
-    """Return the numbers of all signals so far, including those that Dagster's handlers received."""
+    """Return the numbers of all signals received so far, including by Dagster's handlers."""
     with suppress(OSError, IndexError):
         return [number for number in _numbers[0].recv(4096, socket.MSG_PEEK) if number in _SIGNALS]
     return []
 
 
 def exit_at_next_interrupt() -> None:
-    """End the process at the next Ctrl-C, because the command only stops Spark and ends."""
+    """End the process at the next Ctrl-C, because the command has only to stop Spark."""
     _replace_handlers(dict.fromkeys(_SIGNALS, lambda number, _: os._exit(128 + number)))
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C until the process ends, because the work of the command is done and recorded.
+    """Ignore Ctrl-C until the process ends, because the command's work is done and recorded.
 
-    The rest is to print the result, and to stop Spark. SIGTERM ends the process. Has no effect
-    without `install_handler`, so a program that calls the command keeps its own handlers.
+    The command has only to print the result and stop Spark. SIGTERM still ends the process. Without
+    `install_handler` this has no effect, so that a program that calls the command keeps its own
+    handlers.
     """
     _replace_handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL})
 
@@ -89,9 +91,10 @@ def _raise(_: int, __: object) -> NoReturn:
 
 @contextmanager
 def restore_interrupts() -> Generator[None]:
-    """Raise `CommandInterrupt` for an error after Ctrl-C, unless a command has already handled it.
+    """Convert errors after Ctrl-C to `CommandInterrupt`, unless a command has already handled it.
 
-    Spark's handler cancels its jobs, so that the interrupted thread may receive the error of a job.
+    This is necessary because Spark's handler cancels its jobs, so that the interrupted thread may
+    receive a job's error instead.
     """
     before = len(_list_signals())
     try:
@@ -106,8 +109,9 @@ def restore_interrupts() -> Generator[None]:
 
 @contextmanager
 def defer_interrupts() -> Generator[None]:
-    """Delay Ctrl-C and SIGTERM until the end of the block, which starts Spark. An interrupted start
-    would leave a Java process.
+    """Delay Ctrl-C and SIGTERM until the end of the block.
+
+    The block starts Spark, and an interrupted start would leave a Java process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,6 +1,6 @@
-"""The entry point: find the command, and turn every error into a message and an exit code.
+"""The entry point: find the command, and convert every error to a message and an exit code.
 
-A command is imported when it is called, so that help and usage errors are fast.
+A command is imported only when it is called, so that help and usage errors are fast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gc_assets.cli.interrupt import exit_at_next_interrupt, install_handler, int
 from gc_assets.cli.output import print_message, with_commands
 from gc_assets.core.errors import GcError
 
-# Module and description by command. Listing the commands imports none of them.
+# Module and description by command, so that listing the commands does not import them.
 COMMANDS: Final = {
     "init": ("init", "Find lakes in catalogs and repositories, and write lakes.yaml."),
     "scan": ("scan", "Estimate what lives in a place and what looks unneeded. Needs no configuration."),
@@ -54,7 +54,7 @@ COMMANDS: Final = {
 }
 
 
-# The effects of interrupted commands.
+# Messages about the effects of interrupted commands.
 _UNCHANGED: Final = "Nothing was changed in the lakes, the storages and the state."
 _RECORDED: Final = "All steps so far are complete and recorded. Run the same command again to continue."
 _REPEAT: Final = "Run the same command again: it is recorded completely or not at all."
@@ -67,7 +67,7 @@ _LEFT: Final[dict[str, str]] = {
 
 
 class Commands(click.Group):
-    """Lists the commands in the order of their use, and imports a command only to run it."""
+    """Lists the commands in their order of use, and imports a command only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         return list(COMMANDS)
@@ -79,7 +79,7 @@ class Commands(click.Group):
         return getattr(module, f"{cmd_name.replace('-', '_')}_command")
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        # click before 8.4 suggests nothing, later releases only imported commands.
+        # click before 8.4 suggests nothing, and later releases suggest only imported commands.
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from gc_assets.core.suggest import did_you_mean
 
@@ -158,7 +158,7 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
 
 
 def _is_not_interrupt(record: logging.LogRecord) -> bool:
-    """Return False for py4j's log records about calls that Ctrl-C interrupted or that ended Java."""
+    """Return False for py4j's log records about errors that an interrupt caused."""
     if was_interrupted():
         return False
     error = record.exc_info[1] if record.exc_info else None
@@ -170,9 +170,10 @@ def _is_not_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _end_process(codes: list[int]) -> None:
-    """End the process with its code before Python destroys its objects.
+    """End the process with its exit code before Python destroys its objects.
 
-    Threads of Arrow may use them at that time, and abort the process after a complete command.
+    Arrow's threads may still use these objects, and would then abort the process after a successful
+    command.
     """
     if not codes or "pyarrow" not in sys.modules:
         return
@@ -184,11 +185,12 @@ def _end_process(codes: list[int]) -> None:
 
 
 def main() -> None:
-    """Run the command line, and end the process."""
+    """Run the command line and end the process."""
     codes: list[int] = []
-    atexit.register(_end_process, codes)  # as the first function, which runs last
+    atexit.register(_end_process, codes)  # registered first, so that it runs last
     install_handler()
-    # No command uses a pydantic plugin, and the search for plugins reads all package metadata.
+    # Disabled because no command uses pydantic plugins, and their search reads all package
+    # metadata.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     logging.getLogger().addFilter(_is_not_interrupt)  # py4j uses the root logger
     try:

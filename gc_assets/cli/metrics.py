@@ -1,4 +1,4 @@
-"""`gc-assets metrics`: the last run of each storage and lake for Prometheus."""
+"""`gc-assets metrics`: write Prometheus metrics of the last run of each storage and lake."""
 
 from __future__ import annotations
 

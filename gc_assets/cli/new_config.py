@@ -1,4 +1,4 @@
-"""Discover lakes at places, and draft a `lakes.yaml` for them. Nothing is written."""
+"""Discover lakes at given places (paths and URLs), and draft a `lakes.yaml`, without writing it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADER = """\
 
 
 def warn_missing_libraries() -> None:
-    """Print which kinds of lakes are not searched."""
+    """Print which kinds of lakes cannot be discovered, because their libraries are missing."""
     from gc_assets.lakes.kinds import KINDS, missing_modules
 
     missing = [kind for kind in KINDS.values() if missing_modules(kind)]
@@ -49,7 +49,7 @@ def require_places(places: Sequence[str]) -> None:
                 f"{given}: no such file or directory. A place is a folder, a catalog file or an address, see gc-assets init --help."
             ) from None
         except OSError:
-            pass  # the search names the reason
+            pass  # the search reports the reason
 
 
 def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLake]]:
@@ -101,9 +101,9 @@ def _to_address(place: str) -> str:
 
 
 def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
-    """Return the lakes in the parent of a local folder that use files in the folder.
+    """Return lakes in the parent of a local folder that use files in the folder.
 
-    In the layout of many tutorials, the SQLite catalog is next to the warehouse.
+    The parent is searched because many tutorials create the SQLite catalog next to the warehouse.
     """
     from gc_assets.core.paths import Location
     from gc_assets.lakes.discovery import DiscoveryTarget
@@ -122,7 +122,7 @@ def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
 
 
 def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
-    """Return why a place has no lake: what was found there, what was looked for, and what to name."""
+    """Describe why no lake was found at a place, what was searched for, and what to specify."""
     from gc_assets.lakes.discovery import find_metadata
     from gc_assets.lakes.kinds import KINDS
 

@@ -36,16 +36,16 @@ def print_message(message: str = "", verdict: str | None = None, stream: TextIO 
 
 
 def print_command(intention: str, command_line: str) -> None:
-    """Write an intention to standard error, such as `Next`, and a command on its own line under it.
+    """Write an intention such as `Next` to standard error, and a command on its own line under it.
 
-    The command is never wrapped, so that it can be copied.
+    The command is not wrapped, so that it can be copied.
     """
     print_message(f"{intention}:")
     print_message(f"  {command_line}")
 
 
 def with_commands(text: str) -> list[str]:
-    """Return a text as lines. A command in backticks at the end of a sentence has its own line.
+    """Split a text into lines. A command in backticks at the end of a sentence gets its own line.
 
     Args:
         text: A message, such as the advice of a refusal.
@@ -95,7 +95,7 @@ def json_default(value: Any) -> Any:
 
 
 def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
-    """Write one array with one object per line, as the rows arrive."""
+    """Write a JSON array with one object per line. Rows are written as they arrive."""
     target = out or sys.stdout
     first = True
     for row in rows:
@@ -105,7 +105,7 @@ def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
 
 
 def with_old_keys(row: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
-    """Return a row of JSON output that also has deprecated keys, until release 0.5.0.
+    """Add deprecated keys to a row of JSON output, until release 0.5.0.
 
     Args:
         row: The row with current keys.
@@ -142,8 +142,9 @@ def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: 
 
 
 def stream_width(stream: Any) -> int | None:
-    """Return the width of a stream: `COLUMNS`, then the width of the terminal, or None without a
-    limit.
+    """Return the width of a stream: `COLUMNS`, or the width of the terminal.
+
+    Returns None if neither is known.
     """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
@@ -155,17 +156,17 @@ def stream_width(stream: Any) -> int | None:
 
 
 def is_interactive() -> bool:
-    """Return whether a user can answer a question, because standard input is a terminal."""
+    """Return True if a user can answer questions, because standard input is a terminal."""
     return sys.stdin.isatty()
 
 
 def has_colour(stream: Any) -> bool:
-    """Return whether a stream shows colours: a terminal does, unless `NO_COLOR` is set."""
+    """Return True if a stream shows colours: it is a terminal and `NO_COLOR` is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def colour_verdict(text: str, verdict: str | None = None) -> str:
-    """Return the text in the colour of `verdict`, by default of the text itself."""
+    """Return the text in the colour of `verdict`. By default, the text itself is the verdict."""
     colour = _COLOURS.get((verdict or text).strip())
     return click.style(text, fg=colour) if colour is not None else text
 

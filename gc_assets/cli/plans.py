@@ -1,4 +1,4 @@
-"""`gc-assets plans`, `apply` and `restore`: list plans, and execute them."""
+"""`gc-assets plans`, `apply` and `restore`: list plans, execute them, and restore files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from gc_assets.stages.delete.restore_request import RestoreResult
     from gc_assets.stages.records.plans import ListedPlan, StoredPlan
 
-# Phases whose rows are history edits and not files.
+# Phases whose rows are history edits instead of files.
 _EDITS: Final = frozenset({"expire", "history"})
-# Plans that a message names.
+# The maximum number of plans listed in a message.
 _MAX_RESTORABLE: Final = 5
 _PLAN_AGAIN: Final = "To plan again what is still garbage"
 STATUSES: Final = (
@@ -171,7 +171,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
 
 
 def _print_what_is_left(header: PlanHeader, applied: ApplyResult) -> None:
-    """Print what the plan left undone and the next command, and exit with 1 if that is anything."""
+    """Print the plan's unexecuted actions and the next command. Exits with 1 if there are any."""
     if not applied.not_done:
         return
     from gc_assets.core.outcomes import describe_not_done
@@ -383,9 +383,9 @@ def _can_undo_history(platform: Platform, header: PlanHeader) -> bool:
 
 
 def _explain_purging_plan(platform: Platform, plan: StoredPlan) -> None:
-    """Print what a plan purged, and which plans can be restored. Then exit with 1.
+    """Print what a plan purged and which plans can be restored, then exit with 1.
 
-    Does nothing if the plan purged no file.
+    If the plan purged no file, nothing happens.
     """
     from gc_assets.stages.records.purged_files import count_restorable, find_purged_by
     from gc_assets.state.journal import State
@@ -414,7 +414,7 @@ def _start_spark(progress: CommandProgress, platform: Platform, settings: Settin
 
 
 def _table_row(plan: ListedPlan, row: Mapping[str, Any], config: Config, *, wide: bool) -> dict[str, Any]:
-    """Return a plan as a row of a table, given its JSON object."""
+    """Convert a plan's JSON object to a table row."""
     from gc_assets.stages.read.reversibility import describe_plan_effects
 
     return {
@@ -433,7 +433,7 @@ def _table_row(plan: ListedPlan, row: Mapping[str, Any], config: Config, *, wide
 
 
 def _describe_edits(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each lake with its number of history edits, and of the paths that they delete."""
+    """Yield, for each lake, the number of history edits and the number of paths they delete."""
     from gc_assets.core.units import count_of
 
     for name, count in row["expiry_actions"].items():

@@ -1,4 +1,4 @@
-"""Write the problems that `gc-assets doctor` found, those with one cause together."""
+"""Write the problems found by `gc-assets doctor`, grouped by cause."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _INDENT: Final = "  "
 
 
 def write_problems(rows: Iterable[Mapping[str, Any]], *, wide: bool = False) -> None:
-    """Write each problem with its places, its text and what to do. Commands have their own lines.
+    """Write each problem with its subjects, its text and what to do. Commands get their own lines.
 
     Args:
         rows: Findings of `doctor` as JSON objects.
-        wide: Write the text of each place, even if several have one cause.
+        wide: True to write the text for each lake or storage, even if several share one cause.
     """
     for number, group in enumerate(_groups(rows, wide=wide)):
         if number:
@@ -32,7 +32,7 @@ def write_problems(rows: Iterable[Mapping[str, Any]], *, wide: bool = False) -> 
 
 
 def _groups(rows: Iterable[Mapping[str, Any]], *, wide: bool) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """Yield the findings that are one problem, in the order of their first."""
+    """Group the findings that belong to one problem, ordered by the first finding of each group."""
     groups: dict[object, list[Mapping[str, Any]]] = {}
     for number, row in enumerate(rows):
         key = (row["verdict"], row["cause"]) if row["cause"] and not wide else number

@@ -29,7 +29,7 @@ _REFRESHES_PER_SECOND: Final = 2
 
 
 class CommandProgress:
-    """Progress of a command: the running stage, or the activity of the command between stages."""
+    """The progress of a command: its running stage, or its activity between stages."""
 
     def __init__(self) -> None:
         self._activity = ""
@@ -37,16 +37,16 @@ class CommandProgress:
         self._assets: int | None = None
         self._finished = 0
         self.printed_at = time.monotonic()
-        # The standard error of a pipe or a log. None for the current one.
+        # The stream for printed lines. None for the current standard error.
         self._lines: TextIO | None = None
         self._is_announced = False
 
     def print_lines_to(self, stream: TextIO) -> None:
-        """Print announcements and lines to a stream, because no live display shows the progress."""
+        """Print announcements and lines to a stream, for use without a live display."""
         self._lines, self._is_announced = stream, True
 
     def announce(self, work: str) -> None:
-        """Print a line about work that begins, unless a live display or the log shows it."""
+        """Print a line about starting work, unless a live display or the log shows it."""
         if self._is_announced:
             self.print_line(f"  {work}")
 
@@ -69,7 +69,7 @@ class CommandProgress:
         print_message(line, stream=self._lines)
 
     def current(self) -> tuple[str, StageProgress | None]:
-        """Return a title, and the progress of the current work or None if nothing runs."""
+        """Return a title and the progress of the current work, or None if nothing is running."""
         work = current_work()
         count = f"{self._finished + 1:,} of {self._assets:,}  " if self._assets is not None and self._finished < self._assets else ""
         if work is not None:
@@ -81,7 +81,7 @@ class CommandProgress:
 
 @contextmanager
 def show_progress(progress: CommandProgress, *, verbose: bool) -> Generator[CommandProgress]:
-    """Show the progress until the block ends. Printed lines remain on the terminal."""
+    """Show the progress until the end of the block. Printed lines remain on the terminal."""
     with ExitStack() as display:
         if not verbose:
             is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -91,7 +91,7 @@ def show_progress(progress: CommandProgress, *, verbose: bool) -> Generator[Comm
 
 @contextmanager
 def show_work(name: str, *, verbose: bool) -> Generator[CommandProgress]:
-    """Show the progress of a command that publishes no table, under the name of the command."""
+    """Show the progress of a command that publishes no table, under the command's name."""
     with show_progress(CommandProgress(), verbose=verbose) as progress, measure_work(name):
         yield progress
 
@@ -146,7 +146,7 @@ def _terminal() -> Generator[TextIO]:
 
 
 def build_display(progress: CommandProgress, console: Console) -> Progress:
-    """Build the live display of a progress on a console. It updates itself twice a second."""
+    """Build the live display of the progress on a console. It refreshes itself twice a second."""
     from gc_assets.cli.progress_display import ProgressDisplay
 
     return ProgressDisplay(progress.current, console, refresh_per_second=_REFRESHES_PER_SECOND)

@@ -18,7 +18,7 @@ _BAR_WIDTH: Final = 20
 
 
 class _OptionalBarColumn(BarColumn):
-    """A bar that is omitted if the total is unknown."""
+    """A progress bar that is hidden if the total is unknown."""
 
     def render(self, task: Task) -> RenderableType:  # pyright: ignore[reportIncompatibleMethodOverride]  (rich renders any renderable)
         return super().render(task) if task.total is not None else Text("")
@@ -28,7 +28,7 @@ class ProgressDisplay(Progress):
     """Shows the title, the activities, and the progress of the current work.
 
     Args:
-        current: Returns the title, and the current work or None.
+        current: Returns the title and the current work, or None.
     """
 
     def __init__(self, current: Callable[[], tuple[str, StageProgress | None]], console: Console, *, refresh_per_second: float) -> None:

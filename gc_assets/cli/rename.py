@@ -1,4 +1,4 @@
-"""`gc-assets rename`: continue the records of another name."""
+"""`gc-assets rename`: continue the records that exist under another name."""
 
 from __future__ import annotations
 

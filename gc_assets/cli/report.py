@@ -1,4 +1,4 @@
-"""`gc-assets report`: the HTML report of a run date."""
+"""`gc-assets report`: write the HTML report of a run date."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def report_command(settings: Settings, run_date: date | None, output: str, lakes
 
 
 def _require_run(context: RunContext) -> None:
-    """Raise `StateError` if the run date has no run. The message names the last one."""
+    """Raise `StateError` if the run date has no run. The message contains the last run date."""
     from gc_assets.state.schemas import LAKE_REFS
 
     lakes = [lake.name for lake in context.config.lakes]

@@ -1,4 +1,4 @@
-"""`gc-assets retry`: plan again what an apply was denied."""
+"""`gc-assets retry`: plan actions again that were denied in an apply."""
 
 from __future__ import annotations
 

@@ -81,10 +81,10 @@ def run_command(
             from gc_assets.cli.dagster_run import Selection, places_of, run_partition
 
         selection = Selection(lakes, storages, through)
-        places = places_of(platform, selection)  # a wrong selection is an error before any other output
+        places = places_of(platform, selection)  # first, so that a wrong selection is the only output
         progress.print_line(f"run date {day}")
         progress.set_activity("checking the access to lakes and storages")
-        if not platform.config.spark.runs_in_jobs:  # otherwise another machine reads the lakes
+        if not platform.config.spark.runs_in_jobs:  # in jobs, another machine reads the lakes
             _require_access(platform.run_context(day, as_of), *places)
         plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, observer=progress, verbose=settings.verbose)
     ignore_interrupts()
@@ -95,7 +95,7 @@ def run_command(
         from gc_assets.core.notifications import NOTIFIED_BY
 
         print_message(f"Note: `notify` has {count_of(len(platform.config.notify), 'target')}; {NOTIFIED_BY}.")
-    if not plans:  # a plan names them
+    if not plans:  # plans report them themselves
         _print_unreadable(platform.run_context(day, as_of))
     if format_ == "table" and plans:
         from gc_assets.cli.run_tables import print_run
@@ -105,7 +105,7 @@ def run_command(
 
 
 def _require_access(context: RunContext, lakes: Sequence[str], storages: Sequence[str]) -> None:
-    """Print the places that cannot be used.
+    """Print which lakes, storages and other locations of the run cannot be used.
 
     Raises:
         GcError: If the run cannot publish anything without them.
@@ -120,7 +120,7 @@ def _require_access(context: RunContext, lakes: Sequence[str], storages: Sequenc
 
 
 def _print_unused_rules(context: RunContext) -> None:
-    """Print notes on rules without any effect, because a wrong name can shorten retention."""
+    """Print notes on rules without effect, because a misspelled name can shorten retention."""
     from gc_assets.stages.mark.released_files import find_last_rule_notes
     from gc_assets.state.schemas import REACHABLE_SNAPSHOTS
     from gc_assets.state.summaries import ReachableSnapshotsSummary
@@ -135,7 +135,7 @@ def _print_unused_rules(context: RunContext) -> None:
 
 
 def _print_empty_lakes(context: RunContext) -> None:
-    """Print the notes on lakes without any ref, because a wrong name can be the reason."""
+    """Print notes on lakes without refs, because a misspelled name may be the reason."""
     from gc_assets.state.schemas import LAKE_REFS
     from gc_assets.state.summaries import LakeRefsSummary
 
@@ -160,7 +160,7 @@ def _print_unreadable(context: RunContext) -> None:
 
 
 def _print_listings(context: RunContext) -> None:
-    """Print which storages were not listed, or were listed although the run was to use a listing."""
+    """Print which storages reused an earlier listing, or could not reuse it and were listed."""
     from gc_assets.stages.sweep.listings import describe_listing
 
     for storage in context.config.storages:
@@ -200,7 +200,7 @@ def _print_quarantines(platform: Platform, plans: Sequence[PlanHeader]) -> None:
 
 
 def _print_notes(label: str, header: PlanHeader) -> None:
-    """Print what the plan of a storage leaves out, and its warnings."""
+    """Print what a storage's plan leaves out, and the plan's warnings."""
     if text := _foreign_files(header):
         print_message(f"{label}: {text}")
     for item in header.left_out:
@@ -210,7 +210,7 @@ def _print_notes(label: str, header: PlanHeader) -> None:
 
 
 def _foreign_files(header: PlanHeader) -> str | None:
-    """Return a sentence on the files that may belong to others, or None."""
+    """Return a sentence about foreign files, or None if there are no such files."""
     from gc_assets.core.units import format_bytes
 
     numbers = next((gate.numbers for gate in header.gates if gate.name == "new_claims"), {})
@@ -221,7 +221,7 @@ def _foreign_files(header: PlanHeader) -> str | None:
 
 
 def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
-    """Print a plan: its gates, its effects, one line that counts its work, and the next command."""
+    """Print a plan: its gates, its effects, one line with its totals, and the next command."""
     from gc_assets.core.gate_messages import message_of
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
@@ -268,7 +268,7 @@ def plan_line(header: PlanHeader, label: str | None = None) -> str:
 
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:
-    """Return a plan as one JSON object: its header and the sums of its totals."""
+    """Return a plan as one JSON object, with its header and its summed totals."""
     fields = with_old_keys(header.model_dump(mode="json", exclude={"storage", "plan_id", "run_date"}), sick="unreadable")
     return {
         "storage": header.storage,

@@ -1,4 +1,4 @@
-"""The tables with which `gc-assets run` ends: policy, snapshots and files of each table."""
+"""The tables printed at the end of `gc-assets run`: policy, snapshots and files of each table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gc_assets.engine.run_context import RunContext
     from gc_assets.stages.read.run_tables import RunTable
 
-# Tables with the most garbage. `gc-assets blame` lists all.
+# The number of tables shown, those with the most garbage first. `gc-assets blame` lists all.
 MAX_TABLES: Final = 20
 _PURGED: Final = "to purge"
 _COLUMNS: Final = ("lake", "table", "kept", "expiring", "files now", "after expiry", "other garbage", _PURGED, "policy keeps")
@@ -22,7 +22,7 @@ _MAX_NAMES: Final = 5
 
 
 def print_run(context: RunContext, storages: Sequence[str]) -> None:
-    """Write what the run found: the tables to standard output, notes to standard error.
+    """Write the results of a run: tables to standard output, notes to standard error.
 
     Args:
         context: The run context.
@@ -57,7 +57,7 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
 
 
 def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) -> None:
-    """Print the dropped tables with files in a storage, and what they wait for."""
+    """Print the dropped tables that have files in a storage, and what each one waits for."""
     from gc_assets.stages.read.dropped_tables import accept_command, describe_dropped
     from gc_assets.stages.records.accepted_runs import newest_accepted_run
     from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
@@ -79,7 +79,10 @@ def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) ->
 def purge_rows(
     context: RunContext, purges: Mapping[tuple[str, str | None], Amount], shown: Collection[tuple[str, str | None]]
 ) -> list[dict[str, Any]]:
-    """Return rows for the purges of tables without a row, most bytes first. The rest is one row."""
+    """Return rows for purges of tables that are not `shown`, most bytes first.
+
+    The remaining tables are summed in one row.
+    """
     others = sorted((item for item in purges.items() if item[0] not in shown), key=lambda item: -item[1].bytes)
     listed, rest = others[:MAX_TABLES], others[MAX_TABLES:]
     rows = [

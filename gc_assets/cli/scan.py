@@ -1,4 +1,4 @@
-"""`gc-assets scan`: estimate what lives in a place, without a configuration and without a state."""
+"""`gc-assets scan`: estimate the live and unneeded files at a location, without configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gc_assets.resources.platform import Platform
     from gc_assets.stages.read.run_tables import RunTable
 
-# The state in the lakes.yaml that the scan prints, as `gc-assets init` writes it.
+# The state in the printed lakes.yaml, the same as written by `gc-assets init`.
 _STATE: Final = "./state"
 _MAX_TABLES: Final = 20
 _TABLE_COLUMNS: Final = ("lake", "table", "needed", "expired history", "garbage", "snapshots kept", "expiring")
@@ -49,8 +49,8 @@ def scan_command(settings: Settings, places: tuple[str, ...], output: str | None
       catalog:NAME, an Iceberg catalog in pyiceberg's configuration
 
     The estimate uses the retention that `gc-assets init` writes, and a grace period of three days.
-    It assumes that only the lakes of these places use the files. The output ends with the lakes.yaml
-    to start from.
+    It assumes that only the lakes of these places use the files. The output ends with the
+    lakes.yaml to start from.
 
     \b
     Examples:
@@ -91,7 +91,8 @@ def _temporary_platform(storages: Sequence[Location], write: Callable[[str], str
         write: Returns the text of `lakes.yaml` for a state.
 
     Raises:
-        UsageError: If the temporary directory is in a storage, which the scan would then change.
+        UsageError: If the temporary directory is in a storage, because the scan would change the
+            storage.
     """
     from gc_assets.cli.new_config import require_separate_state
     from gc_assets.resources.platform import load_platform

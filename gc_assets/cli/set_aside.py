@@ -1,4 +1,4 @@
-"""`gc-assets set-aside`: record that purges do not wait for an unreadable table."""
+"""`gc-assets set-aside`: record that purges need not wait for an unreadable table."""
 
 from __future__ import annotations
 

@@ -41,9 +41,10 @@ SHORT_COLUMNS: Final = {
     "deletion_log": ("phase", "outcome", "size", "key", "error", "plan", "at"),
     "dropped_tables": ("table", "last_seen", "gone_since", "size", "last_writer", "state"),
 }
-# The default number of rows in format `table`. Other formats are for programs and are complete.
+# The default number of rows in format `table`. Other formats are complete, because programs read
+# them.
 TABLE_ROWS = 100
-# Rows of `dropped_tables` with a command.
+# The maximum number of rows of `dropped_tables` for which a command is printed.
 MAX_COMMANDS: Final = 5
 
 
@@ -127,7 +128,10 @@ def show_command(
 def _select_rows(
     context: RunContext, table: Table, group: str, only: str | None, limit: int | None
 ) -> tuple[Iterator[pa.RecordBatch], int]:
-    """Return at most `limit` rows, of the table `only` if it is not None, and the number of all."""
+    """Return at most `limit` rows, and the number of all rows.
+
+    If `only` is not None, only rows of this table are included.
+    """
     import pyarrow.compute as pc
 
     from gc_assets.stages.read.browse import paths_of, read_matching_rows
@@ -183,7 +187,7 @@ def _filled_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
 
 
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
-    """Write rows with the columns of `SHORT_COLUMNS`, and candidates with their tables."""
+    """Write rows with only the columns in `SHORT_COLUMNS`. Candidates also get their tables."""
     from gc_assets.core.units import format_bytes
     from gc_assets.stages.read.dropped_tables import accept_command, short_row
     from gc_assets.stages.read.file_tables import FileTables
@@ -203,14 +207,14 @@ def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Tab
         names = tables.names_of(batch) if tables is not None else [None] * batch.num_rows
         for row, name in zip(batch.to_pylist(maps_as_pydicts="strict"), names, strict=True):
             size = {"size": format_bytes(row["size_bytes"])} if row.get("size_bytes") is not None else {}
-            # Only the log contains rows of rehearsals next to others.
+            # Only the log contains rows of rehearsals together with other rows.
             outcome = {"outcome": mark_rehearsal(row["outcome"], bool(row["rehearsal"]))} if "rehearsal" in row else {}
             shown.append({**row, "table": name, "plan": _shorten_plan(row.get("plan_id")), **size, **outcome})
     write_table(shown, _filled_columns(shown, columns))
 
 
 def _shorten_plan(plan_id: str | None) -> str | None:
-    """Return the beginning of a plan id, which commands accept, or the name of a restore."""
+    """Return the first characters of a plan id, which commands accept, or the name of a restore."""
     return plan_id if plan_id is None or plan_id.startswith(RESTORE_PREFIX) else plan_id[:12]
 
 
@@ -220,7 +224,10 @@ def _read_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _write_csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, target: TextIO) -> None:
-    """Write RFC 4180 with a header. Null is empty, lists and maps are JSON, times are ISO 8601."""
+    """Write CSV (RFC 4180) with a header.
+
+    SQL nulls are empty, lists and maps are JSON, and times are ISO 8601.
+    """
     import csv
 
     writer = csv.writer(target)

@@ -1,8 +1,8 @@
-"""Format rows as columns of a given width. Pure: texts in, lines out.
+"""Format rows as columns of a given width. This module has no I/O.
 
 Words are never broken. Text wraps between words, and a word longer than its column, such as a key,
 is shortened in the middle. Numbers and times are never shortened. Columns that do not fit are
-printed under their row, and once under the table if all rows have the same value.
+printed under their row, or once under the table if all rows have the same value.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from gc_assets.core.printable import ELLIPSIS
 _GAP: Final = "  "
 _COMMAND: Final = "gc-assets "
 _INDENT: Final = "    "
-# Narrower prose is hard to read, and shorter keys are hard to distinguish.
+# Minimum widths, because narrower prose is hard to read and shorter keys are hard to distinguish.
 _MIN_PROSE: Final = 40
 _MIN_WORD: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Texts of a column. A `rigid` column is never wrapped or shortened. A `right` column is
-    aligned to the right.
+    """The cells of a column.
+
+    A `rigid` column is never wrapped or shortened. A `right` column is right-aligned.
     """
 
     name: str
@@ -57,8 +58,8 @@ def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -
     """Yield the header, a rule and the rows.
 
     Args:
-        width: The maximum width of a line, or None.
-        paint: Adds colours to a line of a cell, given the name of its column. Must not change the
+        width: The maximum width of a line, or None for no limit.
+        paint: Adds colours to a cell's line, given the name of its column. It must not change the
             width.
     """
     if not columns:
@@ -83,7 +84,7 @@ def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -
 
 
 def shorten(word: str, width: int) -> str:
-    """Return the word, or its beginning and end if it is wider than `width`."""
+    """Return the word, shortened to its beginning and end if it is wider than `width`."""
     if cell_len(word) <= width:
         return word
     head = set_cell_size(word, width // 2).rstrip()
@@ -94,10 +95,11 @@ def shorten(word: str, width: int) -> str:
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Return the text in lines that break only between words.
+    """Wrap the text into lines that break only between words.
 
-    Further lines have the indentation of the text and `indent`. A word wider than the line gets its
-    own line. A command, alone on the line or in backticks, is one word, so that it can be copied.
+    Continuation lines have the indentation of the text plus `indent`. A word wider than the line
+    gets its own line. A command, alone on the line or in backticks, counts as one word, so that it
+    can be copied.
     """
     inside = text.lstrip(" ")
     if cell_len(text) <= width or inside.startswith(_COMMAND):
@@ -117,7 +119,7 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
 def _split_text(text: str) -> list[str]:
     """Split a text at spaces, except inside commands in backticks."""
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # a backtick without its partner
+    if len(parts) % 2 == 0:  # an unpaired backtick
         return text.split(" ")
     pieces = [""]
     for number, part in enumerate(parts):
@@ -141,8 +143,9 @@ def _visible_columns(columns: Sequence[Column], width: int | None) -> Sequence[C
 
 
 def _widths(columns: Sequence[Column], width: int | None) -> list[int]:
-    """Return the widths of the columns. The remaining width is distributed equally to columns that
-    need more.
+    """Return the column widths.
+
+    The remaining width is distributed equally among columns that need more.
     """
     if width is None:
         return [column.full_width for column in columns]
@@ -169,8 +172,9 @@ def _wrap_cell(column: Column, text: str, width: int) -> list[str]:
 
 
 def _extra_lines(summary: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
-    """Yield further values with their names: several on one line if they fit, long ones on their
-    own lines.
+    """Yield lines with further values and their names.
+
+    Several values share a line if they fit. Long values get their own lines.
     """
     inner, line = width - len(_INDENT), ""
     for name, text in summary:

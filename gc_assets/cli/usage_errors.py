@@ -1,4 +1,4 @@
-"""Wrong usage in the words of this project: what is wrong, what is valid, and the command for help."""
+"""Reword click's usage errors: what is wrong, what is valid, and the command for help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from gc_assets.cli.output import print_command, print_message
 from gc_assets.core.suggest import did_you_mean, join_names
 
-# Messages of click without an exception type of their own, and the text that replaces them.
+# click's messages that have no exception type of their own, and the text that replaces them.
 _MESSAGES: Final = (
     (re.compile(r"Got unexpected extra arguments? \((?P<name>.*)\)\.?", re.DOTALL), "{name} is not expected here."),
     (re.compile(r"Option '(?P<name>[^']*)' requires an argument\."), "{name} needs a value."),
@@ -22,10 +22,10 @@ _VALUE: Final = re.compile(r"'?(?P<value>.*?)'? is not one of ", re.DOTALL)
 
 
 class ReadableUsageError(click.UsageError):
-    """A usage error of click that is shown like the other errors of the commands.
+    """A click usage error that is shown in the same form as other errors.
 
     Args:
-        command_path: The command that is named for help, if click does not know it.
+        command_path: The command to suggest for help, if click does not know it.
     """
 
     def __init__(self, error: click.UsageError, command_path: str) -> None:
@@ -33,7 +33,7 @@ class ReadableUsageError(click.UsageError):
         self._error, self._command_path = error, command_path
 
     def show(self, file: IO[Any] | None = None) -> None:
-        del file  # always standard error
+        del file  # not used: the error is always written to standard error
         print_message(f"gc-assets: {describe_usage_error(self._error)}", "failed")
         if self.ctx is not None and _is_about_arguments(self._error):
             print_message(self.ctx.get_usage())
@@ -41,7 +41,7 @@ class ReadableUsageError(click.UsageError):
 
 
 def describe_usage_error(error: click.UsageError) -> str:
-    """Return what is wrong with a command line, and what is valid instead."""
+    """Describe what is wrong with a command line, and what is valid instead."""
     if isinstance(error, click.NoSuchOption):
         options = [name for param in (error.ctx.command.params if error.ctx is not None else ()) for name in param.opts]
         return f"there is no option {error.option_name}{did_you_mean(error.option_name, options) or '.'}"
@@ -61,7 +61,7 @@ def describe_usage_error(error: click.UsageError) -> str:
 
 
 def _describe_value(error: click.BadParameter) -> str:
-    """Return why a value is invalid. Click quotes each choice."""
+    """Describe why a value is invalid, without click's quotes around each choice."""
     kind, match = error.param.type if error.param is not None else None, _VALUE.match(error.message)
     if match is None or not isinstance(kind, click.Choice):
         return error.message
@@ -70,7 +70,7 @@ def _describe_value(error: click.BadParameter) -> str:
 
 
 def _name(error: click.BadParameter) -> str:
-    """Return the parameter as the user writes it."""
+    """Return the parameter name as written on the command line."""
     param = error.param
     if isinstance(param, click.Option):
         return max(param.opts, key=len)

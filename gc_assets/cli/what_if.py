@@ -1,4 +1,4 @@
-"""`gc-assets what-if`: the effect of another retention or a deleted ref on a completed run."""
+"""`gc-assets what-if`: show how another retention or a deleted ref would change a completed run."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def what_if_command(
     """Show for each table which live files would become garbage, and which garbage would become
     live, under another policy. Only the tables of a completed run are read. Nothing is changed.
 
-    Retention in Iceberg has two limits, an age and a number of snapshots, and a snapshot stays within
-    either. --retention replaces one of them. A note states both.
+    Retention in Iceberg has two limits, an age and a number of snapshots, and a snapshot stays
+    within either. --retention replaces one of them. A note states both.
 
     Without --retention and --drop-ref, the current configuration is evaluated. Rules for refs and
     settings of a ref still override --retention. A grace period after the deletion of a ref counts
@@ -85,7 +85,7 @@ def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:
 
 
 def amount_columns(config: Config, storage: str, name: str, amount: Amount) -> dict[str, Any]:
-    """Return the columns of an amount of files, with its price if one is configured."""
+    """Return the columns for an amount of files, with its price if one is configured."""
     usd = config.storage(storage).usd_per_month(amount.bytes)
     columns: dict[str, Any] = {f"{name}_files": amount.files, f"{name}_bytes": amount.bytes}
     return columns if usd is None else {**columns, f"{name}_usd_per_month": usd}
@@ -112,7 +112,7 @@ def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
 
 
 def describe_effect(effect: Effect, run_context: RunContext) -> str:
-    """Return the effect as one sentence."""
+    """Describe the effect in one sentence."""
     from gc_assets.core.units import format_bytes
 
     freed, kept, commits = effect.freed, effect.kept, effect.expired
