@@ -198,7 +198,7 @@ def _add_losses(table: RememberedTable, lake: LakeTables, lost: int) -> Remember
 
 
 def as_listed(table: RememberedTable) -> RememberedTable:
-    """Mark a table as listed by a catalog. If it is missed later, its waiting time starts anew."""
+    """Mark a table as listed by a catalog. If it is missed later, its waiting time starts again."""
     return replace(table, gone_since=None, lost_tables=0, known_tables=0, replaced=False, other_catalog_since=None)
 
 
