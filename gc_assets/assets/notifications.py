@@ -70,7 +70,7 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
 
 
 def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
-    """Yield failed runs of plans that can still be applied, newest first."""
+    """Yield the failed runs for plans that can still be applied, newest first."""
     wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=Clock().now() - APPLY_WITHIN)
     for run in instance.get_runs(filters=wanted, limit=MAX_RUNS):
         for plan_id in plan_ids(run.run_config):

@@ -73,7 +73,7 @@ def record_names(config: Config, state: State, clock: Clock) -> None:
     """Record the locations of a configuration in the state, before a run writes there.
 
     Raises:
-        StateError: If another process assigned other names meanwhile.
+        StateError: If another process has assigned other names in the meantime.
     """
     in_use = tuple(item.name for item in (*config.storages, *config.lakes))
     if not config.has_unrecorded_names or (key := (state.files.root, in_use, *configured_entries(config))) in _RECORDED:

@@ -81,7 +81,8 @@ class RunContext:
         """Return the table published for a lake or storage by this run or its verification mark.
 
         Raises:
-            StateError: If it was never published. The message names the command that publishes it.
+            StateError: If it was never published. The message contains the command that publishes
+                it.
         """
         return self.state.require(self._group(table, owner), table.name, self.run_date)
 

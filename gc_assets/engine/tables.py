@@ -464,7 +464,7 @@ def publish(
         unsafe: Names of safety limits lowered by the environment.
 
     Raises:
-        StateError: If the receipt does not balance or another run was published meanwhile.
+        StateError: If the receipt does not balance, or another run was published in the meantime.
     """
     named = {part.name for part in (*written.parts, *(part for parts in written.side.values() for part in parts))}
     listed = state.files.list(run.path, recursive=True)

@@ -100,7 +100,7 @@ def task_numbers(pieces: int) -> pa.RecordBatch:
 
 
 def map_tasks(spark: SparkSession, task: Task, pieces: int, schema: StructType | str) -> DataFrame:
-    """Return what a task yields for numbered work items, one executor task per item, as a frame."""
+    """Return a frame with a task's output for numbered work items, one executor task per item."""
     return spark.range(0, pieces, 1, pieces).mapInArrow(task, schema)
 
 
@@ -119,9 +119,9 @@ def max_parallel_tasks(spark: SparkSession, tasks: int) -> int:
 
 @dataclass(frozen=True)
 class BudgetedTask:
-    """Executor task that uses its share of each request budget.
+    """Executor task that uses its part of each request budget.
 
-    The column `requests` reports the requests that it sent.
+    The column `requests` contains the requests that it sent.
     """
 
     task: Task

@@ -4,7 +4,7 @@ They are off unless a variable `OTEL_*` is set and the extra `otel` is installed
 surrounding program is used if it exists. Otherwise the exporters of `OTEL_TRACES_EXPORTER` and
 `OTEL_METRICS_EXPORTER` (`otlp` over HTTP, `console` or `none`) are started.
 
-Attributes contain names and counts, and neither addresses nor messages of errors.
+Attributes contain names and counts, but no addresses or error messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REQUESTS: Final = "gc_assets.stage.requests"
 FAILURES: Final = "gc_assets.stage.failures"
 _DISABLED: Final = "OTEL_SDK_DISABLED"
 _NO_EXPORTER: Final = "The OTLP exporter of OpenTelemetry is not installed. Run pip install 'gc-assets[otel]'."
-# Attributes of the metrics. A run date as an attribute would make a series for each run.
+# Attributes of the metrics. The run date is omitted, because it would create one series per run.
 _METRIC_ATTRIBUTES: Final = frozenset({"gc_assets.stage", "gc_assets.owner"})
 _log: Final = logging.getLogger(__name__)
 
@@ -60,7 +60,8 @@ class Telemetry:
 
         Args:
             name: Name of the span, such as `live_files`.
-            attributes: Attributes of the span. Those of `_METRIC_ATTRIBUTES` are of the metrics too.
+            attributes: Attributes of the span. Those in `_METRIC_ATTRIBUTES` are also added to the
+                metrics.
         """
         from opentelemetry.trace import Status, StatusCode
 
@@ -89,7 +90,7 @@ class Telemetry:
 
 @contextmanager
 def stage_span(name: str, attributes: Mapping[str, str]) -> Generator[StageRecord]:
-    """Record a stage, if telemetry is on. See `Telemetry.stage`."""
+    """Record a stage if telemetry is on. See `Telemetry.stage`."""
     found = telemetry()
     with found.stage(name, attributes) if found is not None else nullcontext(StageRecord()) as record:
         yield record

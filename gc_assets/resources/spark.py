@@ -106,7 +106,7 @@ class SparkRuntime(dg.ConfigurableResource):
         token: The token of the Spark Connect server.
         python: The Python of executors on other machines.
         conf: Further settings of Spark.
-        class_archive: Whether a local JVM maps the class archive.
+        class_archive: True if a local JVM maps the class archive.
     """
 
     mode: Literal["session", "connect", "submitted"] = "session"

@@ -7,7 +7,7 @@ repeats, truncates or reorders pages, the listing stops with an error. See
 `docs/adr/0004-own-s3-listing.md`.
 
 The next page starts after the last key that was read. The server's continuation token is not used,
-because Ceph RGW 16 writes tokens without `encoding-type=url`, so that `a+b` would be read as `a b`
+because Ceph RGW 16 does not apply `encoding-type=url` to tokens. So `a+b` would be read as `a b`,
 and a control character would break the XML.
 
 Sources: Amazon S3 API Reference, ListObjectsV2 and ListObjectVersions (order, markers,

@@ -402,7 +402,7 @@ def take_replaced(files: Files, group: str, asset: str, before: datetime) -> lis
 def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> list[Segment] | None:
     """Select the segments of the next compaction, or None.
 
-    These are the first adjacent small segments of which at least `MIN_SEGMENTS` have rows,
+    These are the first adjacent small segments among which at least `MIN_SEGMENTS` have rows,
     otherwise the newest segments with at most `MAX_NEWEST_BYTES` in total.
     """
     newest: list[Segment] = []

@@ -61,8 +61,8 @@ def require_conditions(store: ConditionalStore) -> None:
 
     Raises:
         StateError: If the server ignores or rejects conditions.
-        OSError: If the process has no write access, or a request has no answer. The next call tests
-            the server again.
+        OSError: If the process has no write access, or a request gets no response. The next call
+            then tests the server again.
     """
     key = (store.server, os.getpid())
     if key not in _TESTED:

@@ -160,7 +160,7 @@ class State:
             runs = self._finished_runs(group, asset, entries)
             for _ in range(MAX_COMPACTIONS):
                 listed = compaction.read_list(self.files, group, asset)
-                # Another process may have published and compacted meanwhile.
+                # Another process may have published and compacted in the meantime.
                 runs = self.history(group, asset) if listed.has_other_runs(runs) else runs
                 if compaction.compact(self.files, runs, listed) is None:
                     break

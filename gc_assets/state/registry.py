@@ -6,8 +6,8 @@ lake is identified by its catalog or repository. If a known location gets anothe
 `lakes.yaml`, its records keep the first name. If a name is reused for another location, the records
 of that location get a new name, such as `warehouse_2`.
 
-A state written by a release without this file is adopted: each directory belongs to the location in
-its last plan, or otherwise to the location that now has its name.
+A state written by a release without this file is adopted. Each directory then belongs to the
+location in its last plan, or otherwise to the location that now has its name.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ CUTS: Final = schema_of(column("key", STRING, "A key at which the next listing o
 # Candidates that stop a plan. Schema: `ORPHAN_FILES`. Candidates in `NAMED_TWICE_SIDE` occur
 # repeatedly in a listing or report, so it is unclear which row is right. Candidates in
 # `DEFERRED_SIDE` are claimed by tables with missing metadata, are next to damaged metadata, or are
-# metadata of views that no catalog lists any more.
+# metadata of views that are no longer in a catalog.
 FALSE_NEGATIVES_SIDE: Final = "_false_negatives"
 NEAR_MISSES_SIDE: Final = "_near_misses"
 NAMED_TWICE_SIDE: Final = "_named_twice"

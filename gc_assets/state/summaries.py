@@ -80,7 +80,7 @@ class FreezeTime(IndexSummary):
     rehearsal: bool
 
     def is_own_day(self, run_date: date) -> bool:
-        """Check if the freeze took place on the run date itself, so the run is not historical."""
+        """Check if the freeze was on the run date itself, so that the run is not historical."""
         return self.frozen_at.date() == run_date
 
 
@@ -480,7 +480,7 @@ class GoneNamespaceSummary(BaseModel):
 class OrphanFilesSummary(Summary):
     """Summary of `orphan_files`.
 
-    A field `<name>_count` is the total number of which `<name>` contains samples.
+    If `<name>` contains samples, the field `<name>_count` is the total number.
 
     Attributes:
         storage_breakdown: Amount per object class.
@@ -503,7 +503,7 @@ class OrphanFilesSummary(Summary):
             kept.
         foreign: Files in claims that may belong to others, by claim and rule. Their total is part
             of `by_reason`.
-        foreign_claims: Number of pairs of claim and rule, of which `foreign` contains the largest.
+        foreign_claims: Number of pairs of claim and rule. `foreign` contains the largest pairs.
         foreign_by_rule: Amounts by rule.
         unused_patterns: Patterns of `protect` that match no listed file.
         dropped: Dropped tables with listed files, due tables first.

@@ -86,9 +86,9 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
     """Return why files in a local directory cannot be compared with those of storages, or None.
 
     Files in a directory of this machine are compared with planned files by inode. That is
-    impossible for a directory that exists only on the writer's machine, for a mounted bucket, and
-    for a mount whose inode numbers differ from those of `disks` (the paths of local storages). An
-    existing directory may be a mount point without its mount; `local_file_exists` checks its files.
+    impossible for a directory that exists only on the writer's machine, and for a mounted bucket.
+    It is also impossible for a mount with other inode numbers than `disks`, the paths of local
+    storages. An existing directory may be a mount point without its mount; `local_file_exists` checks its files.
     In a directory that this process cannot search, each file may be a link with any name.
     """
     from gc_assets.core.external_addresses import HIDDEN, NO_DIRECTORY  # imports pyarrow
@@ -119,8 +119,8 @@ def local_file_exists(address: str) -> bool:
 def local_file_is_hidden(address: str) -> bool:
     """Return True if this process cannot examine the file at a local address.
 
-    Either its directory, or a directory on the way to a link's target, is private or damaged, or
-    the address is a link to a file that does not exist on this machine.
+    This is the case if its directory, or a directory on the way to a link's target, is private or
+    damaged. It is also the case if the address is a link to a file that this machine does not have.
     """
     from gc_assets.stores.local.objects import is_hidden
 

@@ -91,7 +91,7 @@ def has_same_inodes(directory: str, other: str) -> bool:
     """Return True if a file would have the same inode number in two directories of this machine.
 
     Returns False if one directory is in a network, FUSE or overlay mount that does not contain the
-    other, because such a mount may show files of another file system with its own inode numbers.
+    other. Such a mount may show files of another file system with its own inode numbers.
     """
     paths = [os.path.realpath(path) for path in (directory, other)]
     try:

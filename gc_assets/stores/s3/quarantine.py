@@ -159,7 +159,7 @@ def _hides_newer_object(versions: Sequence[Version], planned: PlannedAction) -> 
     """Return True if an interrupted run may have hidden a newer object.
 
     This is the case if the newest version is a delete marker, and the object under it may have been
-    written between the run's comparison of the planned object and its delete.
+    written after the run's comparison of the planned object and before the delete.
     """
     if [version.is_marker for version in versions[:2]] != [True, False]:
         return False
