@@ -88,8 +88,9 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
     Files in a directory of this machine are compared with planned files by inode. That is
     impossible for a directory that exists only on the writer's machine, and for a mounted bucket.
     It is also impossible for a mount with other inode numbers than `disks`, the paths of local
-    storages. An existing directory may be a mount point without its mount; `local_file_exists` checks its files.
-    In a directory that this process cannot search, each file may be a link with any name.
+    storages. An existing directory may be a mount point without its mount; `local_file_exists`
+    checks its files. In a directory that this process cannot search, each file may be a link with
+    any name.
     """
     from gc_assets.core.external_addresses import HIDDEN, NO_DIRECTORY  # imports pyarrow
     from gc_assets.stores.local.mounts import has_same_inodes, is_in_one_mount, may_hang
