@@ -19,7 +19,7 @@ from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import ABORT, EXPIRE, PHASES, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import count_of
-from gc_assets.engine.progress import log_progress
+from gc_assets.engine.progress import log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.execution import ApplyResult, PlanExecution, phases_of
 from gc_assets.stages.delete.expire import is_expiry_complete
@@ -80,7 +80,8 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
         lease.renew()  # a mark can take longer than the lease is valid
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count, header.quarantine)
         execution = PlanExecution(spark, context, plan, log, lease, only_interrupted=stale and not removes_nothing)
-        for phase in planned_phases:
+        for number, phase in enumerate(planned_phases, start=1):
+            log_activity(f"phase {number:,} of {len(planned_phases):,}: {phase}")
             if phase == EXPIRE:
                 if execution.expire(verification_id):
                     verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)

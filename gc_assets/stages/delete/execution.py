@@ -253,6 +253,7 @@ class PlanExecution:
 
     def publish_histories(self, verification_id: str) -> None:
         """Republish the snapshot histories of edited lakes, from the verification mark."""
+        log_activity("recording the histories of edited lakes")
         for lake in self.context.config.lakes:
             if self.context.kind(lake.name).table_with(TableRole.HISTORY) is not None and lake.name in self.plan.header.expiry_actions:
                 snapshot_history(self.spark, verification_context(self.context, self.plan, verification_id), lake.name)

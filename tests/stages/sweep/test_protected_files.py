@@ -15,7 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.cli.run_tables import print_run
+from gc_assets.core.phases import PHASES
 from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.delete.apply import phases_of
 from gc_assets.stages.read.doctor_records import check_last_run
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder
@@ -231,9 +233,14 @@ def test_corrected_pattern_ends_the_warning_of_the_same_plan(protected_files: Pr
     assert (again.plan_id, again.warnings) == (protected_files.header.plan_id, ())
 
 
-def test_every_table_is_readable_after_apply(protected_files: ProtectedFiles) -> None:
+def test_every_table_is_readable_after_apply(protected_files: ProtectedFiles, caplog: pytest.LogCaptureFixture) -> None:
     house = protected_files.house
-    house.approve_and_apply(protected_files.header)
+    with caplog.at_level("INFO", "gc_assets"):
+        house.approve_and_apply(protected_files.header)
+    announced = [line.rpartition(": phase ")[2] for line in caplog.messages if ": phase " in line]
+    phases = phases_of(protected_files.header, PHASES)
+    assert announced == [f"{number} of {len(phases)}: {phase}" for number, phase in enumerate(phases, 1)]
+    assert "recording the histories of edited lakes" in caplog.text
     iceberg = LakeBuilder(house.root)
     for name in ("db.t", "db.t_2", "db.inner", "db.kept", "db.spelled", "db.twice", "db.rooted"):
         assert iceberg.catalog.load_table(name).scan().to_arrow().num_rows > 0
