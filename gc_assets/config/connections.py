@@ -26,7 +26,7 @@ class StoreSettings(Model):
     Attributes:
         SCHEME: The canonical scheme of its addresses.
         KEY: The key in `lakes.yaml`, at the top level and in a storage.
-        IDENTITY_KEYS: The keys that name credentials.
+        IDENTITY_KEYS: The keys that refer to credentials.
         LIST_PRICES: USD per million requests of each kind, without `endpoint`.
     """
 

@@ -1,6 +1,6 @@
 """Exception types by exit code.
 
-Each message names the object, the actual and expected values, and the next step.
+Each message contains the object, the actual and expected values, and the next step.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class CommitGraph:
         """Return the index of each commit id.
 
         Raises:
-            LakeUnreadable: If an id is not in the graph. The message names one.
+            LakeUnreadable: If an id is not in the graph. The message contains one such id.
         """
         # Look up the graph in the heads rather than vice versa, because hashing the graph costs
         # more.

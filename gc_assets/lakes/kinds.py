@@ -113,7 +113,7 @@ def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[s
         storages: Configured storage locations.
 
     Raises:
-        UsageError: If the kind's libraries are not installed. The message names the extra.
+        UsageError: If the kind's libraries are not installed. The message contains the extra.
     """
     kind = kind_of(config)
     missing = missing_modules(kind)

@@ -832,7 +832,7 @@ def decode_batch(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> l
 
 
 def decode_or_error(decode: Callable[[Container, bytes], pa.RecordBatch], container: Container, raw: bytes) -> pa.RecordBatch | FormatError:
-    """Return the result of `decode`, or its error as a `FormatError` that names the container.
+    """Return the result of `decode`, or its error as a `FormatError` with the container's address.
 
     A library's error for damaged bytes thus makes only this container unreadable.
     """
