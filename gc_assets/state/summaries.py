@@ -501,6 +501,8 @@ class OrphanFilesSummary(Summary):
             summaries of older releases, in which all near misses stop the plan.
         junk: Files named like metadata without being metadata. The files in their directories are
             kept.
+        junk_tables: The tables whose claims contain such files. Their files in other storages are
+            kept.
         foreign: Files in claims that may belong to others, by claim and rule. Their total is part
             of `by_reason`.
         foreign_claims: Number of pairs of claim and rule. `foreign` contains the largest pairs.
@@ -538,6 +540,7 @@ class OrphanFilesSummary(Summary):
     foreign_metadata_storages: tuple[str, ...] | None = None
     junk: tuple[str, ...] = ()
     junk_count: int = 0
+    junk_tables: tuple[Unreadable, ...] = ()
     behind_links: tuple[str, ...]
     behind_links_count: int
     false_negatives: int

@@ -6,7 +6,7 @@ The plan shows each group with the reason. The files stay in place, and later pl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -123,7 +123,7 @@ def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tu
     describe = {
         DENIED_SIDE: lambda: _describe_denied(context, storage),
         TOO_LONG_SIDE: lambda: _describe_too_long(context, storage),
-        MISSING_FILES_SIDE: lambda: _describe_missing(inputs.missing),
+        MISSING_FILES_SIDE: lambda: ". ".join(_describe_missing(inputs.missing, inputs.doubtful)),
     }
     found, expired = list[LeftOut](), Totals()
     for side in LEFT_OUT_SIDES:
@@ -173,9 +173,15 @@ def _describe_too_long(context: RunContext, storage: str) -> str:
     )
 
 
-def _describe_missing(missing: Sequence[Unreadable]) -> str:
-    found = "; ".join(f"{item.name}: {item.why}" for item in missing[:5])
-    return (
-        f"they are under claims of {len(missing):,} tables or lakes that lack files in another storage ({found}). Restore these files. "
-        f"If only live data files are lost, approve the plan of that storage with `--override {LIVE_LISTED}`, then run again"
-    )
+def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadable]) -> Iterator[str]:
+    found, junk = ("; ".join(f"{item.name}: {item.why}" for item in items[:5]) for items in (missing, doubtful))
+    if missing:
+        yield (
+            f"they are under claims of {len(missing):,} tables or lakes that lack files in another storage ({found}). Restore these files. "
+            f"If only live data files are lost, approve the plan of that storage with `--override {LIVE_LISTED}`, then run again"
+        )
+    if doubtful:
+        yield (
+            f"{'Or they' if missing else 'they'} are under claims of {count_of(len(doubtful), 'table')} with an unreadable file named like "
+            f"metadata in another storage, which may be that of another table ({junk}). Make the file readable, or remove it"
+        )

@@ -1,4 +1,4 @@
-"""Find tables and lakes whose live files are missing in other storages.
+"""Find tables and lakes whose live files are missing in other storages, or whose metadata is doubtful.
 
 While files needed by a lake are missing in one storage, its live set may be wrong, so nothing under
 its claims is planned in any storage.
@@ -38,6 +38,16 @@ def find_missing(context: RunContext, storage_name: str) -> tuple[Unreadable, ..
     """
     others = (other.name for other in context.config.storages if other.name != storage_name)
     return tuple(item for other in others for item in _missing_in(context, other))
+
+
+def find_doubtful(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
+    """Return the tables whose claims in other storages contain metadata that cannot be read.
+
+    It may be that of another table, with data in the claims of this table. As in its own storage,
+    only the quarantine of further files waits.
+    """
+    sweeps = (last_sweep(context, other.name) for other in context.config.storages if other.name != storage_name)
+    return tuple(item for sweep in sweeps if sweep is not None for item in sweep.summary(OrphanFilesSummary).junk_tables)
 
 
 def last_sweep(context: RunContext, storage_name: str) -> PublishedTable | None:

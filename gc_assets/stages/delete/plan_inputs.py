@@ -9,7 +9,7 @@ from typing import Self
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.deferred_rows import list_unreadable
-from gc_assets.stages.delete.missing_files import find_missing
+from gc_assets.stages.delete.missing_files import find_doubtful, find_missing
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import live_tables
@@ -31,6 +31,7 @@ class PlanInputs:
             set them aside.
         missing: Tables and lakes whose files are missing in other storages. They are in
             `unreadable` too.
+        doubtful: Tables whose claims in other storages contain unreadable metadata.
     """
 
     context: RunContext
@@ -41,6 +42,7 @@ class PlanInputs:
     refs: list[PublishedTable]
     unreadable: tuple[Unreadable, ...]
     missing: tuple[Unreadable, ...]
+    doubtful: tuple[Unreadable, ...] = ()
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
@@ -49,7 +51,8 @@ class PlanInputs:
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
         missing = find_missing(context, storage_name)
         unreadable = _distinct((*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable, *missing))
-        return cls(context, storage_name, orphans, listing, live, refs, with_set_aside(context, unreadable), missing)
+        doubtful = find_doubtful(context, storage_name)
+        return cls(context, storage_name, orphans, listing, live, refs, with_set_aside(context, unreadable), missing, doubtful)
 
     @property
     def inventory(self) -> PublishedTable:

@@ -92,13 +92,14 @@ def plan_rows(
         log: The storage's deletion logs.
     """
     missing = missing_prefixes(inputs.context, inputs.storage, inputs.missing, [*inputs.refs, *inputs.live])
+    kept = (*missing, *missing_prefixes(inputs.context, inputs.storage, inputs.doubtful, [*inputs.refs, *inputs.live]))
     plan = _PlanOrphans.of(inputs, run, expiry)
     if not log.parts:
-        return _map_orphans(spark, inputs, replace(plan, missing=RouteMissing.of(missing) if missing else None)), None
+        return _map_orphans(spark, inputs, replace(plan, missing=RouteMissing.of(kept) if kept else None)), None
     denied = _denied_actions(spark, inputs)
     planned = _map_orphans(spark, inputs, plan)
     frame = frame_from_arrow(spark, planned) if isinstance(planned, pa.Table) else planned
-    orphans = route_missing(_leave_out(frame, denied), missing)
+    orphans = route_missing(_leave_out(frame, denied), kept)
     copies = read_copies(spark, log, rehearsal=inputs.context.clock.is_rehearsal).drop("rehearsal")
     # Deferred quarantine moves no files, so each sweep lists them again. Another object with the
     # same name is new garbage.
@@ -190,7 +191,8 @@ class _PlanOrphans:
         edited: The histories edited by this plan.
         max_key_bytes: Length of the longest key that can be quarantined, or None if it is
             unlimited.
-        missing: Task that routes rows of tables with missing files in another storage, or None.
+        missing: Task that routes rows of tables that are doubtful, or have missing files in another
+            storage, or None.
     """
 
     mode: str

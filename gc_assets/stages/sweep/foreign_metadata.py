@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import find_table_prefix
 from gc_assets.core.commands import command
@@ -49,10 +50,13 @@ FOREIGN: Final = pa.schema(
         ("external", pa.list_(pa.string())),
         ("is_former_view", pa.bool_()),
         ("other_storages", pa.list_(pa.string())),
+        ("claimed_by", pa.string()),
     ]
 )
 # Largest number of rows with a reason that one task yields for each lake and set of other storages.
 MAX_REASONS: Final = 1_000
+# Columns that a row takes from the suspect.
+_OF_SUSPECT: Final = ("key", "lake", "last_modified", "claimed_by")
 # No object has this name, so a pattern of `protect` that matches it in a directory matches any name
 # there.
 _ANY_NAME: Final = "3f1c9a7e5b"
@@ -75,7 +79,7 @@ def foreign_metadata(
     Rows without a reason are metadata of former views or known tables. For known tables they
     contain the lineage with which `metadata_lineage.py` decides whether another catalog wrote the
     file. `other_storages` are the other storages to which the metadata's locations and manifest
-    lists refer.
+    lists refer. `claimed_by` is the uuid of the table whose claim contains the file, if any.
 
     `is_junk` marks files that are named like metadata but cannot be read as metadata, one per
     directory. In `own_directories`, a fragment of a metadata file is not returned, because it is
@@ -86,8 +90,8 @@ def foreign_metadata(
     because young metadata may belong to a commit in progress.
 
     Args:
-        suspects: Objects with the columns key, last_modified and is_old, whose names match
-            `suspect_pattern`.
+        suspects: Objects with the columns key, last_modified, is_old, lake and table_uuid, whose names
+            match `suspect_pattern`.
         known_tables: The tables of the configured catalogs, by table uuid.
         dead: Tables accepted as dead. They are not foreign at the accepted location, unless they
             were written to later.
@@ -114,7 +118,8 @@ def foreign_metadata(
         settled,
         former_views or {},
     )
-    return map_arrow(suspects.select("key", "last_modified", "is_old", "lake"), classifier, FOREIGN)
+    columns = "key", "last_modified", "is_old", "lake", F.col("table_uuid").alias("claimed_by")
+    return map_arrow(suspects.select(*columns), classifier, FOREIGN)
 
 
 def metadata_patterns() -> tuple[MetadataPattern, ...]:
@@ -174,7 +179,7 @@ class MetadataClassifier:
                 group = row["lake"], found.other_storages
                 reasons[group] += found.reason is not None
                 if found.reason is None or reasons[group] <= MAX_REASONS:
-                    rows.append({"key": key, "lake": row["lake"], "last_modified": modified, **found._asdict()})
+                    rows.append({name: row.get(name) for name in _OF_SUSPECT} | found._asdict())
             yield pa.RecordBatch.from_pylist(rows, FOREIGN)
 
     def _classify(self, key: str, modified: datetime, *, is_old: bool) -> _Finding | None:

@@ -469,6 +469,12 @@ def _summarize(
         foreign_metadata_storages=tuple(sorted(checks.foreign.other_storages)),
         junk=tuple(f"{key}: {reason}" for key, reason in checks.foreign.junk.items())[:MAX_SAMPLES],
         junk_count=len(checks.foreign.junk),
+        junk_tables=_unreadable(
+            context,
+            storage_name,
+            sweep.refs,
+            {owner: f"{key} in storage {storage_name} cannot be read" for owner, key in checks.foreign.junk_owners.items()},
+        ),
         behind_links=tuple(checks.behind_links[:MAX_SAMPLES]),
         behind_links_count=len(checks.behind_links),
         false_negatives=stopped[FALSE_NEGATIVES_SIDE],

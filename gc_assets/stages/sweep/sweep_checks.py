@@ -306,6 +306,7 @@ class ForeignMetadata:
     Attributes:
         messages: One message for each metadata file.
         junk: Keys of files that are not valid metadata, with the reasons.
+        junk_owners: Tables whose claims contain such files, with the key of one.
         dropped: Reasons why dropped tables wait, by prefix: the metadata under their claims belongs
             to others, or is newer than the last known metadata.
         lakes: The lakes whose claims contain the metadata.
@@ -319,6 +320,7 @@ class ForeignMetadata:
     lakes: frozenset[str] = frozenset()
     other_storages: frozenset[str] = frozenset()
     views: FormerViews = NO_FORMER_VIEWS
+    junk_owners: Mapping[Owner, str] = field(default_factory=dict[Owner, str])
 
     def protected_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of possible tables around junk. Their files are not deleted."""
@@ -383,7 +385,8 @@ def find_foreign_metadata(
     foreign = [row for row in rows if row["key"] not in junk]
     messages = [f"{row['key']}: {row['reason']}" for row in foreign]
     lakes, storages = frozenset(row["lake"] for row in foreign), frozenset(name for row in foreign for name in row["other_storages"])
-    return ForeignMetadata(messages, junk, waiting, lakes, storages, replace(views, files=of_views))
+    owners = {Owner(row["lake"], row["claimed_by"]): row["key"] for row in reversed(rows) if row["key"] in junk and row["claimed_by"]}
+    return ForeignMetadata(messages, junk, waiting, lakes, storages, replace(views, files=of_views), owners)
 
 
 def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:

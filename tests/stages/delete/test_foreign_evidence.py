@@ -172,6 +172,24 @@ def test_storage_that_is_not_listed_again_limits_the_plans_of_the_others_to_olde
     assert house.planned_keys(DATA) == {"ns/a/older.parquet", "ns/a/newer.parquet"}
 
 
+def test_unreadable_metadata_keeps_the_files_of_its_table_in_other_storages(house: SplitTables) -> None:
+    """It may be metadata of another table, with data next to that of this one."""
+    for name in "ab":
+        house.put_orphan(f"ns/{name}/left.parquet", days_ago(20))
+    path = house.root / METADATA / "ns/a/metadata/x.metadata.json"
+    path.write_text('{"format-version": 2, "table-uuid": 7}')
+    plan = house.plans()[DATA]
+    assert house.failed_gates(plan) == set()
+    assert house.planned_keys(DATA) == {"ns/b/left.parquet"}
+    (left_out,) = plan.left_out
+    assert left_out.files == 1
+    assert "ns.a of lake shop: ns/a/metadata/x.metadata.json in storage disk2 cannot be read" in left_out.reason
+    path.unlink()
+    house.now += timedelta(hours=1)
+    assert house.plans()[DATA].left_out == ()
+    assert house.planned_keys(DATA) == {"ns/a/left.parquet", "ns/b/left.parquet"}
+
+
 @pytest.mark.parametrize("moved", [True, False])
 def test_data_of_a_dropped_table_waits_for_the_storage_with_its_metadata(house: SplitTables, moved: bool) -> None:
     table = house.tables[-1]
