@@ -86,7 +86,7 @@ def live_drop(
         limit: Maximum share.
         expired: Live files of that run that the policy has expired since. They are not counted as a
             drop.
-        notes: Reasons why further expired files are counted.
+        notes: Reasons why further expired files are counted, and earlier losses of the same date.
         tables: Descriptions of the tables that lost most files.
     """
     if previous is None:
@@ -345,7 +345,8 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
 
 
 def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequence[str]) -> GateResult:
-    """Fail if a plan has files of many dropped tables, or if one run missed most tables of a lake.
+    """Fail if a plan has files of many dropped tables, or if runs of one date missed most
+    tables of a lake.
 
     If a catalog's answer is incomplete, its tables appear to have been dropped.
 
@@ -353,7 +354,7 @@ def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequen
         tables: Number of dropped tables with planned files, without replaced and accepted ones.
         limit: Maximum number.
         samples: Descriptions of dropped tables with planned files.
-        lost: Descriptions of lakes in which one run missed most tables.
+        lost: Descriptions of lakes in which runs of one date missed most tables.
     """
     message = f"{tables:,} dropped tables have planned files; max_dropped_tables allows {limit:,}"
     message += f": {show_list(samples, separator='; ')}." if samples else "."
