@@ -26,6 +26,7 @@ from gc_assets.report.metrics import RunMetrics
 from gc_assets.stages.delete.close import close_plan
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.delete.planned_edits import PlannedPaths
+from gc_assets.stages.delete.restore_request import resolve_request, restore_files, undo_history
 from gc_assets.stages.mark.kind_tables import make_kind_table
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.read.plan_text import summarize_plans
@@ -382,6 +383,27 @@ def test_undo_of_other_lakes_goes_on_without_the_table_of_the_paths(story: Story
     assert story.paths() == before
     error = "cannot find out whether the objects at the deleted paths .* exist: .* is missing or was changed.* from a backup .*; commit"
     assert all(re.search(error, text) for text in undo_errors(story))
+
+
+def test_undo_needs_no_other_file_of_the_plan(story: Story) -> None:
+    """Garbage of the same plan was purged, but the objects at the deleted paths were live."""
+    story.builder.now = days_ago(60)
+    story.builder.upload()
+    header, before = story.plan(), story.paths()
+    assert (header.totals["quarantine"].files, header.deleted_paths) == (1, {"ml": 4})
+    story.house.approve_and_apply(header)
+    story.house.now = NOW + timedelta(days=1)
+    purge = story.plan()
+    assert set(story.house.planned_actions().values()) == {"purge"}
+    story.house.approve_and_apply(purge)
+    context = story.house.run_context()
+    request = resolve_request(context, plan_id=header.plan_id, history=True)
+    result = restore_files(lambda: story.house.spark, context, request)
+    undone = undo_history(context, result)
+    assert undone is not None
+    assert counts(undone.by_outcome) == {"history/undone": 2}
+    assert "The file was purged permanently" in (undone.missing or "")
+    assert story.paths() == before
 
 
 def undo_errors(story: Story) -> list[str]:

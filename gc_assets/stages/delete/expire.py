@@ -476,7 +476,7 @@ def _describe_irreversible(plan: StoredPlan) -> str:
 
 
 @log_progress(EXPIRY_LOG, attrgetter("header.storage"))
-def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
+def undo_expiry(context: RunContext, plan: StoredPlan, *, only_paths: bool = False) -> dict[str, int]:
     """Undo the plan's history edits, and return the number of edits by outcome.
 
     Each outcome is recorded in `expiry_log`, as `undone` or with the reason why not. A `done` edit
@@ -484,13 +484,19 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     apply may have deleted are recreated too. The plan's files must be restored first. Lakes that
     are not configured any more are skipped.
 
+    Args:
+        only_paths: Undo only lakes in which the plan only deleted paths by commits. They do not need
+            the plan's files, because the objects at these paths were live.
+
     Raises:
         UsageError: If no edit of the plan can be undone.
     """
     reversible = _read_reversible(context, plan)
-    if not any(items for _, items in reversible):
+    if not only_paths and not any(items for _, items in reversible):
         raise UsageError(_describe_irreversible(plan))
     done = [(lake, [item for item in items if item.verdict != UNDONE]) for lake, items in reversible]
+    if only_paths:
+        done = [(lake, items) for lake, items in done if all(item.action.action == DELETE_PATHS for item in items)]
     if not any(items for _, items in done):
         return {}
     refuse_rehearsal(context, plan.header.storage)

@@ -132,12 +132,15 @@ def restore_files(session: Callable[[], SparkSession], context: RunContext, requ
 def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | None:
     """Undo the plan's history edits. Raises the same errors as `undo_expiry`.
 
-    Returns None if this was not requested, or if a file of the plan is still missing.
+    If a file of the plan is still missing, only deletions of paths by commits are undone. Returns
+    None if nothing was requested or undone.
     """
     plan = result.request.plan
-    if not result.request.history or plan is None or result.missing is not None:
+    if not result.request.history or plan is None:
         return None
-    undone = undo_expiry(context, plan)
+    undone = undo_expiry(context, plan, only_paths=result.missing is not None)
+    if not undone and result.missing is not None:
+        return None
     edits = {f"{HISTORY}/{outcome}": Totals(count) for outcome, count in undone.items()}
     return replace(result, by_outcome={**result.by_outcome, **edits})
 
