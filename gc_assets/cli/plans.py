@@ -356,7 +356,7 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
             f"The history edits of the plan remain. To undo those of {reversible_titles()} and those of branches, relax the retention or "
             "the lifecycle rules first (otherwise the next plan repeats them), and then use --history."
         )
-    if plan is not None and result.by_outcome:
+    if plan is not None and result.by_outcome and (result.purged is None or result.files.rows):
         from gc_assets.stages.read.reversibility import describe_reversibility
 
         is_complete, is_undone = result.missing is None, result.is_history_undone

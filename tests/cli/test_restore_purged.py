@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from gc_assets.cli.main import cli
 from gc_assets.engine.tables import Totals
 from gc_assets.resources.platform import load_platform
+from gc_assets.stages.delete import restore_request
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.delete.restore_request import RestoreRequest, RestoreResult, undo_history
 from gc_assets.stages.records.ledger import CopySelection
@@ -105,6 +106,15 @@ def test_history_is_not_undone_if_its_files_were_purged(tmp_path: Path, plan_id:
     log = publish_log(context)
     purged = find_purged(context.state, "warehouse", CopySelection(plan_id))
     assert undo_history(context, RestoreResult(request, log, {}, purged)) is None
+
+
+def test_undone_paths_of_a_purged_plan_do_not_promise_its_files(tmp_path: Path, plan_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore_request, "refuse_irreversible", lambda context, plan: None)
+    monkeypatch.setattr(restore_request, "undo_expiry", lambda context, plan, *, only_paths: {"undone": 3} if only_paths else {})
+    result = restore(tmp_path, "--plan", plan_id, "--history")
+    assert (result.exit_code, "undone" in result.stdout) == (1, True), result.stderr
+    assert "2 files (20 B) were purged permanently" in result.stderr
+    assert "Can be undone" not in result.stderr
 
 
 @pytest.mark.parametrize("others, is_undone", [((), True), (("changed",), False), (("failed",), False)])
