@@ -30,7 +30,7 @@ def test_each_slow_file_has_one_turn() -> None:
     assert "stages/delete/test_kill.py" in files
 
 
-def test_six_consecutive_commits_run_each_slow_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nine_consecutive_commits_run_each_slow_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depth, "DEPTH", "turns")
     runs = list[bool]()
     for commits in range(1_000, 1_000 + depth.TURNS):

@@ -19,6 +19,9 @@ from gc_assets.stages.records.plans import approve, find_plan, record_finished, 
 from gc_assets.state.journal import State
 from tests.assets.launches import OPS, launch, output_metadata
 from tests.assets.platforms import NOW, platform, stored_plan
+from tests.depth import in_turn
+
+pytestmark = in_turn
 
 
 def decision_platform(root: Path, *may: str, **storage: Any) -> Platform:

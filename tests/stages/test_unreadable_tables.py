@@ -19,11 +19,12 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.planned_edits import planned_actions
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.read.what_if import what_if
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 ONE_DAY = {"history.expire.max-snapshot-age-ms": "86400000"}
 
 

@@ -29,4 +29,4 @@ def test_location_with_an_alias_and_a_parent_component_is_not_claimed(spark: Spa
     assert {house.key(path) for path in garbage} == set(house.planned_actions())
     (note,) = [note for note in house.summary("lake_refs", "sales")["notes"] if address in note]
     assert "table db.odd" in note
-    assert "`..` component" in note
+    assert "contains `..`" in note

@@ -18,9 +18,12 @@ from benchmarks.iceberg_history import HistoryWriter, Snap
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiringLake, ExpiryAction
 from gc_assets.stores.local.objects import LocalObjects
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, lake, plan_expiry, run_expiry, verdicts
 from tests.lakes.iceberg.rest_server import RestServer, serve_catalog
+
+pytestmark = in_turn
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.delete.close import close_plan
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import execution_directory, find_plan
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, counts, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 LATER = NOW + timedelta(days=3)
 
 

@@ -132,7 +132,7 @@ def test_container_whose_own_address_cannot_be_resolved_is_not_read(manifests: l
     assert containers.num_rows == 2
     (row,) = unreadable.to_pylist()
     assert (row["address"], row["absent"]) == (f"file://{invalid}", False)
-    assert "component" in row["error"]
+    assert "contains `..`" in row["error"]
 
 
 def test_container_with_a_relative_address_is_unreadable(manifests: list[Path], tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.stores.conditional import lease as leases
 from gc_assets.stores.protocol import LEASE_DURATION, Store
 from gc_assets.stores.s3.store import S3Store
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import Exchange, Fault, Request, Rule, drop_answer, error_answer
 from tests.stores.builders import CLOCK, NOW, PLAN
 from tests.stores.s3.bucket_actions import open_through_proxy
 from tests.stores.s3.careless_store import CarelessStore
 from tests.stores.s3_bench import S3Bench, open_s3_bench
+
+pytestmark = in_turn
 
 FIRST_LEASE = ".gc-assets/lease/000000000001.json"
 RACES = example_count(7, 12)

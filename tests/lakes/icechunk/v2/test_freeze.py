@@ -17,10 +17,13 @@ from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
 from gc_assets.lakes.icechunk.repo_updates import Availability, RepoStatus
 from gc_assets.lakes.icechunk.repo_writer import write_repo
 from gc_assets.lakes.protocol import ExpiryAction, NamedPrefixes
+from tests.depth import in_turn
 from tests.lakes.icechunk.support import commits_of, deleted_refs, expire, lake_at, move_ref, retention_of, states
 from tests.lakes.icechunk.v2.builder import RepositoryBuilder, numbers, set_value
 from tests.lakes.icechunk.v2.library import Library
 from tests.lakes.icechunk.v2.recordings import NAMES, Recording, unpack_recording
+
+pytestmark = in_turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2027, 1, 1, tzinfo=UTC)
