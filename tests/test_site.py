@@ -13,7 +13,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser import PHONE, WIDE, collect_errors, open_browser, overflow_pixels
-from tests.depth import full_suite_only
+from tests.depth import full_suite_only, in_turn
+
+pytestmark = in_turn
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.main import cli
 from gc_assets.stages.delete import execution
 from tests.cli.lakes import SmallLake, small_lake
+from tests.depth import in_turn
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 class RehearsedShell:

@@ -15,6 +15,7 @@ from gc_assets.buckets.protocol import Page
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.s3 import pages
+from tests.depth import in_turn
 from tests.s3.proxy import (
     Answer,
     Exchange,
@@ -34,6 +35,8 @@ from tests.s3.proxy import (
 )
 from tests.s3.servers import REGION, S3Server
 from tests.s3.test_servers import ODD_KEYS
+
+pytestmark = in_turn
 
 MANY = [f"many/{number:04d}" for number in range(1400, 2500)]
 

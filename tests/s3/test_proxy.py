@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError, ResponseStreamingError
 
+from tests.depth import in_turn
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import (
     Fault,
@@ -33,6 +34,8 @@ from tests.s3.proxy import (
     run_proxy,
 )
 from tests.s3.servers import SERVERS, S3Server, shared_server
+
+pytestmark = in_turn
 
 ODD = "k//a b/./%2F+\u00e9\x01&'"
 

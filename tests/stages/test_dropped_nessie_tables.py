@@ -9,11 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.lakes.nessie.builder import NessieBuilder, put
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 START = next_noon(days=2)
 

@@ -20,13 +20,14 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stages.sweep.storage_inventory import find_baseline, last_inventory, storage_inventory
+from tests.depth import in_turn
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import SECRET, FakeServer
 from tests.lakes.lakefs.support import config_of
 from tests.stages.lakefs_reader import unreadable_paths
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_ago, outcomes
 
-pytestmark = [pytest.mark.spark, pytest.mark.compat]
+pytestmark = [pytest.mark.spark, pytest.mark.compat, in_turn]
 
 PREFIX = "ml-data/"
 

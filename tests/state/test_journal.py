@@ -18,8 +18,11 @@ from gc_assets.core.errors import StateError
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.summaries import FreezeTime
+from tests.depth import in_turn
 from tests.state.publisher import DAY, NOW, publish_empty
 from tests.state.s3_location import unused_location
+
+pytestmark = in_turn
 
 CHECKOUT = Path(__file__).parents[2]
 INDEX = "sales/live_files/_index.json"

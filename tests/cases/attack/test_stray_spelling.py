@@ -16,10 +16,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import GateResult
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 @dataclass

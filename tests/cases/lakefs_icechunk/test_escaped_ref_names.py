@@ -24,6 +24,7 @@ from gc_assets.lakes.icechunk.ref_names import escape, unescape
 from gc_assets.lakes.icechunk.refs import ref_address
 from gc_assets.lakes.protocol import PROTECTED
 from gc_assets.stores.store import open_objects
+from tests.depth import in_turn
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_value
 from tests.lakes.icechunk.support import deleted_refs, edits, expire, in_state, lake_at, plan_actions, retention_of, undo
 from tests.s3.servers import REGION
@@ -31,6 +32,8 @@ from tests.stages.bucket_lakes import icechunk_storage
 from tests.stores.azure_bench import open_azure_bench
 from tests.stores.gcs_bench import open_gcs_bench
 from tests.stores.s3_bench import S3Bench, open_s3_bench
+
+pytestmark = in_turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = START + timedelta(days=30)

@@ -17,10 +17,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from tests.depth import in_turn
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_value
 from tests.stages.lakehouse import Lakehouse, days_ago
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 # Index of the lost snapshot.
 LOST = 2

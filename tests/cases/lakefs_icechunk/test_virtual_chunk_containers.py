@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.protocol import Container
+from tests.depth import in_turn
 from tests.lakes.icechunk.support import commits_of, container, lake_at
 from tests.stages.lakehouse import Lakehouse
 
@@ -25,7 +26,7 @@ RECORDED = Path(__file__).parents[2] / "data" / "icechunk" / "virtual-chunk-cont
 SHARED = {"8KMWGK46F4PJDHPHBZ20", "C4AW21NG8ZSR3AGM9QA0", "J60QF865FPTPCVJ2GNNG"}
 NOW = datetime(2027, 2, 1, 3, tzinfo=UTC)
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 class Repositories(Lakehouse):

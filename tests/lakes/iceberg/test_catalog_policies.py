@@ -13,11 +13,14 @@ from gc_assets.lakes.iceberg.kind import KIND
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, PRUNING, ExpiryAction
 from gc_assets.stores.local.objects import LocalObjects
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, START, plan_expiry, run_expiry, verdicts
 from tests.lakes.iceberg.policy_server import LakekeeperServer, PolarisServer, polaris_policy
 from tests.lakes.iceberg.random_evolutions import REMOVE, add_column, plan_all
 from tests.lakes.iceberg.rest_server import RestServer, serve_catalog
+
+pytestmark = in_turn
 
 TWO_DAYS = [polaris_policy({"max_snapshot_age_days": 2})]
 

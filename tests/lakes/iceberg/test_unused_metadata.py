@@ -16,7 +16,7 @@ from gc_assets.core.errors import StoreError
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import PRUNING, ExpiryAction, ExpiryOutcome
 from gc_assets.stores.local.objects import LocalObjects
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.iceberg.expiry_actions import DAY, START, run_expiry
 from tests.lakes.iceberg.random_evolutions import (
@@ -30,6 +30,8 @@ from tests.lakes.iceberg.random_evolutions import (
     spec_ids,
 )
 from tests.lakes.iceberg.rest_server import RestServer, serve_catalog
+
+pytestmark = in_turn
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from gc_assets.config.connections import Connections
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.stores.store import open_objects
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
 from tests.lakes.icechunk.support import expire, parents_now, plan_actions, verdicts
 from tests.lakes.icechunk.test_expire_kill import AS_OF, START
@@ -22,6 +22,8 @@ from tests.process_kills import PROCESSES
 from tests.s3.proxy import Rule, call_after, nth, run_proxy
 from tests.s3.servers import shared_server
 from tests.stores.s3_bench import S3Bench, open_s3_bench
+
+pytestmark = in_turn
 
 
 @pytest.fixture(scope="module")

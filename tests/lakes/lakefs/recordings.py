@@ -96,4 +96,10 @@ def _decode_range(recording: Recording, range_id: str, expected_entries: int) ->
 
 @lru_cache
 def _unpack_namespace(name: str) -> Path:
-    return Recording(name).unpack(Path(tempfile.mkdtemp(prefix="lakefs-")))
+    return Recording(name).unpack(Path(_temporary_directory().name))
+
+
+@cache
+def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    """Make a directory that is removed when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="lakefs-")

@@ -17,11 +17,13 @@ import pytest
 from gc_assets.lakes.lakefs.lake import LakeFsLake
 from gc_assets.lakes.protocol import Commit, Container, FrozenRefs
 from gc_assets.stores.local.objects import LocalObjects
-from tests.depth import select_cases
+from tests.depth import in_turn, select_cases
 from tests.lakes.lakefs.fake_server import Branch, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import NAMES, Recording
 from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, config_of, graph_of, moment, retained_ids
+
+pytestmark = in_turn
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 TAGS = ["keep", "ignore"]

@@ -23,10 +23,12 @@ from gc_assets.lakes.protocol import Commit, FilteredLake, FrozenRefs, Increment
 from gc_assets.stages.mark.commit_rows import tips
 from gc_assets.stages.read.doctor import FAIL, OK, Finding, doctor
 from gc_assets.state.schemas import COMMIT_GRAPH
-from tests.depth import full_suite_only
+from tests.depth import full_suite_only, in_turn
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.oracle import apply_plain_rule, build_graph, contents, run_retention, walk_log
 from tests.lakes.nessie.server import OLDEST, Server, running
+
+pytestmark = in_turn
 
 NOW = datetime(2100, 1, 1, tzinfo=UTC)
 

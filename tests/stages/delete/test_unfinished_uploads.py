@@ -37,6 +37,7 @@ from gc_assets.stores.execution import release_on_exit
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.dates import next_noon
+from tests.depth import in_turn
 from tests.s3.proxy import Request, Rule, error_answer, run_proxy
 from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
@@ -45,7 +46,7 @@ from tests.stages.lakehouse import STORAGE, counts
 from tests.stores.s3.test_uploads import begin, complete, list_uploads
 from tests.stores.s3_bench import open_s3_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 DATA = "iceberg/db/orders/data/"
 GARBAGE_NAMES = ("dead", "denied", "finished", "grown", "restarted")

@@ -18,8 +18,11 @@ from gc_assets.lakes.iceberg.metadata import parse_identity
 from gc_assets.lakes.lineage import Lineage, ListedSnapshot
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from gc_assets.stages.sweep.metadata_lineage import Chain, Suspect, follow_chain
+from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = in_turn
 
 ALL = {"gates": {"max_delete_share": 1.0, "max_live_drop": 1.0}}
 

@@ -26,12 +26,13 @@ from gc_assets.stages.sweep.orphan_reasons import ReasonSearch
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CANDIDATES, FALSE_NEGATIVES_SIDE, HASHES, HASHES_SIDE, NEAR_MISSES_SIDE
+from tests.depth import in_turn
 from tests.stages.lakehouse import NOW, STORAGE
 from tests.stages.live_sets import publish_live_set
 from tests.stages.remote_execution import all_remote
 from tests.stages.sweep.test_live_filter import LAKES, OTHER, context_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, in_turn]
 
 
 def write_candidates(context: RunContext, name: str, keys: list[str], parts: int = 1) -> ParquetScan:

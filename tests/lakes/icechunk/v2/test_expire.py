@@ -20,7 +20,7 @@ from gc_assets.lakes.icechunk.repo_writer import write_repo
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 from gc_assets.stores.local.editing import EditableLocalObjects
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, expire, graph_of, lake_at, plan_actions, verdicts
 from tests.lakes.icechunk.v2.builder import (
     DocumentTree,
@@ -33,6 +33,8 @@ from tests.lakes.icechunk.v2.builder import (
 )
 from tests.lakes.icechunk.v2.library import Library
 from tests.process_kills import exit_code, kill_before
+
+pytestmark = in_turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)

@@ -18,7 +18,7 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
 from gc_assets.stores.store import open_objects
-from tests.depth import example_count
+from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.support import expire, plan_actions, verdicts
 from tests.lakes.icechunk.v2.builder import DocumentTree, document_tree, set_value
 from tests.lakes.icechunk.v2.library import Library
@@ -26,6 +26,8 @@ from tests.process_kills import PROCESSES
 from tests.s3.proxy import Rule, call_after, call_before, nth, run_proxy
 from tests.s3.servers import REGION, shared_server
 from tests.stores.s3_bench import S3Bench, open_s3_bench
+
+pytestmark = in_turn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
