@@ -167,10 +167,10 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     report_apply(run_context, plan.header, applied)
     ignore_interrupts()
     _print_apply_result(run_context, plan, applied, format_)
-    _print_what_is_left(plan.header, applied)
+    _print_what_is_left(run_context, plan.header, applied)
 
 
-def _print_what_is_left(header: PlanHeader, applied: ApplyResult) -> None:
+def _print_what_is_left(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
     """Print the plan's unexecuted actions and the next command. Exits with 1 if there are any."""
     if not applied.not_done:
         return
@@ -179,15 +179,22 @@ def _print_what_is_left(header: PlanHeader, applied: ApplyResult) -> None:
     status = "unfinished" if applied.has_failed else "partially applied"
     print_message(f"The plan is {status}. Not changed: {describe_not_done(applied.not_done)}.", "failed")
     phases = {name.partition("/")[0] for name in applied.not_done}
-    logs = {"files": "deletion_log" if phases - {"expire"} else None, "history edits": "expiry_log" if "expire" in phases else None}
-    for subject, name in logs.items():
-        if name is not None:
-            print_command(f"All reasons for {subject}", command("show", name, run_date=str(header.run_date)))
+    if phases - {"expire"}:
+        storage = context.config.label_of(header.storage)
+        print_command("All reasons for files", command("show", "deletion_log", storage=storage, run_date=str(header.run_date)))
+    if "expire" in phases:
+        _print_edit_commands("All reasons for history edits", header)
     if applied.has_failed:
         print_command("To try the failed ones again", command("apply", header.plan_id[:12]))
     else:
         print_command(f"This plan has ended. {_PLAN_AGAIN}", command("run"))
     raise click.exceptions.Exit(1)
+
+
+def _print_edit_commands(text: str, header: PlanHeader) -> None:
+    """Print the command that lists the plan's history edits, for each lake."""
+    for lake in sorted(header.expiry_actions):
+        print_command(text, command("show", "expiry_log", lake=lake, run_date=str(header.run_date)))
 
 
 @contextmanager
@@ -273,7 +280,7 @@ def _print_apply_result(context: RunContext, plan: StoredPlan, applied: ApplyRes
     for line in describe_outcomes(header, {key: total.rows for key, total in applied.by_outcome.items()}, reasons):
         print_message(line)
     if ("expire", "done") in applied.by_outcome:
-        print_command("To list the history edits", command("show", "expiry_log", run_date=str(header.run_date)))
+        _print_edit_commands("To list the history edits", header)
     result = header_of_result(header, applied.by_outcome, applied.done_edits)
     for line in describe_reversibility(result, context.config, applied_at=context.clock.now()).lines:
         print_message(line)

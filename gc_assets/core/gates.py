@@ -356,7 +356,7 @@ def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequen
         samples: Descriptions of dropped tables with planned files.
         lost: Descriptions of lakes in which runs of one date missed most tables.
     """
-    message = f"{tables:,} dropped tables have planned files; max_dropped_tables allows {limit:,}"
+    message = f"{count_of(tables, 'dropped table', 'have')} planned files; max_dropped_tables allows {limit:,}"
     message += f": {show_list(samples, separator='; ')}." if samples else "."
     if lost:
         message += f" {show_list(lost, separator='; ')}. Check that the catalog is complete: `gc-assets show dropped_tables`."

@@ -74,6 +74,7 @@ def test_interrupted_apply_names_what_is_final_and_the_rest_is_skipped_after_its
     assert late.exit_code == 1
     assert f"Quarantine: 0 files moved to quarantine; {files} were denied." in late.stderr
     assert f"- {files} denied: the plan was out of date before this key was executed." in late.stderr
+    assert f"gc-assets show deletion_log --storage warehouse --run-date {plan['run_date']}" in late.stderr
     assert "Can be undone: nothing." in late.stderr
     assert "Becomes free: nothing." in late.stderr
     assert f"Not changed: {files} files of phase quarantine (denied)" in late.stderr
@@ -99,5 +100,6 @@ def test_ended_plan_is_no_longer_unfinished(spark: SparkSession, tmp_path: Path,
     ended = shell("apply", name, "--end")
     assert ended.exit_code == 0
     assert "The plan has ended, partially applied. Not changed: " in ended.stderr
+    assert f"gc-assets show expiry_log --lake sales --run-date {plan['run_date']}" in ended.stderr
     (row,) = shell.json("plans", "--status", "partially applied")
     assert row["apply_by"] is None

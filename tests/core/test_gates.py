@@ -217,3 +217,8 @@ def test_plan_for_empty_storage_has_full_share() -> None:
 def test_empty_live_set_refuses_only_a_plan_that_takes_something() -> None:
     assert gates.live_set(0, 3, planned=0).passed
     assert gates.live_set(0, 0, planned=5).passed  # a new repository with leftovers
+
+
+@pytest.mark.parametrize("tables, text", [(1, "1 dropped table has planned files"), (2, "2 dropped tables have planned files")])
+def test_number_of_dropped_tables_is_in_the_message(tables: int, text: str) -> None:
+    assert gates.dropped_tables(tables, 0, [], []).message.startswith(f"{text}; max_dropped_tables allows 0.")

@@ -33,6 +33,7 @@ from gc_assets.state.summaries import LakeRefsSummary
 # A lake, and the uuid of one of its tables.
 History = tuple[str, str | None]
 _EDITED: Final = ["table_uuid", "table_name"]
+_MAX_EXAMPLES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +174,16 @@ def _describe_too_long(context: RunContext, storage: str) -> str:
     )
 
 
+def _describe_examples(items: Sequence[Unreadable]) -> str:
+    examples = "; ".join(f"{item.name}: {item.why}" for item in items[:_MAX_EXAMPLES])
+    return examples if len(items) <= _MAX_EXAMPLES else f"{examples}; and {len(items) - _MAX_EXAMPLES:,} more"
+
+
 def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadable]) -> Iterator[str]:
-    found, junk = ("; ".join(f"{item.name}: {item.why}" for item in items[:5]) for items in (missing, doubtful))
+    found, junk = _describe_examples(missing), _describe_examples(doubtful)
     if missing:
         yield (
-            f"they are under claims of {len(missing):,} tables or lakes that lack files in another storage ({found}). Restore these files. "
+            f"they are under claims of tables or lakes that lack files in another storage ({found}). Restore these files. "
             f"If only live data files are lost, approve the plan of that storage with `--override {LIVE_LISTED}`, then run again"
         )
     if doubtful:
