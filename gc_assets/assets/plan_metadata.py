@@ -13,9 +13,8 @@ from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.plan_card import SHORT_ID, plan_card
 from gc_assets.config.models import Config
 from gc_assets.core.plan import PlanHeader
-from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table
+from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table, list_largest
 from gc_assets.stages.read.reversibility import reversibility_json
 from gc_assets.stages.records.plans import StoredPlan, load_plan
 from gc_assets.state.journal import PublishedTable
@@ -27,7 +26,7 @@ _GATES: Final = dg.TableSchema(
 )
 # Messages of passed gates are cut, because Dagster does not wrap table cells.
 _MAX_FOUND: Final = 90
-_TABLES: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("table", "files", "size", "history_edits")])
+_TABLES: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("table", "cannot_be_undone", "can_be_undone")])
 
 
 def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, Any]:
@@ -109,13 +108,6 @@ def apply_deadline(header: PlanHeader) -> dict[str, Any]:
 
 def _tables(tables: Sequence[TableAmounts]) -> dg.TableMetadataValue:
     """Return the rows of the largest tables, and one row with the sum of the others."""
-    shown, others = tables[:MAX_TABLES], tables[MAX_TABLES:]
-    rows = [(table.name, table.files.files, table.files.bytes, table.edits) for table in shown]
-    if others:
-        files, size_bytes = sum(table.files.files for table in others), sum(table.files.bytes for table in others)
-        rows.append((f"{len(others):,} more", files, size_bytes, sum(table.edits for table in others)))
-    records = [
-        dg.TableRecord({"table": name, "files": f"{files:,}", "size": format_bytes(size_bytes), "history_edits": f"{edits:,}"})
-        for name, files, size_bytes, edits in rows
-    ]
-    return dg.MetadataValue.table(records, _TABLES)
+    rows = [(item.name, *item.effects) for item in list_largest(tables, MAX_TABLES)]
+    columns = [column.name for column in _TABLES.columns]
+    return dg.MetadataValue.table([dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows], _TABLES)

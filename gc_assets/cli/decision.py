@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gc_assets.core.approvals import ApprovalEvent
     from gc_assets.core.plan import PlanHeader
     from gc_assets.resources.platform import Platform
-    from gc_assets.stages.read.plan_tables import TableAmounts
     from gc_assets.stages.records.plans import StoredPlan
 
 # The number of tables shown, those with the most bytes first. The others are summed in one row.
@@ -147,8 +146,7 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
 def show_plan(platform: Platform, plan: StoredPlan) -> None:
     """Write the effects that an approval would allow to standard error, in total and by table."""
     from gc_assets.core.gate_messages import without_override
-    from gc_assets.core.units import count_of
-    from gc_assets.stages.read.plan_tables import amounts_by_table, sum_tables
+    from gc_assets.stages.read.plan_tables import amounts_by_table, list_largest
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
     from gc_assets.stages.records.plans import describe_other_plans
@@ -161,8 +159,7 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     for note in header.notes:
         print_message(note)
     found = amounts_by_table(platform.run_context(platform.clock.today()), header, plan.published)
-    shown, rest = found[:MAX_TABLES], found[MAX_TABLES:]
-    rows = [_table_row(item) for item in (*shown, *([sum_tables(rest, count_of(len(rest), "more table"))] if rest else ()))]
+    rows = [{"table": item.name, **dict(zip(EFFECT_COLUMNS, item.effects, strict=True))} for item in list_largest(found, MAX_TABLES)]
     if rows:
         write_table(rows, ("table", *effect_columns(rows)), sys.stderr)
     for gate in header.failed_gates:
@@ -171,13 +168,6 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     for line in describe_reversibility(header, config).lines:
         print_message(line)
     print_message(f"{summarize_plans([header])}.")
-
-
-def _table_row(item: TableAmounts) -> dict[str, Any]:
-    from gc_assets.stages.read.reversibility import describe_effects
-
-    effects = describe_effects(item.by_action, item.edits, item.final_edits)
-    return {"table": item.name, **dict(zip(EFFECT_COLUMNS, effects, strict=True))}
 
 
 def effect_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

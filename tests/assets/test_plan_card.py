@@ -297,5 +297,5 @@ def test_many_tables_are_summed(tmp_path: Path) -> None:
     published = stored_plan(at, expiry_actions={f"lake{number:02}": 1 for number in range(MAX_TABLES + 5)}, files=0)
     rows = [record.data for record in plan_metadata(at.run_context(NOW.date()), published)["tables"].records]
     assert len(rows) == MAX_TABLES + 1
-    assert rows[-1] == {"table": "5 more", "files": "0", "size": "0 B", "history_edits": "5"}
+    assert rows[-1] == {"table": "5 more tables", "cannot_be_undone": "5 history edits", "can_be_undone": ""}
     assert header_of(published).has_work

@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 
 from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Amount, PlanHeader
+from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_PATHS
 from gc_assets.stages.read.browse import batches
 from gc_assets.stages.read.dropped_tables import dropped_names
-from gc_assets.stages.read.reversibility import count_final_edits, has_final_edits
+from gc_assets.stages.read.reversibility import count_final_edits, describe_effects, has_final_edits
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES
@@ -65,6 +66,11 @@ class TableAmounts:
         """The planned files of all actions."""
         return Amount.total(self.by_action.values())
 
+    @property
+    def effects(self) -> tuple[str, str]:
+        """Two short texts: what cannot be undone, and what can."""
+        return describe_effects(self.by_action, self.edits, self.final_edits)
+
 
 def amounts_by_table(context: RunContext, header: PlanHeader, published: PublishedTable) -> list[TableAmounts]:
     """Return a plan's amounts by table, sorted by bytes and then by edits, largest first.
@@ -99,10 +105,16 @@ def purges_by_table(context: RunContext, storages: Sequence[str]) -> dict[tuple[
     return {group: Amount.total(amounts) for group, amounts in found.items()}
 
 
-def sum_tables(tables: Sequence[TableAmounts], name: str) -> TableAmounts:
-    """Add up the amounts of several tables under one name."""
+def list_largest(tables: Sequence[TableAmounts], limit: int) -> list[TableAmounts]:
+    """Return the first `limit` tables, and the sum of the others."""
+    others = tables[limit:]
+    return [*tables[:limit], _sum_tables(others)] if others else [*tables]
+
+
+def _sum_tables(tables: Sequence[TableAmounts]) -> TableAmounts:
     actions = {action for table in tables for action in table.by_action}
     files = {action: Amount.total(table.by_action[action] for table in tables if action in table.by_action) for action in actions}
+    name = count_of(len(tables), "more table")
     return TableAmounts("", name, files, sum(table.edits for table in tables), sum(table.final_edits for table in tables))
 
 

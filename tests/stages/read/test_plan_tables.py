@@ -1,5 +1,6 @@
 """Amounts of a plan by table."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read import plan_tables
-from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table, purges_by_table, sum_tables
+from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table, list_largest, purges_by_table
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, Table
 from tests.assets.platforms import NOW, platform, stored_plan
 
@@ -81,7 +82,9 @@ def test_actions_of_further_tables_stay_apart_in_their_sum() -> None:
         TableAmounts("sales", "b", {PURGE: Amount(files=6, bytes=7), RESTORE: Amount(files=8, bytes=9)}, 1, 0),
     ]
     sums = {PURGE: Amount(files=7, bytes=9), QUARANTINE: Amount(files=3, bytes=4), RESTORE: Amount(files=8, bytes=9)}
-    assert sum_tables(tables, "2 more tables") == TableAmounts("", "2 more tables", sums, 6, 4)
+    assert list_largest(tables, 0) == [TableAmounts("", "2 more tables", sums, 6, 4)]
+    assert list_largest(tables, 1) == [tables[0], replace(tables[1], lake="", table="1 more table")]
+    assert list_largest(tables, 2) == tables
 
 
 def test_deleted_branches_are_no_final_edits(tmp_path: Path, context: RunContext) -> None:
