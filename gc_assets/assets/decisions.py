@@ -20,12 +20,12 @@ from gc_assets.assets.step_log import forward_logs
 from gc_assets.assets.waiting_plans import choices, describe_waiting, require_chosen_plan
 from gc_assets.config.models import PageJob
 from gc_assets.core.approvals import ApprovalEvent
-from gc_assets.core.errors import GcError, UsageError
+from gc_assets.core.errors import GateRefused, GcError, UsageError
 from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.restore_request import RestoreResult, resolve_request, restore_files, undo_history
-from gc_assets.stages.records.plans import StoredPlan, approve, find_plan, reject
+from gc_assets.stages.records.plans import StoredPlan, approve, describe_other_plans, describe_other_policy, find_plan, reject
 
 APPROVE: Final = "Approve one plan, like `gc-assets approve`. Changes no lake."
 REJECT: Final = "Reject a plan, like `gc-assets reject`. Changes no lake."
@@ -90,10 +90,17 @@ def _approve(platform: Platform) -> dg.JobDefinition:
             config = ApproveConfig(**context.op_config)
             require_chosen_plan(context, config.plan_id)
             _require_plan_and_name(platform, "approve", config.plan_id, config.by)
+            # The sensor and the job `apply` use the configuration of this code location.
+            if (policy := describe_other_policy(platform.config, find_plan(platform.config, config.plan_id).header)) is not None:
+                raise GateRefused(policy)
             event = approve(platform.config, platform.clock, config.plan_id, config.by, tuple(config.override), config.comment)
             plan = find_plan(platform.config, event.plan_id)
+            notes = list(describe_other_plans(platform.config, plan.header, platform.clock.now()))
+            for note in notes:
+                context.log.warning(note)
             context.log_event(plan_event(platform.run_context(platform.clock.today()), plan))
-            context.add_output_metadata({**_decision_metadata(plan, event), **reversibility_metadata(plan.header, platform.config)})
+            metadata = {**_decision_metadata(plan, event), **reversibility_metadata(plan.header, platform.config)}
+            context.add_output_metadata({**metadata, **({"other_plans": "\n".join(notes)} if notes else {})})
 
     @dg.job(name="approve", description=APPROVE, tags=NO_RETRIES, config=_choices(platform, "approve", "approve_plan"))
     def job() -> None:

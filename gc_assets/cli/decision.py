@@ -149,13 +149,15 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     from gc_assets.stages.read.plan_tables import amounts_by_table, list_largest
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
-    from gc_assets.stages.records.plans import describe_other_plans
+    from gc_assets.stages.records.plans import describe_other_plans, describe_other_policy
 
     header, config = plan.header, platform.config
     name = f"Plan {header.plan_id[:12]} of storage {config.label_of(header.storage)}, made at {header.created_at:%Y-%m-%d %H:%M}Z"
     print_message(mark_rehearsal(name, header.rehearsal))
     for other in describe_other_plans(config, header, platform.clock.now()):
         print_message(other, "warn")
+    if (policy := describe_other_policy(config, header)) is not None:
+        print_message(policy, "warn")
     for note in header.notes:
         print_message(note)
     found = amounts_by_table(platform.run_context(platform.clock.today()), header, plan.published)

@@ -94,6 +94,28 @@ def test_approve_job_requires_override_of_failed_gate(tmp_path: Path) -> None:
     assert find_plan(at.config, plan_id).verdict.overrides == ("delete_bytes",)
 
 
+def test_approve_job_names_the_newer_plan(tmp_path: Path) -> None:
+    at = decision_platform(tmp_path, "approve")
+    older = header_of(stored_plan(at)).plan_id
+    newer = header_of(stored_plan(at, files=3, created_at=NOW + timedelta(minutes=1))).plan_id
+    found = output_metadata(launch(at, "approve", plan_id=older, by="kim"))
+    assert found["other_plans"].startswith(f"Plan {newer[:12]} of 2026-03-14 (ready) is newer.")
+    assert "other_plans" not in output_metadata(launch(at, "approve", plan_id=newer, by="kim"))
+
+
+def test_approve_job_refuses_a_plan_of_another_policy(tmp_path: Path) -> None:
+    """The sensor of the same page would request an apply that can only fail."""
+    at = decision_platform(tmp_path, "approve", mode="apply")
+    plan_id = header_of(stored_plan(at, policy_digest="0" * 16)).plan_id
+    error, message = refusal(launch(at, "approve", plan_id=plan_id, by="kim"), "approve")
+    assert error == "GateRefused"
+    assert message == (
+        f"Plan {plan_id[:12]} was made under another policy than that of lakes.yaml, so this lakes.yaml cannot apply it. "
+        "Make a new plan with the job `run`."
+    )
+    assert find_plan(at.config, plan_id).verdict.events == ()
+
+
 def test_decision_without_a_name_is_refused(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve")
     plan_id = header_of(stored_plan(at)).plan_id

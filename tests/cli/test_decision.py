@@ -194,6 +194,15 @@ def test_decision_on_an_older_plan_names_the_newer_one(plans: Plans) -> None:
     assert "is newer" not in plans.call("approve", newest, "--by", "lee").stderr
 
 
+def test_approval_warns_of_a_plan_of_another_policy(plans: Plans) -> None:
+    """Another machine may apply it, with the lakes.yaml that made it."""
+    same, other = plans.add(), plans.add(files=3, policy_digest="0" * 16)
+    shown = plans.call("approve", other, "--by", "ada")
+    assert f"Plan {other} was made under another policy than that of lakes.yaml" in " ".join(shown.stderr.split())
+    assert shown.exit_code == 0
+    assert "another policy" not in plans.call("approve", same, "--by", "ada").stderr
+
+
 def test_rejection_names_plans_that_stay_approved(plans: Plans) -> None:
     older, newer = plans.add(), plans.add(files=3, created_at=NOW + timedelta(minutes=1))
     plans.call("approve", older, "--by", "ada")

@@ -561,6 +561,18 @@ def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: st
     return " ".join([command("approve", header.plan_id[:12], by=by), *(f"--override {name}" for name in names)])
 
 
+def describe_other_policy(config: Config, header: PlanHeader) -> str | None:
+    """Return why this configuration cannot apply the plan, or None if the plan's policy is that of
+    the configuration, or the plan has begun.
+    """
+    if header.policy_digest == config.policy_digest() or has_begun(State.of(config), header):
+        return None
+    return (
+        f"Plan {header.plan_id[:12]} was made under another policy than that of lakes.yaml, so this lakes.yaml cannot apply it. "
+        "Make a new plan with `gc-assets run`."
+    )
+
+
 def describe_other_plans(config: Config, header: PlanHeader, now: datetime) -> Iterator[str]:
     """Yield sentences about the storage's other plans that matter for a decision on this plan.
 
