@@ -14,6 +14,7 @@ from typing import Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.bucket_spellings import UNSTABLE_KEY, OwnBuckets
 from gc_assets.core.errors import FormatError
 from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.core.paths import AZURE, FILE, GCS, S3, Location, parse_address, scheme_of
@@ -23,7 +24,7 @@ _WEB: Final = "(?i)^https?:"
 _LOCAL: Final = "(?i)^(?:file:|/)"
 _WEB_GROUP: Final = "(?is)^(https?://[^/?#]*(?:/[^/?#]*)?).*$"
 _LOCAL_GROUP: Final = "(?s)[^/]*$"
-_OTHER_GROUP: Final = "(?is)^([a-z][a-z0-9+.-]*:(?://[^/]*)?).*$"
+_OTHER_GROUP: Final = "(?is)^([a-z][a-z0-9+.-]*:(?://[^/]*(?:/[^/]*)?)?).*$"
 # Suffixes of bucket names reserved by AWS for access points and multi-region access points.
 _ACCESS_POINTS: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3", ".mrap")
 # Schemes of object stores of other providers. Their buckets have no other names.
@@ -38,6 +39,7 @@ _CLOUD_HOSTS: Final = (
 )
 _URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
 _PARENT: Final = r"(?:^|/)\.\.(?:/|$)"
+_UNSTABLE: Final = "a key with an empty or `.` component, `%2F` or `\\`, which systems resolve differently"
 _NO_FILE: Final = "a file that does not exist on this machine"
 # The file may be a link, with any name, to an object in a storage.
 HIDDEN: Final = "a file that this process cannot examine, so it may be a link with another name; make it accessible, or repair the link"
@@ -66,6 +68,7 @@ class ExternalAddresses:
             to one, or None if only its missing files may.
         file_exists: Returns True if this machine has a file at a local address. Called for each file
             in a directory without a reason.
+        own_buckets: The buckets of storages and aliases.
         is_hidden: Returns True if the collector cannot examine the file at a local address.
         google_buckets: Buckets of storages on Google Cloud. Its S3 interface also serves them as
             `s3://`.
@@ -80,6 +83,7 @@ class ExternalAddresses:
     servers: tuple[str, ...]
     describe_directory: Callable[[str], str | None]
     file_exists: Callable[[str], bool]
+    own_buckets: OwnBuckets
     google_buckets: frozenset[str] = frozenset()
     has_containers: bool = False
     alias_buckets: frozenset[tuple[str, str]] = frozenset()
@@ -104,6 +108,7 @@ class ExternalAddresses:
         locations, forms = [location for location, _ in storages], list(map(provider_address, aliases))
         schemes = {scheme_of(location) for location in (*locations, *forms)}
         servers = {endpoint for _, endpoint in storages if endpoint is not None and not is_aws(endpoint) and not provider_schemes(endpoint)}
+        named = frozenset(bucket for alias in forms if scheme_of(alias) not in _NO_BUCKETS for bucket in _buckets_of(alias))
         google = frozenset(Location.parse(location).root.partition("/")[0] for location in locations if scheme_of(location) == GCS)
         return cls(
             FILE in schemes or not _HDFS.isdisjoint(schemes),
@@ -111,9 +116,10 @@ class ExternalAddresses:
             tuple(sorted(servers)),
             describe_directory,
             file_exists,
+            OwnBuckets.of(storages, named),
             google,
             AZURE in schemes,
-            frozenset(bucket for alias in forms if scheme_of(alias) not in _NO_BUCKETS for bucket in _buckets_of(alias)),
+            named,
             is_hidden,
             any(map(_is_access_point, (*locations, *forms))),
         )
@@ -122,23 +128,25 @@ class ExternalAddresses:
         """Return why each address is unknown. The value is missing if it is provably outside all
         storages.
         """
-        reasons = self._find_reasons(addresses)
+        reasons = self._find_unstable(addresses, self._find_reasons(addresses))
         has_parent = pc.match_substring_regex(addresses, _PARENT)  # its group may have no `..`
         if not has_parent.true_count:
             return reasons
         return pc.if_else(has_parent, pc.coalesce(reasons, pa.scalar("an address with a `..` component")), reasons)
 
+    def _find_unstable(self, addresses: pa.Array, reasons: pa.Array) -> pa.Array:
+        """Add a reason to the addresses in own buckets with keys that some readers change."""
+        is_checked = pc.and_(pc.match_substring_regex(addresses, UNSTABLE_KEY), pc.is_null(reasons))
+        if not is_checked.true_count:
+            return reasons
+        groups = _group(addresses.filter(is_checked))
+        urls = map(parse_url, groups.dictionary.to_pylist())
+        found = pa.array([_UNSTABLE if url is not None and self.own_buckets.contains(url) else None for url in urls], pa.string())
+        return pc.replace_with_mask(reasons, is_checked, found.take(groups.indices))
+
     def _find_reasons(self, addresses: pa.Array) -> pa.Array:
         is_local = pc.match_substring_regex(addresses, _LOCAL)
-        groups = pc.if_else(
-            pc.match_substring_regex(addresses, _WEB),
-            pc.replace_substring_regex(addresses, _WEB_GROUP, r"\1"),
-            pc.if_else(
-                is_local,
-                pc.replace_substring_regex(addresses, _LOCAL_GROUP, ""),
-                pc.replace_substring_regex(addresses, _OTHER_GROUP, r"\1"),
-            ),
-        ).dictionary_encode()
+        groups = _group(addresses)
         reasons = pa.array([self._find_reason(group) for group in groups.dictionary.to_pylist()], pa.string())
         found = reasons.take(groups.indices)
         is_checked = pc.and_(is_local, pc.is_null(found))
@@ -174,6 +182,8 @@ class ExternalAddresses:
             return "a relative address"
         if self._has_alias_bucket(url):
             return "a bucket name of an alias, in another scheme"
+        if self.own_buckets.has_unusual_spelling(url):
+            return "another spelling of a bucket of a storage or an alias"
         if scheme == S3 and url.authority in self.google_buckets:
             return "a bucket name that Google Cloud also serves by its S3 interface"
         if scheme == S3:
@@ -221,6 +231,19 @@ class ExternalAddresses:
 
     def _describe_server(self, what: str) -> str | None:
         return f"{what} that the server {self.servers[0]} may also serve" if self.servers else None
+
+
+def _group(addresses: pa.Array) -> pa.DictionaryArray:
+    """Remove the last components of addresses, so that few different ones are left."""
+    return pc.if_else(
+        pc.match_substring_regex(addresses, _WEB),
+        pc.replace_substring_regex(addresses, _WEB_GROUP, r"\1"),
+        pc.if_else(
+            pc.match_substring_regex(addresses, _LOCAL),
+            pc.replace_substring_regex(addresses, _LOCAL_GROUP, ""),
+            pc.replace_substring_regex(addresses, _OTHER_GROUP, r"\1"),
+        ),
+    ).dictionary_encode()
 
 
 def _buckets_of(alias: str) -> Iterator[tuple[str, str]]:

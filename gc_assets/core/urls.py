@@ -27,6 +27,7 @@ _AWS_HOST: Final = re.compile(
     rf"(?:(?P<bucket>.+?)\.)?s3(?:-(?:fips|accelerate|external-1|website|{_REGION}|(?:fips|website)-{_REGION}))?"
     rf"(?:\.(?:dualstack|{_REGION}))*\.amazonaws\.com(?:\.cn)?"
 )
+_REGION_NAME: Final = re.compile(_REGION)
 _AWS_DOMAIN: Final = re.compile(r"(?:^|\.)amazonaws\.com(?:\.cn)?(?::\d+)?$")
 _GOOGLE_HOST: Final = "storage.googleapis.com"
 _GOOGLE_HOSTS: Final = (_GOOGLE_HOST, "storage.cloud.google.com")
@@ -153,6 +154,17 @@ def provider_schemes(endpoint: str | None) -> tuple[str, ...]:
     """Return the additional schemes in which the objects of an S3 endpoint can be addressed."""
     host = endpoint.lower().rstrip("/").partition("://")[2] if endpoint is not None else ""
     return next((schemes for end, schemes in _PROVIDERS.items() if host == end or host.endswith("." + end.lstrip("."))), ())
+
+
+def is_provider_host(host: str) -> bool:
+    """Return True for a host of AWS or of a provider with an S3 interface."""
+    address = f"https://{host}"
+    return is_aws(address) or bool(provider_schemes(address))
+
+
+def is_region(name: str) -> bool:
+    """Return True for a name of the form of AWS regions, such as `us-east-1`."""
+    return _REGION_NAME.fullmatch(name) is not None
 
 
 def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:

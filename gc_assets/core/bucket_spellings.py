@@ -1,0 +1,97 @@
+"""Recognise unusual spellings of the buckets of storages and aliases.
+
+Some readers accept credentials (`oss://ID:KEY@bucket/key`), the endpoint after the bucket
+(`oss://bucket.oss-cn-hangzhou.aliyuncs.com/key`), or a region or endpoint before it
+(`s3://us-east-1/bucket/key`). Some decode a key or remove its empty and `.` components, as Hadoop's
+file systems do. Such an address is not resolved, because other readers find another object there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from gc_assets.core.paths import AZURE, GCS, S3, Location, scheme_of
+from gc_assets.core.urls import Url, is_provider_host, is_region, provider_schemes
+
+# RE2: an empty or `.` component, an encoded `/`, or a backslash after the bucket or host.
+UNSTABLE_KEY: Final = r"(?is)^[a-z][a-z0-9+.-]*://[^/]*(?:/(?:.*/)?\.?/|.*(?:%2f|\\))"
+# First path components of Google's JSON interface, which names the bucket after them.
+_GOOGLE_API: Final = frozenset({"storage", "download", "upload"})
+_WEB: Final = "https"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBuckets:
+    """The buckets of storages and aliases.
+
+    Attributes:
+        names: (scheme, bucket) pairs. On Azure, a bucket is `container@host`.
+        hosts: Hosts of the storages' endpoints.
+    """
+
+    names: frozenset[tuple[str, str]]
+    hosts: frozenset[str]
+
+    @classmethod
+    def of(cls, storages: Sequence[tuple[str, str | None]], aliases: frozenset[tuple[str, str]]) -> Self:
+        """Collect the buckets.
+
+        Args:
+            storages: (location, endpoint) pairs of storages.
+            aliases: (scheme, bucket) pairs of aliases.
+        """
+        endpoints = {endpoint for _, endpoint in storages if endpoint is not None}
+        hosts = frozenset(endpoint.partition("://")[2].rstrip("/").lower() for endpoint in endpoints)
+        return cls(aliases.union(*(_buckets(location, endpoint) for location, endpoint in storages)), hosts)
+
+    def has_unusual_spelling(self, url: Url) -> bool:
+        """Check if an address names one of the buckets in another form than `scheme://bucket/key`."""
+        first = url.path.split("/")[1]
+        if url.scheme == _WEB:
+            buckets = self._on_host(url.authority)
+            is_api = GCS in provider_schemes(f"https://{url.authority}") and first in _GOOGLE_API
+            return bool(buckets) and (is_api or self._names_bucket(url))
+        buckets = {bucket for scheme, bucket in self.names if scheme == url.scheme}
+        bare = url.authority if url.scheme == AZURE else url.authority.rpartition("@")[2]
+        if bare in buckets:
+            return bare != url.authority
+        if bare.lower() in {bucket.lower() for bucket in buckets}:
+            return True
+        if self._is_endpoint(bare) and first in buckets:
+            return True
+        return any(bare.startswith(f"{bucket}.") and self._is_endpoint(bare.removeprefix(f"{bucket}.")) for bucket in buckets)
+
+    def contains(self, url: Url) -> bool:
+        """Check if an address names one of the buckets, in any form."""
+        return (url.scheme, url.authority) in self.names or self._names_bucket(url) or self.has_unusual_spelling(url)
+
+    def _names_bucket(self, url: Url) -> bool:
+        """Check if the host or the path of a web address begins with one of the buckets."""
+        if url.scheme != _WEB:
+            return False
+        if url.aws_bucket is not None:
+            return (S3, url.aws_bucket) in self.names
+        first = url.path.split("/")[1]
+        if (AZURE, f"{first}@{url.authority}") in self.names:
+            return True
+        return any(first == bucket or url.authority.startswith(f"{bucket}.") for bucket in self._on_host(url.authority))
+
+    def _on_host(self, host: str) -> set[str]:
+        """Return the buckets that a provider's web host may serve."""
+        schemes = {S3, *provider_schemes(f"https://{host}")} if host in self.hosts else {*provider_schemes(f"https://{host}")}
+        return {bucket for scheme, bucket in self.names if scheme in schemes}
+
+    def _is_endpoint(self, authority: str) -> bool:
+        return authority.lower() in self.hosts or is_region(authority) or is_provider_host(authority)
+
+
+def _buckets(location: str, endpoint: str | None) -> Iterator[tuple[str, str]]:
+    scheme = scheme_of(location)
+    if scheme not in {S3, GCS, AZURE}:
+        return
+    bucket = Location.parse(location).root.partition("/")[0]
+    yield scheme, bucket
+    if scheme == S3:
+        yield from ((other, bucket) for other in provider_schemes(endpoint))
