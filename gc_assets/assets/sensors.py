@@ -15,6 +15,9 @@ from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "approved_plans"
+# Tags that Dagster's daemon sets on requested runs.
+_RUN_KEY: Final = "dagster/run_key"
+_SENSOR_NAME: Final = "dagster/sensor_name"
 
 
 def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
@@ -27,21 +30,52 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg
         default_status=dg.DefaultSensorStatus.STOPPED,
         description="Request a run of deletion_log for each approved plan of a storage in mode apply.",
     )
-    def request_applies(collector: dg.ResourceParam[Collector]) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    def request_applies(
+        context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]
+    ) -> Iterator[dg.RunRequest | dg.SkipReason]:
         config, now = collector.platform.config, collector.platform.clock.now()
         waiting = [plan for plan in list_plans(config) if plan.awaits_apply(now)]
         idle = [plan for plan in waiting if config.storage(plan.header.storage).mode != "apply"]
+        reasons: list[str] = []
+        is_requested = False
         for plan in waiting:
-            if plan not in idle:
-                yield _request(config, plan)
+            if plan in idle:
+                continue
+            if (run := _find_run(context.instance, plan)) is not None:
+                reasons.append(_describe_run(config, plan, run))
+                continue
+            is_requested = True
+            yield _request(config, plan)
         if idle:
             names = ", ".join(f"{plan.header.plan_id[:12]} of {plan.header.storage}" for plan in idle)
             way_out = "Set mode: apply in lakes.yaml to apply them, and reload the definitions"
-            yield dg.SkipReason(f"approved plans of storages in mode plan: {names}. {way_out}.")
-        elif not waiting:
-            yield dg.SkipReason("no approved plan is waiting")
+            reasons.append(f"approved plans of storages in mode plan: {names}. {way_out}.")
+        if not is_requested:  # Dagster refuses a tick with a request and a reason
+            yield dg.SkipReason("\n".join(reasons) if waiting else "no approved plan is waiting")
 
     return request_applies
+
+
+def _find_run(instance: dg.DagsterInstance, plan: ListedPlan) -> dg.DagsterRun | None:
+    """Return the run that this sensor requested for the plan, which the daemon does not repeat.
+
+    The daemon launches a run that it created, but did not start before it died.
+    """
+    runs = instance.get_runs(filters=dg.RunsFilter(tags={_RUN_KEY: plan.header.plan_id}))
+    found = (run for run in runs if run.tags.get(_SENSOR_NAME) == SENSOR and run.status is not dg.DagsterRunStatus.NOT_STARTED)
+    return next(found, None)
+
+
+def _describe_run(config: Config, plan: ListedPlan, run: dg.DagsterRun) -> str:
+    plan_id, run_id, status = plan.header.plan_id[:12], run.run_id[:8], run.status.value.lower()
+    name = f"plan {plan_id} of {config.label_of(plan.header.storage)}"
+    if not run.is_finished:
+        return f"{name}: its run {run_id} has the status {status}"
+    way_out = f"launch the job apply for {plan.header.run_date} with plan_id: {plan_id}, or make a new plan with the job run"
+    return (
+        f"{name} waits, but its run {run_id} has ended with the status {status}, and is not repeated. "
+        f"After the cause in the run's log is removed, {way_out}."
+    )
 
 
 def _request(config: Config, plan: ListedPlan) -> dg.RunRequest:

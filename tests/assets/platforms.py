@@ -42,6 +42,7 @@ def platform(root: Path, *, mode: str = "plan", now: datetime | None = NOW, **st
 def stored_plan(
     at: Platform,
     *,
+    storage: str = "warehouse",
     files: int = 2,
     run_date: str = TODAY,
     historical: bool = False,
@@ -52,7 +53,7 @@ def stored_plan(
 ) -> PublishedTable:
     """Publish a plan of `files` rows of 100 bytes. `header_fields` replaces fields of its header."""
     state, run_context = State.at(at.config.state), at.run_context(datetime.fromisoformat(run_date).date())
-    run = state.start("warehouse", DELETION_PLAN.name, run_context.run_date, at.clock)
+    run = state.start(storage, DELETION_PLAN.name, run_context.run_date, at.clock)
     rows = [
         {
             "key": f"data/{index}.parquet",
@@ -68,8 +69,8 @@ def stored_plan(
     written = write_rows(pa.Table.from_pylist(rows, schema=DELETION_PLAN.schema), DELETION_PLAN, run, state.files)
     amount = Amount(files=files, bytes=100 * files)
     substance: dict[str, Any] = {
-        "storage": "warehouse",
-        "location": at.config.storage("warehouse").location,
+        "storage": storage,
+        "location": at.config.storage(storage).location,
         "quarantine": "trash",
         "run_date": run_context.run_date,
         "as_of": start_of_day(run_context.run_date),

@@ -1,8 +1,11 @@
 """The sensor that requests a run for each approved plan."""
 
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import dagster as dg
+import pytest
 
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.collector import Collector
@@ -12,11 +15,18 @@ from gc_assets.stages.records.plans import approve
 from tests.assets.platforms import NOW, TODAY, platform, stored_plan
 
 
-def tick(at: Platform) -> dg.SensorResult | object:
+def tick(at: Platform, instance: dg.DagsterInstance | None = None) -> dg.SensorResult | object:
     definitions = build_definitions(at)
     sensor = definitions.resolve_sensor_def("approved_plans")
-    context = dg.build_sensor_context(resources={"collector": Collector.of(at)}, definitions=definitions)
-    return sensor.evaluate_tick(context)
+    with dg.DagsterInstance.ephemeral() as empty:
+        context = dg.build_sensor_context(instance or empty, resources={"collector": Collector.of(at)}, definitions=definitions)
+        return sensor.evaluate_tick(context)
+
+
+def add_run(instance: dg.DagsterInstance, plan_id: str, status: dg.DagsterRunStatus, sensor: str = "approved_plans") -> dg.DagsterRun:
+    """Add a run as the daemon does for a request."""
+    tags = {"dagster/run_key": plan_id, "dagster/sensor_name": sensor}
+    return instance.add_run(dg.DagsterRun(job_name="apply", run_id=str(uuid4()), status=status, tags=tags))
 
 
 def test_each_approved_plan_requests_one_run(tmp_path: Path) -> None:
@@ -57,6 +67,54 @@ def test_expired_approval_requests_no_run(tmp_path: Path) -> None:
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     later = platform(tmp_path, mode="apply", now=NOW.replace(day=20))
     assert not tick(later).run_requests
+
+
+def test_run_that_failed_is_the_reason_of_the_next_ticks(tmp_path: Path) -> None:
+    """The daemon drops a repeated request without a reason."""
+    at = platform(tmp_path, mode="apply")
+    plan_id = header_of(stored_plan(at)).plan_id
+    approve(at.config, at.clock, plan_id, "kim")
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = add_run(instance, plan_id, dg.DagsterRunStatus.FAILURE)
+        result = tick(at, instance)
+    assert not result.run_requests
+    assert result.skip_message == (
+        f"plan {plan_id[:12]} of warehouse waits, but its run {run.run_id[:8]} has ended with the status failure, and is not repeated. "
+        f"After the cause in the run's log is removed, launch the job apply for {TODAY} with plan_id: {plan_id[:12]}, "
+        "or make a new plan with the job run."
+    )
+
+
+def test_run_in_progress_is_a_reason_without_advice(tmp_path: Path) -> None:
+    at = platform(tmp_path, mode="apply")
+    plan_id = header_of(stored_plan(at)).plan_id
+    approve(at.config, at.clock, plan_id, "kim")
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = add_run(instance, plan_id, dg.DagsterRunStatus.STARTED)
+        assert tick(at, instance).skip_message == f"plan {plan_id[:12]} of warehouse: its run {run.run_id[:8]} has the status started"
+
+
+@pytest.mark.parametrize(
+    "status, sensor", [(dg.DagsterRunStatus.NOT_STARTED, "approved_plans"), (dg.DagsterRunStatus.FAILURE, "another_sensor")]
+)
+def test_plan_without_a_launched_run_is_requested_again(tmp_path: Path, status: dg.DagsterRunStatus, sensor: str) -> None:
+    at = platform(tmp_path, mode="apply")
+    plan_id = header_of(stored_plan(at)).plan_id
+    approve(at.config, at.clock, plan_id, "kim")
+    with dg.DagsterInstance.ephemeral() as instance:
+        add_run(instance, plan_id, status, sensor)
+        assert [request.run_key for request in tick(at, instance).run_requests] == [plan_id]
+
+
+def test_plan_of_a_storage_in_mode_plan_stops_no_other_request(tmp_path: Path) -> None:
+    """Dagster refuses a tick with a request and a reason."""
+    at = platform(tmp_path, mode="apply")
+    (storage,) = at.config.storages
+    idle = storage.model_copy(update={"name": "archive", "location": "file:///nowhere/archive/", "mode": "plan"})
+    at = replace(at, config=at.config.model_copy(update={"storages": (storage, idle)}))
+    for plan in (header_of(stored_plan(at)), header_of(stored_plan(at, storage="archive"))):
+        approve(at.config, at.clock, plan.plan_id, "kim")
+    assert [request.partition_key for request in tick(at).run_requests] == [TODAY]
 
 
 def test_job_accepts_the_requested_run(tmp_path: Path) -> None:
