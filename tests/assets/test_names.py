@@ -84,8 +84,9 @@ def test_sensor_and_events_use_the_prefix(tmp_path: Path) -> None:
     header = header_of(stored_plan(at))
     approve(at.config, at.clock, header.plan_id, "kim")
     definitions = build_definitions(at)
-    context = dg.build_sensor_context(resources={"collector": Collector.of(at)}, definitions=definitions)
-    (request,) = definitions.resolve_sensor_def("approved_plans").evaluate_tick(context).run_requests or ()
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance, resources={"collector": Collector.of(at)}, definitions=definitions)
+        (request,) = definitions.resolve_sensor_def("approved_plans").evaluate_tick(context).run_requests or ()
     assert request.asset_selection == [dg.AssetKey(["gc", "warehouse", "deletion_log"])]
     assert plan_event(at.run_context(NOW.date()), find_plan(at.config, header.plan_id)).asset_key.path == [
         "gc",
