@@ -15,6 +15,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
+from gc_assets.core.suggest import did_you_mean
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import kind_of
@@ -22,6 +23,7 @@ from gc_assets.lakes.protocol import FrozenRefs, as_incremental, as_preflight, i
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.mark.reachable_snapshots import find_unused_rules
 from gc_assets.stages.mark.released_files import find_last_rule_notes
+from gc_assets.stages.read.browse import table_names
 from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.summaries import LiveFilesSummary
@@ -54,6 +56,24 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
         found = f"{count_of(len(outside), 'claimed prefix', 'are')} in no storage: {examples}"
         yield Finding(name, "storages", WARN, found, "Add their storage to sweep them.")
     yield from _aliases(context, refs)
+    yield from check_assets(context, name, refs)
+
+
+def check_assets(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
+    """Report tables under `assets` that the lake does not have, now or in its last run."""
+    assets = {item.key: item.table for item in context.config.lake(name).assets if item.table is not None}
+    if not assets or context.kind(name).is_one_table:
+        return
+    read = {item.table_name for items in (refs.refs, refs.sources, refs.unreadable) for item in items}
+    missing = {key: table for key, table in assets.items() if table not in read}
+    # The refs of a Nessie lake name no tables.
+    known = sorted({item for item in read if item is not None}.union(table_names(context.state, name) if missing else ()))
+    for key, table in missing.items():
+        if table not in known:
+            found = f"asset {key}: the lake has no table {table}{did_you_mean(table, known)}"
+            yield Finding(
+                name, "assets", WARN, found, "Correct `assets` in lakes.yaml. An asset has no figures before its table is written."
+            )
 
 
 def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gc_assets.stages.read.doctor import FAIL, OK, doctor
-from tests.records import run_context_at
+from gc_assets.core.clock import Clock
+from gc_assets.core.findings import Finding
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kinds import config_of
+from gc_assets.lakes.protocol import CommitSource, FrozenRefs
+from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
+from gc_assets.stages.read.doctor_lakes import check_assets
+from gc_assets.state.schemas import LAKE_REFS
+from tests.records import NOW, publish_table, run_context_at
 from tests.state.publisher import publish_empty
 
 
@@ -30,3 +37,38 @@ def test_incomplete_index_is_reported_until_repaired(tmp_path: Path) -> None:
     assert "lacks the run" in found.found
     run_context.state.repair()
     assert [finding.verdict for finding in doctor(run_context) if finding.check == "index"] == [OK]
+
+
+def assets_context(root: Path, *tables: str | None) -> RunContext:
+    """Return a run context with a lake `sales`, and one asset for each table that it names."""
+    assets = [{"key": f"shop/{number}"} | ({"table": table} if table else {}) for number, table in enumerate(tables)]
+    lake = {"name": "sales", "kind": "iceberg", "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}, "assets": assets}
+    document = {"state": f"{root}/state", "storages": [{"name": "warehouse", "location": f"file://{root}/warehouse/"}], "lakes": [lake]}
+    return RunContext.of(config_of(document), Clock(NOW), NOW.date())
+
+
+def freeze_of(*tables: str) -> FrozenRefs:
+    return FrozenRefs("sales", "iceberg", (), tuple(CommitSource(f"/{table}", table_name=table) for table in tables), (), ())
+
+
+def test_asset_of_an_unknown_table_is_named_with_the_nearest_table(tmp_path: Path) -> None:
+    found = list(
+        check_assets(assets_context(tmp_path, "shop.ordrs", "shop.customers", None), "sales", freeze_of("shop.orders", "shop.customers"))
+    )
+    assert found == [
+        Finding(
+            "sales",
+            "assets",
+            WARN,
+            "asset shop/0: the lake has no table shop.ordrs; did you mean shop.orders?",
+            "Correct `assets` in lakes.yaml. An asset has no figures before its table is written.",
+        )
+    ]
+
+
+def test_table_of_the_last_run_is_known(tmp_path: Path) -> None:
+    """The refs of a Nessie lake name no tables, but its runs find them."""
+    context = assets_context(tmp_path, "shop.orders")
+    row = {"ref_name": "main", "ref_type": "branch", "table_name": "shop.orders", "head_commit_id": "1"}
+    publish_table(context, "sales", LAKE_REFS, [row])
+    assert list(check_assets(context, "sales", freeze_of())) == []
