@@ -19,12 +19,14 @@ import pyarrow as pa
 
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.core.forest import NO_PARENT, Forest, Reach, build_forest, refs_reaching
+from gc_assets.core.moments import format_time
 from gc_assets.core.units import count_of
 from gc_assets.lakes.iceberg.catalog_policy import read_policy
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, is_gc_enabled
 from gc_assets.lakes.iceberg.settings import (
     NEVER,
+    AgeLimit,
     RefLimits,
     TableLimits,
     describe_limits,
@@ -258,7 +260,7 @@ def _keep_branch(
             keep = _KeepRule(keep_until, f"kept: among the newest {limits.keep_last} of branch {name}")
         elif limits.age.keeps(stamp):
             keep_until = min(keep_until, stamp + limits.age.duration)
-            keep = _KeepRule(keep_until, f"kept: within {limits.age.label} of branch {name}")
+            keep = _KeepRule(keep_until, f"kept: within {limits.age.label} of branch {name}{_describe_start(limits.age, stamp)}")
         else:
             return
         previous = walked.get(index)
@@ -272,6 +274,12 @@ def _keep_branch(
         walked[index] = _WalkState(limits.age.cutoff, remaining, keep_until)
         verdicts.keep(index, keep)
         index, remaining = table.forest.parent[index], max(0, remaining - 1)
+
+
+def _describe_start(age: AgeLimit, stamp: int) -> str:
+    """Explain why a snapshot that is newer than the run's reference time is within any age limit."""
+    as_of = age.cutoff + age.duration  # infinite, or not a number, if the limit is not a duration
+    return f", counted from {format_time(datetime.fromtimestamp(as_of / 1e6, UTC))}" if stamp > as_of else ""
 
 
 def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:

@@ -167,6 +167,18 @@ def test_reason_of_kept_ancestor_names_branch_and_rule() -> None:
     assert row(result, "s0")["reason"] == "kept: within max-snapshot-age 5d of branch main"
 
 
+def test_reason_of_snapshot_newer_than_the_reference_time_names_this_time() -> None:
+    """A snapshot can be older than a short limit by the clock, and still be within it."""
+    result = run_retention(chain(-0.2, -0.4), [branch("main", "s1")], source(max_snapshot_age_ms=1))
+    assert row(result, "s0")["reason"] == "kept: within max-snapshot-age 1 ms of branch main, counted from 2026-06-01 00:00Z"
+
+
+@pytest.mark.parametrize("keep", ["forever", "2026-01-01"])
+def test_reason_of_a_limit_without_a_duration_names_no_time(keep: str) -> None:
+    result = run_retention(chain(-0.2, -0.4), [branch("main", "s1")], policy={"refs": [{"match": "main", "keep": keep}]})
+    assert "counted from" not in row(result, "s0")["reason"]
+
+
 def test_keep_until_is_the_end_of_age_or_null() -> None:
     result = run_retention(chain(4, 3, 1), [branch("main", "s2")])
     assert row(result, "s0")["keep_until"] == AS_OF + DAY
