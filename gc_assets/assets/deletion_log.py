@@ -75,6 +75,7 @@ def deletion_log(config: Config, storage: StorageConfig, run_dates: RunDates) ->
                 run_context = in_mode(run_context, storage.name, config.mode.value)
             choice = select_plan(run_context, storage.name, config.plan_id)
             if choice.plan is None:
+                context.log.info(choice.reason)
                 return log_result(run_context, storage.name, {"nothing_changed": choice.reason})
             header = choice.plan.header
             try:
@@ -127,7 +128,7 @@ def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, A
         return build_result(run_context, storage_name, OUTPUT, CHECKS, extra)
     passed = [dg.AssetCheckResult(passed=True, check_name=check.name, description="no action was executed") for check in CHECKS]
     key = asset_key(run_context.config, storage_name, DELETION_LOG)
-    return dg.MaterializeResult(asset_key=key, metadata={**_amounts({}), **extra}, check_results=passed)
+    return dg.MaterializeResult(asset_key=key, metadata={**extra, **_amounts({})}, check_results=passed)
 
 
 def expiry_log_events(run_context: RunContext, lakes: Iterable[str]) -> Iterator[dg.AssetMaterialization]:

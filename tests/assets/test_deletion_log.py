@@ -52,6 +52,14 @@ def test_mode_plan_without_plan_id_changes_nothing(tmp_path: Path) -> None:
     assert not changed_files(at)
 
 
+def test_reason_is_the_first_metadata(tmp_path: Path) -> None:
+    """On the page, it is not below a list of zeros."""
+    at = platform(tmp_path, mode="apply")
+    stored_plan(at)
+    (event,) = deletion(at).get_asset_materialization_events()
+    assert next(iter(event.step_materialization_data.materialization.metadata)) == "nothing_changed"
+
+
 def test_mode_apply_without_plan_id_waits_for_approval(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at)

@@ -12,7 +12,7 @@ from typing import Literal
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import PHASES, RESTORE
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.plans import StoredPlan, find_plan, load_plan
+from gc_assets.stages.records.plans import StoredPlan, find_plan, list_plans, load_plan
 from gc_assets.state.schemas import DELETION_PLAN
 
 
@@ -47,11 +47,23 @@ def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> Pl
     if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
         return PlanSelection(None, reason="the clock is that of a rehearsal, which may not change this storage: nothing was changed")
     if context.run_date != context.clock.today():
-        return PlanSelection(None, reason=f"no approved plan id was given and {context.run_date} is in the past: nothing was changed")
+        reason = f"no approved plan id was given and {context.run_date} is in the past: nothing was changed"
+        return PlanSelection(None, reason=f"{reason}. {_describe_waiting(context, storage_name)}")
     plan = load_plan(context.config, context.table(DELETION_PLAN, storage_name))
     if RESTORE not in plan.header.totals:
-        return PlanSelection(None, reason="no approved plan id was given and no quarantined file is needed again: nothing was changed")
+        reason = "no approved plan id was given and no quarantined file is needed again: nothing was changed"
+        return PlanSelection(None, reason=f"{reason}. {_describe_waiting(context, storage_name)}")
     return PlanSelection(plan, (RESTORE,))
+
+
+def _describe_waiting(context: RunContext, storage_name: str) -> str:
+    """Return a sentence about the run date's plans that can be applied with their id."""
+    now = context.clock.now()
+    plans = [plan for plan in list_plans(context.config, storage_name) if plan.header.run_date == context.run_date]
+    approved = [plan.header.plan_id[:12] for plan in plans if plan.awaits_apply(now)]
+    if approved:
+        return f"Approved of {context.run_date}: {', '.join(approved)}. Enter one in `plan_id` to apply it."
+    return f"No plan of {context.run_date} is approved and waits."
 
 
 def in_mode(context: RunContext, storage_name: str, mode: Literal["plan", "apply"]) -> RunContext:

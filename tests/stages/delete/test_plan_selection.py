@@ -78,6 +78,25 @@ def test_rehearsal_applies_a_plan_only_if_the_storage_allows_it(tmp_path: Path, 
         refuse_apply(refused.run_context(NOW.date()), plan, phases)
 
 
+def test_missing_plan_id_names_the_approved_plans_of_the_run_date(tmp_path: Path) -> None:
+    at = platform(tmp_path, mode="apply")
+    plan_id = header_of(stored_plan(at)).plan_id
+    run_context = at.run_context(NOW.date())
+    assert select_plan(run_context, "warehouse").reason.endswith(f"nothing was changed. No plan of {TODAY} is approved and waits.")
+    approve(at.config, at.clock, plan_id, "ada")
+    approved = f"nothing was changed. Approved of {TODAY}: {plan_id[:12]}. Enter one in `plan_id` to apply it."
+    assert select_plan(run_context, "warehouse").reason.endswith(approved)
+
+
+def test_missing_plan_id_names_the_approved_plans_of_a_past_run_date(tmp_path: Path) -> None:
+    at = platform(tmp_path, mode="apply")
+    plan_id = header_of(stored_plan(at, run_date=YESTERDAY)).plan_id
+    approve(at.config, at.clock, plan_id, "ada")
+    reason = select_plan(at.run_context(date.fromisoformat(YESTERDAY)), "warehouse").reason
+    assert "is in the past" in reason
+    assert reason.endswith(f"Approved of {YESTERDAY}: {plan_id[:12]}. Enter one in `plan_id` to apply it.")
+
+
 def test_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, run_date=YESTERDAY))
