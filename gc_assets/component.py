@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Final
 
+import click
 import dagster as dg
 from dagster.components import scaffold_component
 from pydantic import BaseModel, Field, field_validator
@@ -62,7 +64,9 @@ class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
         path = given or _FILE
         scaffold_component(request, {"lakes_yaml": os.path.relpath(path, folder) if given and not Path(given).is_absolute() else path})
         if given is None and not (folder / _FILE).exists():
-            (folder / _FILE).write_text(EXAMPLE_CONFIG, encoding="utf-8")
+            example = folder / _FILE
+            example.write_text(EXAMPLE_CONFIG, encoding="utf-8")
+            click.echo(f"Wrote an example to {example}. Replace its paths, then run gc-assets doctor --config {shlex.quote(str(example))}")
 
 
 @dg.scaffold_with(LakeGarbageCollectionScaffolder)

@@ -32,6 +32,13 @@ def test_scaffolded_configuration_loads_in_mode_plan() -> None:
             assert {"sales/catalog", "sales/live_files", "warehouse/deletion_plan"} <= keys
 
 
+def test_scaffold_names_the_example_to_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(LakeGarbageCollection) / "lakes.yaml"
+        shown = capsys.readouterr().out
+    assert f"Wrote an example to {path}. Replace its paths, then run gc-assets doctor --config {path}\n" in shown
+
+
 @pytest.mark.parametrize("given", ["absolute", "relative to where dg runs"])
 def test_existing_configuration_is_not_changed(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "lakes.yaml"
