@@ -254,7 +254,9 @@ TESTED_BY = {
         "clusters.md",
         "$SPARK_HOME/bin/spark-class org.apache.spark.deploy.worker.Worker --cores 4 --memory 8g spark://spark.example.org:7077",
     ): ON_CLUSTER,
-    ("dagster.md", "pip install 'PATH_OF_A_CHECKOUT[iceberg]' dagster-webserver dagster-dg-cli"): ("test_component_works_in_another_project"),
+    ("dagster.md", "pip install 'PATH_OF_A_CHECKOUT[iceberg]' dagster-webserver dagster-dg-cli"): (
+        "test_component_works_in_another_project"
+    ),
     ("deployment.md", "make ui"): "no: it runs until the user stops it; tests/assets/test_in_a_browser.py opens that page",
     (
         "deployment.md",
