@@ -55,6 +55,10 @@ class ClockSkewed(LakeUnreadable):
     """The clock of a lake's server differs from the clock of this machine, on which all lakes rely."""
 
 
+class RepositoryMissing(LakeUnreadable):
+    """The server of a lake answers that it has no repository of this name."""
+
+
 class FormatError(_ForeignTextError):
     """Metadata object that violates its format, e.g. by a wrong magic, version, count or checksum."""
 

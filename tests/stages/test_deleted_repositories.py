@@ -401,6 +401,16 @@ def test_repository_that_was_deleted_before_the_first_run_is_collected_after_an_
     assert unknown.run(5).rows == 0
 
 
+def test_message_names_the_repository_that_may_use_the_same_place(unknown: Repositories) -> None:
+    unknown.builders["raw"].repository.storage_namespace = "local://raw"
+    unknown.run(0)
+    unknown.forget(0.1)
+    assert unknown.run(1).rows == 0
+    (why,) = unknown.unreadable()
+    assert "HTTP 404: not found; check endpoint and repository. It does not count as deleted: repository raw of the server at" in why
+    assert why.endswith("and may be the same place under another address")
+
+
 @pytest.mark.parametrize("is_first_plan", [False, True], ids=["new_claim", "claim_of_unknown_age"])
 def test_files_of_an_unknown_repository_without_acceptance_wait(unknown: Repositories, is_first_plan: bool) -> None:
     """The first plan of a storage may follow the record, so that the age of its claims is unknown."""

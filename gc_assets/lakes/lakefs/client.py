@@ -30,7 +30,7 @@ from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommitte
 from pydantic.v1 import ValidationError  # The SDK's models are based on pydantic's first generation.
 
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
-from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.errors import LakeUnreadable, RepositoryMissing
 from gc_assets.core.moments import seconds
 from gc_assets.core.units import LONGEST
 from gc_assets.core.untrusted_input import parse_json
@@ -149,10 +149,10 @@ class RepositoryClient:
         self._name = repository
 
     def repository(self) -> Repository:
-        """Read the repository's entry. Raises `LakeUnreadable` if it does not exist."""
+        """Read the repository's entry. Raises `RepositoryMissing` if it does not exist."""
         found = self.find_repository()
         if found is None:
-            raise self._unreadable("repository", f"HTTP 404: not found; {_HINTS[404]}")
+            raise RepositoryMissing(str(self._unreadable("repository", f"HTTP 404: not found; {_HINTS[404]}")))
         return found
 
     def find_repository(self) -> Repository | None:

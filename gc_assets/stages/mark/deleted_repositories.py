@@ -13,7 +13,7 @@ from datetime import datetime
 
 from gc_assets.core.commands import command
 from gc_assets.core.dropped_tables import REPOSITORY, RememberedTable
-from gc_assets.core.errors import ClockSkewed, LakeUnreadable
+from gc_assets.core.errors import ClockSkewed, LakeUnreadable, RepositoryMissing
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, Lake, RepositoryIdentity, RepositoryLake, as_repository
 from gc_assets.stages.records.accepted_runs import find_forgotten
@@ -27,7 +27,7 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
 
     Raises:
         LakeUnreadable: If the lake cannot be read. If it was deleted, the message contains the
-            command to forget it.
+            command to forget it, or the reason why it does not count as deleted.
     """
     try:
         return lake.freeze(as_of)
@@ -39,7 +39,11 @@ def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
             known = None  # `location` was corrected
         if repository is not None and known is None:
             known = _build_unknown(context, lake.name)
-        if repository is None or known is None or _find(repository, known) is not None:
+        if repository is None or known is None:
+            raise
+        if (reason := _find(repository, known)) is not None:
+            if isinstance(error, RepositoryMissing):
+                raise LakeUnreadable(f"{error}. It does not count as deleted: {reason}") from error
             raise
         return _freeze_deleted(context, repository, known, error)
 
