@@ -49,7 +49,10 @@ class AccessError:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
+    """Access to a subject, whose own messages begin with `name`."""
+
     subject: str
+    name: str
     is_storage: bool
     is_needed: bool
     call: Callable[[], object]
@@ -80,17 +83,17 @@ def find_access_errors(context: RunContext, lakes: Collection[str], storages: Co
 
 
 def _checks(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> Iterator[_Check]:
-    yield _Check(f"the state {context.state.files.root}", is_storage=False, is_needed=True, call=partial(_write_probe, context))
+    state = f"the state {context.state.files.root}"
+    yield _Check(state, state, is_storage=False, is_needed=True, call=partial(_write_probe, context))
     for name in lakes:
         lake = as_remote(context.lake(name))
         if lake is not None:
             is_needed = not context.kind(name).fails_alone
-            yield _Check(f"lake {name}", is_storage=False, is_needed=is_needed, call=partial(_check_lake, context, lake))
+            yield _Check(f"lake {name}", f"lake {name}", is_storage=False, is_needed=is_needed, call=partial(_check_lake, context, lake))
     for name in storages:
         storage = context.storage(name)
-        yield _Check(
-            f"storage {storage.label} ({storage.location})", is_storage=True, is_needed=False, call=partial(_check_listing, context, name)
-        )
+        subject, called = f"storage {storage.label} ({storage.location})", f"storage {storage.location}"
+        yield _Check(subject, called, is_storage=True, is_needed=False, call=partial(_check_listing, context, name))
 
 
 def _write_probe(context: RunContext) -> None:
@@ -129,5 +132,6 @@ def _find_reason(check: _Check) -> str | None:
             return server
         cause = error.__cause__ if isinstance(error, GcError) else error
         reason = cause.strerror if isinstance(cause, OSError) and check.is_storage else None
-        return (reason or str(error)).rstrip(".")
+        # The message of the subject begins with its name.
+        return (reason or str(error)).rstrip(".").removeprefix(f"{check.name}: ")
     return None

@@ -62,6 +62,14 @@ def test_missing_storage_stops_the_run_only_if_there_is_no_other(tmp_path: Path)
     assert stops_by_subject(errors_of(context_of(tmp_path, missing, other))) == {("storage s0",): False}
 
 
+def test_message_names_the_lake_or_storage_once(tmp_path: Path) -> None:
+    context = context_of(tmp_path, missing := f"file://{tmp_path}/missing/")
+    (tmp_path / "catalog.db").unlink()
+    lake, storage = map(str, errors_of(context))
+    assert lake.startswith(f"Cannot use lake sales: its catalog {tmp_path}/catalog.db does not exist")
+    assert storage.startswith(f"Cannot use storage s0 ({missing}): expected a directory at {tmp_path}/missing, found nothing")
+
+
 def test_missing_catalog_stops_the_run_unless_its_refs_are_frozen(tmp_path: Path) -> None:
     context = context_of(tmp_path, existing(tmp_path))
     (tmp_path / "catalog.db").unlink()
