@@ -546,7 +546,9 @@ def announce_deletions(plan: StoredPlan, actions: Sequence[ExpiryAction], record
     known, at = record.outcomes(), record.context.clock.now()
     pending = [action for action in actions if action.action == DELETE_IDLE_BRANCH and (action not in known or not known[action].is_final)]
     if pending:
-        error = "not finished; if no apply is running, it was interrupted: apply the plan again"
+        error = (
+            "announced before it began. A later row has the outcome. Without one, the apply runs or was interrupted: apply the plan again"
+        )
         known |= {action: EditOutcome(action, FAILED, error, at) for action in pending}
         _write_log(plan, record.lake, record.context, list(known.values()), len(known))
 
