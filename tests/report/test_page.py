@@ -160,6 +160,16 @@ def parse_page(text: str) -> BalancedParser:
     return parser
 
 
+def test_each_kind_of_history_edit_has_its_row() -> None:
+    edits = {"expiry_actions": {"ml": 5}, "idle_branches": {"ml": 1}, "path_edits": {"ml": 2}, "deleted_paths": {"ml": 9}}
+    text = page(storage(header=header(**edits)))
+    assert '<td>history of lake ml</td><td class="n">2 edits</td>' in text
+    assert '<td>idle branches of lake ml are deleted</td><td class="n">1 edit</td>' in text
+    assert '<td>commits on branches of lake ml delete 9 paths</td><td class="n">2 edits</td>' in text
+    text = page(storage(header=header(expiry_actions={"shop": 3}, after_expiry=Amount(files=7, bytes=70))))
+    assert '<td>history of lake shop, before 7 expired files are moved</td><td class="n">3 edits</td>' in text
+
+
 def test_names_are_escaped() -> None:
     hostile = storage(
         name=HOSTILE,
