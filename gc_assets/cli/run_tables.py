@@ -19,6 +19,7 @@ MAX_TABLES: Final = 20
 _PURGED: Final = "to purge"
 _COLUMNS: Final = ("lake", "table", "kept", "expiring", "files now", "after expiry", "other garbage", _PURGED, "policy keeps")
 _MAX_NAMES: Final = 5
+_MAX_EXAMPLES: Final = 3
 
 
 def print_run(context: RunContext, storages: Sequence[str]) -> None:
@@ -45,6 +46,8 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
         print_message(f"{count_of(len(tables) - MAX_TABLES, 'more table')} with less garbage: gc-assets blame")
     if unsized := sum(item.unsized for item in tables):
         print_message(f"over: the size of {count_of(unsized, 'file')} is unknown, because no lake records it.")
+    for lake in lakes:
+        print_claims_outside(context, lake)
     for storage in storages:
         _print_dropped(context, storage, set(lakes))
         if context.storage(storage).protect:
@@ -54,6 +57,19 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
             label, found = context.config.label_of(storage), _describe(amount)
             print_message(f"Unowned in storage {label}: {found}. No lake claims them, so they are not planned.")
             print_message("If a table was dropped before the first run, see Foreign tables in docs/safety.md.")
+
+
+def print_claims_outside(context: RunContext, lake: str) -> None:
+    """Write a note if a lake has tables that are in no storage."""
+    from gc_assets.stages.read.run_tables import claims_outside
+
+    if found := claims_outside(context, lake):
+        more = f" and {len(found) - _MAX_EXAMPLES:,} more" if len(found) > _MAX_EXAMPLES else ""
+        where = f"{count_of(len(found), 'claimed prefix', 'are')} in no storage: {', '.join(found[:_MAX_EXAMPLES])}{more}"
+        print_message(
+            f"Lake {context.config.label_of(lake)}: {where}. No file there is counted or collected."
+            " Add a storage for it, or correct `location`."
+        )
 
 
 def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) -> None:

@@ -20,7 +20,7 @@ from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.read.usage import TableUsage, usage_by_table
 from gc_assets.stages.sweep.probe import PROTECTED, UNOWNED
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import SOURCES, SOURCES_SIDE
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 # Larger lakes are not counted by table, because all their files would have to be read again at the
@@ -115,6 +115,12 @@ def _add_files(context: RunContext, item: RunTable, usages: Sequence[TableUsage]
 def unowned_files(context: RunContext, storage: str) -> Amount:
     """Return the storage's unclaimed files."""
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(UNOWNED, Amount())
+
+
+def claims_outside(context: RunContext, lake: str) -> list[str]:
+    """Return the prefixes of the lake that are in no storage, so that no file is collected."""
+    claims = read_side_rows(context, context.table(LAKE_REFS, lake), CLAIMS_SIDE, CLAIMS)
+    return sorted({row["address"] for row in claims if row["storage"] is None and row["collect"]})
 
 
 def protected_files(context: RunContext, storage: str) -> Amount:

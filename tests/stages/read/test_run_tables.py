@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.cli.run_tables import MAX_TABLES, print_run, purge_rows
+from gc_assets.cli.run_tables import MAX_TABLES, print_claims_outside, print_run, purge_rows
 from gc_assets.core.plan import Amount
 from gc_assets.engine.tables import read_rows
 from gc_assets.report.lakes import lake_page
@@ -23,6 +23,7 @@ from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder
+from tests.records import publish_mark, run_context_at
 from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
@@ -109,6 +110,25 @@ def test_files_of_a_waiting_dropped_table_are_not_unowned(house: Lakehouse) -> N
     steps = {step.label: (step.files, step.size_bytes) for step in breakdown_steps(summary)}
     assert steps["dropped tables"] == (len(dropped), sum((house.warehouse / key).stat().st_size for key in dropped))
     assert steps["stored"][0] == len(files)
+
+
+def test_tables_in_no_storage_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their row shows no file, as if they were empty."""
+    context = run_context_at(tmp_path)
+    outside = {"key": "", "address": "file:///lake/shop/customers/", "storage": None}
+    publish_mark(context, [{"key": "orders/"}, outside, {**outside, "address": "file:///lake/left/", "collect": False}])
+    print_claims_outside(context, "weather")
+    assert capsys.readouterr().err == (
+        "Lake weather: 1 claimed prefix is in no storage: file:///lake/shop/customers/. "
+        "No file there is counted or collected. Add a storage for it, or correct `location`.\n"
+    )
+
+
+def test_tables_in_storages_are_no_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    context = run_context_at(tmp_path)
+    publish_mark(context, [{"key": "orders/"}])
+    print_claims_outside(context, "weather")
+    assert capsys.readouterr().err == ""
 
 
 def test_files_have_the_table_that_claims_them(house: Lakehouse) -> None:
