@@ -70,3 +70,12 @@ def test_repository_that_keeps_every_commit_is_described(retention: dict[str, An
     config = LakeFsLakeConfig.model_validate({**settings, "access_key_id": "a", "secret_access_key": "b"})
     assert config.unused_rules([], NOW) == ()
     assert config.unused_rules(REFS, NOW, properties) == (() if note is None else (f"lake ml: {note}",))
+
+
+@pytest.mark.parametrize("option, value", [("lifecycle", "commit"), ("publish_results", True)])
+def test_lifecycle_option_without_rules_is_described(option: str, value: object) -> None:
+    settings = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost", "repository": "ml", option: value}
+    config = LakeFsLakeConfig.model_validate({**settings, "access_key_id": "a", "secret_access_key": "b"})
+    written = f"{option}: {value}".lower()
+    (note,) = config.unused_rules(REFS, NOW, {"default_retention_days": "7"})
+    assert note == f"lake ml: `{written}` has no effect without `rules`, the file with lifecycle rules"

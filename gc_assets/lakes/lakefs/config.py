@@ -126,7 +126,7 @@ class LakeFsLakeConfig(LakeConfig):
     def unused_rules(
         self, refs: Iterable[tuple[str, str]], as_of: datetime, properties: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """Return the notes shared by all lake kinds, and a note if every commit is kept.
+        """Return the notes shared by all lake kinds, and notes of settings without effect.
 
         Without refs, the lake is deleted or unreadable, so its rules are unknown.
         """
@@ -138,6 +138,9 @@ class LakeFsLakeConfig(LakeConfig):
             found += (f"lake {self.name}: the server has no garbage collection rules for this repository, so every commit is kept",)
         elif self.retention.source == "configured" and self.retention.keeps_everything:
             found += (f"lake {self.name}: `retention` keeps every commit; set `default` or `refs` to collect files of old commits",)
+        if self.rules is None and (self.lifecycle == "commit" or self.publish_results):
+            option = "lifecycle: commit" if self.lifecycle == "commit" else "publish_results: true"
+            found += (f"lake {self.name}: `{option}` has no effect without `rules`, the file with lifecycle rules",)
         return found
 
     @property
