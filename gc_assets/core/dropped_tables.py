@@ -53,6 +53,7 @@ class RememberedTable:
             repository is the address of its files.
         other_catalog_since: Time of the first accepted run in which its lake read another catalog,
             or None as long as the lake reads the catalog that knew the table.
+        owns_from: Time from which its files were written, or None if they may be of any age.
     """
 
     lake: str
@@ -71,6 +72,7 @@ class RememberedTable:
     last_writer: str | None = None
     noun: str = TABLE
     other_catalog_since: datetime | None = None
+    owns_from: datetime | None = None
 
     @property
     def claim_table(self) -> str:
@@ -121,6 +123,9 @@ class LakeTables:
         names: Uuid of the table with each name.
         unreadable_names: Names of the unreadable tables.
         is_unreadable: True if the list of tables is unknown.
+        oldest_ms: Time of each table's first commit in milliseconds since 1970, or 0 if the commit
+            may be missing. Tables without commits are not contained.
+        longest_write: Longest time between the write of a file and its commit.
     """
 
     lake: str
@@ -133,6 +138,8 @@ class LakeTables:
     unreadable_names: frozenset[str] = frozenset()
     is_unreadable: bool = False
     missed_at: datetime | None = None
+    oldest_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    longest_write: timedelta = timedelta()
 
     @property
     def waits_from(self) -> datetime:
@@ -151,7 +158,8 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
     by_lake = {lake.lake: lake for lake in lakes}
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
     unreadable = frozenset[str]().union(*(lake.unreadable_uuids for lake in lakes))
-    found = {(table.lake, table.table_uuid): table for lake in lakes for table in lake.tables}
+    previous = list(previous)
+    found = {(table.lake, table.table_uuid): _with_first_file(table, lake, previous) for lake in lakes for table in lake.tables}
     earlier = [item for item in previous if (item.lake, item.table_uuid) not in found]
     gone: list[RememberedTable] = []
     for item in earlier:
@@ -175,6 +183,23 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
         missed = _as_missed(item, lake, lost[item.lake])
         found[item.lake, item.table_uuid] = _add_losses(missed, lake, lost[item.lake]) if item.lake in losing else missed
     return sorted(found.values(), key=lambda item: (item.lake, item.table_name or "", item.table_uuid))
+
+
+def _with_first_file(table: RememberedTable, lake: LakeTables, previous: Sequence[RememberedTable]) -> RememberedTable:
+    """Add the time of a listed table's first file.
+
+    The last accepted run did not list a new table, so its files were written at most
+    `longest_write` before that run. A registered table has earlier commits.
+    """
+    known = next((item for item in previous if (item.lake, item.table_uuid) == (table.lake, table.table_uuid)), None)
+    if known is not None:
+        return replace(table, owns_from=known.owns_from)
+    runs = [item.last_seen for item in previous if (item.lake, item.catalog) == (table.lake, table.catalog)]
+    if not runs or table.noun == REPOSITORY:
+        return table
+    owns_from = max(runs) - lake.longest_write
+    oldest = lake.oldest_ms.get(table.table_uuid)
+    return table if oldest is not None and oldest < owns_from.timestamp() * 1000 else replace(table, owns_from=owns_from)
 
 
 def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
@@ -208,7 +233,8 @@ class FormerFiles:
 
     Attributes:
         count: Number of files that were written before the table was last seen.
-        newest: Time of the newest file that is not claimed by a listed table.
+        newest: Time of the newest file that neither a listed table claims nor a dropped table
+            explains, or None.
     """
 
     count: int = 0
@@ -227,6 +253,8 @@ class DroppedTable:
         due_at: Time at which its waiting time ends, or None if its files are kept.
         accepted_at: Time at which a user accepted it as dead, or None.
         shares_location: True if another table or lake claims its location now.
+        is_written: True if another catalog may write the table, so that any file under its claims
+            may be in use.
     """
 
     table: RememberedTable
@@ -235,6 +263,7 @@ class DroppedTable:
     due_at: datetime | None = None
     accepted_at: datetime | None = None
     shares_location: bool = False
+    is_written: bool = False
 
     @property
     def is_due(self) -> bool:
@@ -246,6 +275,19 @@ class DroppedTable:
         if self.accepted_at is None or self.shares_location:
             return self.table.written_before
         return max(self.accepted_at, self.table.written_before)
+
+    @property
+    def owns_until(self) -> datetime:
+        """Time before which its files were written. If it waits, this is the time of its drop at the
+        latest.
+        """
+        gone_since = self.table.gone_since
+        return self.before if self.is_due or gone_since is None else max(self.before, gone_since)
+
+    @property
+    def has_newer_file(self) -> bool:
+        """True if a file under its claims was written since a run last read it."""
+        return self.former_files.newest is not None and self.former_files.newest >= self.before
 
 
 def find_reason_to_wait(
@@ -299,7 +341,7 @@ def _find_reason(
         return listed
     if accepted is None and due_at is None:
         return "`retention.dropped` is keep"
-    if former.newest is not None and former.newest >= dropped.before and former.newest_key is not None:
+    if dropped.has_newer_file and former.newest_key is not None:
         return f"{show(former.newest_key)} {_describe_last_use(dropped)}"
     if accepted is None and due_at is not None and now < due_at:
         return f"its waiting time ends at {due_at:%Y-%m-%d %H:%M} UTC{IF_ACCEPTED if is_new else ''}"
@@ -375,8 +417,9 @@ def _describe_last_use(dropped: DroppedTable) -> str:
 class DroppedPrefixes:
     """Finds the dropped table to which a file belongs. Instances are picklable.
 
-    A file belongs to the earliest dropped table that claimed its deepest prefix, if the file was
-    written before that table was last seen. A deeper claim of a listed table has priority.
+    A file may belong to each dropped table that claimed its deepest prefix when the file was
+    written. If one of them waits, the file belongs to the earliest of those that wait, otherwise to
+    the earliest. A deeper claim of a listed table has priority.
 
     Attributes:
         present: Prefixes claimed by the current tables and lakes.
@@ -399,6 +442,12 @@ class DroppedPrefixes:
                 if is_same or not self._is_of_lake(prefix):
                     found.setdefault(prefix, []).append(index)
         return {prefix: sorted(indices, key=lambda index: self.tables[index].before) for prefix, indices in found.items()}
+
+    @property
+    def has_several_owners(self) -> bool:
+        """True if several dropped tables claimed a prefix, of which one waits."""
+        shared = (indices for indices in self.by_prefix.values() if len(indices) > 1)
+        return any(not self.tables[index].is_due for indices in shared for index in indices)
 
     def _is_of_lake(self, prefix: str) -> bool:
         return any(at in self.of_lakes for at in upwards(prefix))
@@ -428,15 +477,34 @@ class DroppedPrefixes:
         bounds = np.searchsorted(claims[order], np.arange(len(claimed.dictionary) + 1))
         for number, prefix in enumerate(claimed.dictionary.to_pylist()):
             rows = order[bounds[number] : bounds[number + 1]]
-            for index in reversed(self.by_prefix[prefix]):  # The earliest table is last, so it takes precedence.
-                before = pa.scalar(self.tables[index].before, _MICROSECONDS).cast(pa.int64()).as_py()
-                found[rows[times[rows] < before]] = index
+            # The last one takes precedence: the earliest of the tables that wait, then of the others.
+            items = [(index, self.tables[index]) for index in reversed(self.by_prefix[prefix])]
+            for index, item in (*((at, item) for at, item in items if item.is_due), *((at, item) for at, item in items if not item.is_due)):
+                is_own = times[rows] < _microseconds(item.owns_until)
+                if item.table.owns_from is not None:
+                    is_own &= times[rows] >= _microseconds(item.table.owns_from)
+                found[rows[is_own]] = index
         return pa.array(found, pa.int32(), mask=found < 0)
+
+    def explained_until(self, prefix: str) -> datetime:
+        """Return the time before which the files of a prefix may be those of its dropped tables.
+
+        A file that one of them may have written is no evidence that another one is in use.
+        """
+        return max(self.tables[index].before for index in self.by_prefix[prefix])
+
+    def is_written(self, prefix: str) -> bool:
+        """Return True if another catalog may write a dropped table that claimed this prefix."""
+        return any(self.tables[index].is_written for index in self.by_prefix[prefix])
 
     def is_due(self, indices: pa.Array) -> pa.Array:
         """Return True for files that belong to tables with collected files."""
         due = pa.array([item.is_due for item in self.tables], pa.bool_())
         return pc.fill_null(due.take(indices), False)
+
+
+def _microseconds(time: datetime) -> int:
+    return pa.scalar(time, _MICROSECONDS).cast(pa.int64()).as_py()
 
 
 def upwards(directory: str) -> Iterator[str]:

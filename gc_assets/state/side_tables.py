@@ -378,6 +378,7 @@ DROPPED_COLUMNS: Final = (
     column("replaced", BOOL, "True if its name belongs to another table now.", since="0.4"),
     column("last_writer", STRING, "Program that made its newest known commit, if it is known.", since="0.4"),
     column("other_catalog_since", TIMESTAMP, "Time of the first accepted run in which its lake read another catalog.", since="0.4"),
+    column("owns_from", TIMESTAMP, "Time from which its files were written; null if they may be of any age.", since="0.4"),
     column("waits_for", STRING, "Why its files are not collected; null if they are, or if it is listed.", since="0.4"),
     column("due_at", TIMESTAMP, "End of its waiting time; null if its files are kept.", since="0.4"),
     column("accepted_at", TIMESTAMP, "Time at which a user accepted it as dead.", since="0.4"),

@@ -151,7 +151,12 @@ class World:
         self.read_as |= {(lake, name, uuid) for name, uuid in readable.items()}
         tables = tuple(RememberedTable(lake, uuid, name, lake, (self.location[uuid],), self.now) for name, uuid in readable.items())
         uuids = frozenset(readable.values()) | known
-        return LakeTables(lake, lake, self.now, tables, uuids, frozenset(known), readable, frozenset(name for name, _ in broken))
+        oldest = {
+            uuid: int(min(self.files.get(key, START) for key in self.needs[uuid]).timestamp() * 1000) for uuid in uuids if self.needs[uuid]
+        }
+        return LakeTables(
+            lake, lake, self.now, tables, uuids, frozenset(known), readable, frozenset(name for name, _ in broken), oldest_ms=oldest
+        )
 
     def run(self) -> tuple[Run, DroppedPrefixes, set[str]]:
         """Return what the run saw, the dropped tables, and the planned keys."""
@@ -186,6 +191,8 @@ class World:
         shared = found.is_shared(prefix)
         mine = [(at, key) for key, at in self.files.items() if not shared and found.find_prefix(key[: key.rfind("/") + 1]) == prefix]
         newest = max(mine, default=(None, None))
+        if newest[0] is not None and newest[0] < found.explained_until(prefix):
+            newest = None, None
         item = replace(item, former_files=FormerFiles(len(mine), 0, *newest), shares_location=shared)
         return find_reason_to_wait(item, self.now, WAIT, item.table.lake, unreadable)
 
@@ -216,6 +223,10 @@ def test_random_history_plans_no_file_that_is_needed(seed: int) -> None:
         run, found, planned = world.run()
         needed = {key for _, _, uuid in world.list_registrations() for key in world.needs[uuid]}
         assert not planned & needed, seed
+        waiting = {item.table.table_uuid for item in found.tables if not item.is_due}
+        for uuid in waiting:
+            own = {key for key in world.needs[uuid] if key.startswith(world.location[uuid])}
+            assert not planned & own, (seed, uuid)
         _check_planned(world, run, found, planned)
         world.planned_tables |= {item.table.table_uuid for item in found.tables if item.is_due}
         if run.accepted and world.random.random() < 0.5:  # the plan is applied
@@ -263,14 +274,71 @@ def test_histories_plan_files_of_many_tables() -> None:
     assert len(tables) > 30
 
 
-def test_tables_of_one_location_own_the_files_of_their_time() -> None:
-    first = RememberedTable("red", "u1", "t", "red", ("t/",), START, gone_since=START + timedelta(days=1))
-    second = replace(first, table_uuid="u2", last_seen=START + timedelta(days=5), gone_since=START + timedelta(days=6))
+@pytest.mark.parametrize(
+    "owns_from, owners, due",
+    [
+        # The second table may own any earlier file.
+        (None, [1, 1, 1, 1, None], [False, False, False, False, False]),
+        (START, [0, 1, 1, 1, None], [True, False, False, False, False]),
+    ],
+)
+def test_files_of_several_tables_of_one_location_wait_for_each_possible_owner(
+    owns_from: datetime | None, owners: list[int | None], due: list[bool]
+) -> None:
+    first = RememberedTable("red", "u1", "t", "red", ("t/",), START + timedelta(days=1), gone_since=START + timedelta(days=1))
+    second = replace(first, table_uuid="u2", last_seen=START + timedelta(days=5), gone_since=START + timedelta(days=6), owns_from=owns_from)
     found = DroppedPrefixes((DroppedTable(first), DroppedTable(second, waits_for="its time")), frozenset({"t/"}))
-    times = [START + timedelta(days=days) for days in (-1, 0, 4, 5)]
-    index = found.find(pa.array([f"t/{number}" for number in range(4)]), pa.array(times, pa.timestamp("us", "UTC")))
-    assert index.to_pylist() == [0, 1, 1, None]
-    assert found.is_due(index).to_pylist() == [True, False, False, False]
+    # The second table may have written a file after it was last seen, until it was dropped.
+    times = [START + timedelta(days=days) for days in (-1, 0, 4, 5, 6)]
+    index = found.find(pa.array([f"t/{number}" for number in range(5)]), pa.array(times, pa.timestamp("us", "UTC")))
+    assert index.to_pylist() == owners
+    assert found.is_due(index).to_pylist() == due
+
+
+def test_table_owns_no_file_older_than_the_last_run_without_it() -> None:
+    grace, hours = timedelta(days=1), timedelta(hours=1)
+
+    def observe(at: datetime, *uuids: str, oldest: datetime = START) -> LakeTables:
+        tables = tuple(RememberedTable("red", uuid, uuid, "c", ("t/",), at) for uuid in uuids)
+        oldest_ms = {"registered": int((START - 2 * grace).timestamp() * 1000), "new": int(START.timestamp() * 1000)}
+        return LakeTables("red", "c", at, tables, frozenset(uuids), oldest_ms=oldest_ms, longest_write=grace)
+
+    def owns_from(memory: list[RememberedTable]) -> dict[str, datetime | None]:
+        return {item.table_uuid: item.owns_from for item in memory}
+
+    memory = remember_tables([], [observe(START, "first")])
+    assert owns_from(memory) == {"first": None}
+    memory = remember_tables(memory, [observe(START + hours, "first", "new", "registered", "empty")])
+    expected = {"first": None, "new": START - grace, "registered": None, "empty": START - grace}
+    assert owns_from(memory) == expected
+    assert owns_from(remember_tables(memory, [observe(START + 9 * hours, "first", "new", "empty")])) == expected
+    assert owns_from(remember_tables(memory, [replace(observe(START + hours, "other"), catalog="d")]))["other"] == START + hours - grace
+
+
+class Accepting(random.Random):
+    """All runs are accepted."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def test_files_of_a_table_that_was_replaced_daily_are_planned_after_its_drop() -> None:
+    """The files of one generation do not prevent the collection of another."""
+    world = World(Accepting(0))
+    world.create("t/", "red", "t")
+    world.run()
+    for _ in range(5):
+        world.now += timedelta(hours=21)
+        del world.catalogs["red"]["t"]
+        world.create("t/", "red", "t")
+        world.now += timedelta(hours=3)
+        world.run()
+    world.now += timedelta(hours=21)
+    del world.catalogs["red"]["t"]
+    for _ in range(9):
+        world.now += timedelta(days=1)
+        _, _, planned = world.run()
+    assert planned == set(world.files)
 
 
 def test_files_in_a_deeper_claim_belong_to_no_dropped_table() -> None:

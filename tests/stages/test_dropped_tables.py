@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -371,6 +371,68 @@ def test_table_waits_if_another_storage_has_a_newer_file(spark: SparkSession, tm
         house.now = NOW + timedelta(days=day)
         house.plans()
     assert house.planned_keys("disk1") | house.planned_keys("disk2") == set()
+
+
+def names_of(paths: Iterable[Path]) -> set[str]:
+    return {path.name for path in paths}
+
+
+def test_tables_of_one_location_wait_for_their_own_drops(shop: Shop) -> None:
+    """A new table takes the default location of a renamed one. The renamed table is dropped first."""
+    shop.lake.catalog.rename_table("db.a", "db.renamed")
+    old = path_of(shop.metadata["a"])
+    new = shop.lake.table("db.a", NOW + timedelta(hours=1))
+    new.append(NOW + timedelta(hours=2))
+    metadata, own = path_of(new.metadata_location), names_of(new.data_files())
+    assert metadata.parent == old.parent
+    shop.run(1)
+    shop.lake.catalog.drop_table("db.renamed")
+    shop.run(2)
+    shop.lake.catalog.drop_table("db.a")
+    shop.run(10)
+    planned = names_of(map(Path, shop.house.keys("deletion_plan")))
+    assert old.name in planned
+    assert not planned & {metadata.name, *own}
+    assert shop.read_dropped()["db.a"]["files"] > 0
+    shop.run(18)
+    assert names_of(map(Path, shop.house.keys("deletion_plan"))) >= {metadata.name, *own}
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_unknown_files_in_a_shared_directory_wait_while_another_catalog_writes_a_dropped_table(
+    spark: SparkSession, tmp_path: Path, written: bool
+) -> None:
+    shop = Shop(spark, tmp_path, "c")
+    data = {"write.data.path": f"file://{shop.house.warehouse}/shared"}
+    tables = {name: shop.lake.table(f"db.{name}", days_ago(40), properties=data) for name in "ab"}
+    for table in tables.values():
+        table.append(days_ago(30))
+    metadata = path_of(tables["b"].metadata_location)
+    shop.run(1)
+    shop.lake.catalog.drop_table("db.b")
+    shop.run(2)
+    # Another catalog may have written the data file, if it has also written metadata.
+    unknown = "shared/00000-0-54dac18a-6746-44b9-97fd-64cd41078f8d.parquet"
+    touch(shop.house.warehouse / unknown, NOW + timedelta(days=3))
+    if written:
+        touch(metadata.with_name("snap-1-0-x.avro"), NOW + timedelta(days=3))
+    shop.run(8)
+    assert shop.waits_for("b") is not None
+    assert (unknown in shop.house.keys("deletion_plan")) != written
+
+
+def test_unknown_file_written_before_the_drop_was_seen_waits_with_its_table(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, "c")
+    data = {"write.data.path": f"file://{shop.house.warehouse}/shared"}
+    tables = {name: shop.lake.table(f"db.{name}", days_ago(40), properties=data) for name in "ab"}
+    for table in tables.values():
+        table.append(days_ago(30))
+    shop.run(1)
+    shop.lake.catalog.drop_table("db.b")
+    unknown = "shared/00000-0-54dac18a-6746-44b9-97fd-64cd41078f8d.parquet"
+    touch(shop.house.warehouse / unknown, NOW + timedelta(days=2))
+    planned = {day: unknown in (shop.run(day), shop.house.keys("deletion_plan"))[1] for day in (6, 14)}
+    assert planned == {6: False, 14: True}
 
 
 def test_clock_that_jumped_ahead_removes_nothing(shop: Shop) -> None:

@@ -142,10 +142,12 @@ class DroppedTables:
         return {claim.prefix: f"at least {limit:,} metadata files are not those of dropped tables" for claim in self.claims}
 
     def hold(self, reasons: Mapping[str, str]) -> DroppedTables:
-        """Return a copy in which the due tables under these prefixes wait for the given reasons."""
+        """Return a copy in which the tables under these prefixes count as written, and due ones wait
+        for the given reasons.
+        """
         tables = tuple(
-            replace(item, waits_for=why)
-            if item.is_due and (why := next((reasons[at] for at in item.table.prefixes if at in reasons), None)) is not None
+            replace(item, waits_for=item.waits_for or why, is_written=True)
+            if (why := next((reasons[at] for at in item.table.prefixes if at in reasons), None)) is not None
             else item
             for item in self.tables
         )
@@ -244,7 +246,22 @@ def find_dropped_tables(
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
     decided = _confirm_repositories(context, _confirm(context, _hold_used(context, storage_name, decided), lakes), claims)
-    return DroppedTables(tuple(remembered), DroppedPrefixes(tuple(decided), present, of_lakes), tuple(lakes))
+    prefixes = DroppedPrefixes(tuple(decided), present, of_lakes)
+    if prefixes.has_several_owners:
+        prefixes = _count_again(prefixes, _sum_former_files(spark, context, prefixes, listing.inventory))
+    return DroppedTables(tuple(remembered), prefixes, tuple(lakes))
+
+
+def _count_again(found: DroppedPrefixes, sums: Mapping[int, FormerFiles]) -> DroppedPrefixes:
+    """Replace the numbers of files, because the states of the tables decide whose files they are."""
+    counted = (sums.get(index, FormerFiles()) for index in range(len(found.tables)))
+    return replace(
+        found,
+        tables=tuple(
+            replace(item, former_files=replace(item.former_files, count=new.count, bytes=new.bytes))
+            for item, new in zip(found.tables, counted, strict=True)
+        ),
+    )
 
 
 def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> DroppedPrefixes:
@@ -281,23 +298,23 @@ def _without_withdrawn(context: RunContext, storage_name: str, stored: list[Drop
 
 
 def _hold_used(context: RunContext, storage_name: str, decided: list[DroppedTable]) -> list[DroppedTable]:
-    """Let tables wait if newer sweeps, or sweeps of other storages, found them in use.
+    """Let due tables wait if newer sweeps, or sweeps of other storages, found them in use.
 
     This is needed because a plan may be older than these sweeps, and a table may have its metadata
-    in one storage and its data in another.
+    in one storage and its data in another. Tables in use are also marked as written.
     """
-    if not any(item.is_due for item in decided):
+    if not decided:
         return decided
     by_storage = {
         swept.receipt.owner: [_stored_table(*pair) for pair in read_remembered(context, swept)] for swept in newest_sweeps(context)
     }
     records = [record for found in by_storage.values() for record in found]
-    return [
-        replace(item, waits_for=find_later_use(item, records) or _find_unconfirmed(context, storage_name, item, by_storage))
-        if item.is_due
-        else item
-        for item in decided
-    ]
+    found: list[DroppedTable] = []
+    for item in decided:
+        reason = find_later_use(item, records) or _find_unconfirmed(context, storage_name, item, by_storage)
+        is_written = reason is not None or item.has_newer_file
+        found.append(replace(item, waits_for=reason if item.is_due else item.waits_for, is_written=is_written))
+    return found
 
 
 def _find_unconfirmed(
@@ -561,7 +578,9 @@ class _SumDropped:
             yield {"table": row["table"], "files": row["count_all"], "bytes": row["size_sum"] or 0}
 
     def _find_newest(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-        """Yield the newest file under each prefix claimed by dropped tables only."""
+        """Yield the newest file under each prefix claimed by dropped tables only, if none of them
+        explains it.
+        """
         directories = pc.replace_substring_regex(batch.column("key"), "[^/]*$", "").dictionary_encode()
         prefixes = [self.found.find_prefix(name) for name in directories.dictionary.to_pylist()]
         unshared = [prefix if prefix is not None and not self.found.is_shared(prefix) else None for prefix in prefixes]
@@ -569,6 +588,8 @@ class _SumDropped:
         rows = pa.table({"prefix": mine, "at": batch.column("last_modified"), "key": batch.column("key")})
         rows = rows.filter(pc.and_(pc.is_valid(mine), pc.is_valid(batch.column("last_modified"))))
         for row in rows.group_by("prefix").aggregate([("at", "max")]).to_pylist():
+            if row["at_max"] < self.found.explained_until(row["prefix"]):
+                continue
             is_newest = pc.and_(pc.equal(rows.column("prefix"), row["prefix"]), pc.equal(rows.column("at"), row["at_max"]))
             key = rows.column("key").filter(is_newest)[0].as_py()
             for index in self.found.by_prefix[row["prefix"]]:
@@ -580,8 +601,8 @@ class DroppedFinder:
     """Task that sets the reason and route of dropped tables' files (columns `ROUTED_ORPHANS`).
 
     A due table's file gets the reason `dropped`, unless expired history or a lifecycle rule holds
-    it, or the ages of the dropped claims make it foreign. A file waits if its table is not due.
-    Picklable.
+    it, or the ages of the dropped claims make it foreign. A file waits if its table is not due, and
+    if no commit referenced it and another catalog may write a table that claimed it. Picklable.
 
     Attributes:
         found: The dropped tables.
@@ -613,6 +634,7 @@ class DroppedFinder:
         # decides.
         is_unnamed = pc.and_not(pc.is_null(batch.column("kind")), is_foreign)
         waits = pc.and_(pc.fill_null(pc.equal(states, WAITS), False), pc.or_(is_alone, is_unnamed))
+        waits = pc.or_(waits, pc.and_(self.find_written(batch.column("key")), pc.and_not(pc.is_null(batch.column("kind")), is_due)))
         route = pc.if_else(pc.and_(waits, pc.equal(batch.column(ROUTE), "")), DEFERRED_SIDE, batch.column(ROUTE))
         changed = {"reason": reason, "foreign_rule": rules, ROUTE: route}
         columns = [changed.get(name, batch.column(name)) for name in batch.schema.names]
@@ -632,6 +654,13 @@ class DroppedFinder:
         matched = pc.if_else(self.found.is_due(index), DUE, WAITS)
         other = pc.if_else(alone, pa.scalar(WAITS), pa.scalar(None, pa.string()))
         return pc.if_else(pc.is_valid(index), matched, other), alone
+
+    def find_written(self, keys: pa.Array) -> pa.Array:
+        """Return a mask of the files claimed by dropped tables that another catalog may write."""
+        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        prefixes = [self.found.find_prefix(name) for name in directories.dictionary.to_pylist()]
+        written = pa.array([prefix is not None and self.found.is_written(prefix) for prefix in prefixes], pa.bool_())
+        return pc.fill_null(written.take(directories.indices), False)
 
     def find_rules(self, batch: pa.RecordBatch, is_due: pa.Array) -> pa.Array:
         """Return the rule that makes each file foreign. Files of due tables use the rules for

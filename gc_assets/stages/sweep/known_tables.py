@@ -33,11 +33,14 @@ class KnownTable:
         in_use: True if writers still commit to the table through this catalog. Young metadata may
             then belong to a commit in progress.
         dropped: True if an accepted run read the table, but no catalog lists it any more.
+        oldest: Time of the first commit in milliseconds since 1970, None without commits, or 0 if
+            it may be missing.
     """
 
     newest: int
     in_use: bool = True
     dropped: bool = False
+    oldest: int | None = 0
 
 
 _URN: Final = "urn:uuid:"
@@ -62,7 +65,8 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
         )
         for uuid, item in found.items():
             other = known.get(uuid, item)
-            known[uuid] = KnownTable(max(item.newest, other.newest), item.in_use or other.in_use)
+            times = [time for time in (item.oldest, other.oldest) if time is not None]
+            known[uuid] = KnownTable(max(item.newest, other.newest), item.in_use or other.in_use, oldest=min(times, default=None))
     unreadable = [
         item for lake in context.config.lakes for item in context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary).unreadable
     ]
@@ -108,13 +112,26 @@ def _views(context: RunContext) -> dict[str, KnownTable]:
 
 
 def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
-    """Return the time of each table's newest snapshot, or 0 if the table has no snapshots."""
+    """Return the times of each table's oldest and newest snapshot."""
     refs = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["table_uuid"])
     graph = context.table(COMMIT_GRAPH, lake_name)
-    commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at"])
-    newest = commits.set_column(1, "at", _milliseconds(commits.column("committed_at"))).group_by("table_uuid").aggregate([("at", "max")])
-    without = {uuid: KnownTable(0) for uuid in refs.column("table_uuid").to_pylist() if uuid is not None}
-    return without | {row["table_uuid"]: KnownTable(row["at_max"] or 0) for row in newest.to_pylist() if row["table_uuid"] is not None}
+    commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "commit_id", "parents", "committed_at"])
+    times = commits.append_column("at", _milliseconds(commits.column("committed_at"))).group_by("table_uuid")
+    without = {uuid: KnownTable(0, oldest=None) for uuid in refs.column("table_uuid").to_pylist() if uuid is not None}
+    incomplete = _find_incomplete(commits)
+    return without | {
+        row["table_uuid"]: KnownTable(row["at_max"] or 0, oldest=0 if row["table_uuid"] in incomplete else row["at_min"] or 0)
+        for row in times.aggregate([("at", "max"), ("at", "min")]).to_pylist()
+        if row["table_uuid"] is not None
+    }
+
+
+def _find_incomplete(commits: pa.Table) -> set[str | None]:
+    """Return the uuids of tables with commits whose parents are missing."""
+    parents = commits.column("parents").combine_chunks()
+    owners = commits.column("table_uuid").combine_chunks().take(pc.list_parent_indices(parents))
+    is_known = pc.is_in(pc.list_flatten(parents), commits.column("commit_id"))
+    return set(pc.unique(owners.filter(pc.invert(is_known))).to_pylist())
 
 
 def _of_server(context: RunContext, lake_name: str) -> dict[str, KnownTable]:

@@ -272,6 +272,8 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
         {name: uuid for uuid, name in names.items() if name is not None},
         frozenset(item.table_name for item in (*unreadable, *summary.unread) if item.table_name is not None),
         any(item.is_whole_lake for item in unreadable),
+        oldest_ms={uuid: item.oldest for uuid, item in known.items() if item.oldest is not None},
+        longest_write=max(storage.grace for storage in context.config.storages),
     )
 
 
