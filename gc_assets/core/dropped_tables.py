@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 import numpy as np
@@ -188,8 +188,8 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
 def _with_first_file(table: RememberedTable, lake: LakeTables, previous: Sequence[RememberedTable]) -> RememberedTable:
     """Add the time of a listed table's first file.
 
-    The last accepted run did not list a new table, so its files were written at most
-    `longest_write` before that run. A registered table has earlier commits.
+    A new table was not in the last accepted run, so its files were written at most `longest_write`
+    before that run or, if it was registered with older commits, before the first of these.
     """
     known = next((item for item in previous if (item.lake, item.table_uuid) == (table.lake, table.table_uuid)), None)
     if known is not None:
@@ -197,9 +197,11 @@ def _with_first_file(table: RememberedTable, lake: LakeTables, previous: Sequenc
     runs = [item.last_seen for item in previous if (item.lake, item.catalog) == (table.lake, table.catalog)]
     if not runs or table.noun == REPOSITORY:
         return table
-    owns_from = max(runs) - lake.longest_write
-    oldest = lake.oldest_ms.get(table.table_uuid)
-    return table if oldest is not None and oldest < owns_from.timestamp() * 1000 else replace(table, owns_from=owns_from)
+    without_it = max(runs).timestamp() * 1000
+    first_ms = min(lake.oldest_ms.get(table.table_uuid, without_it), without_it)
+    if first_ms <= 0:
+        return table
+    return replace(table, owns_from=datetime.fromtimestamp(first_ms / 1000, UTC) - lake.longest_write)
 
 
 def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:

@@ -298,9 +298,10 @@ def test_files_of_several_tables_of_one_location_wait_for_each_possible_owner(
 def test_table_owns_no_file_older_than_the_last_run_without_it() -> None:
     grace, hours = timedelta(days=1), timedelta(hours=1)
 
-    def observe(at: datetime, *uuids: str, oldest: datetime = START) -> LakeTables:
+    def observe(at: datetime, *uuids: str) -> LakeTables:
         tables = tuple(RememberedTable("red", uuid, uuid, "c", ("t/",), at) for uuid in uuids)
-        oldest_ms = {"registered": int((START - 2 * grace).timestamp() * 1000), "new": int(START.timestamp() * 1000)}
+        first = {"registered": START - 2 * grace, "new": START + hours}
+        oldest_ms = {uuid: int(time.timestamp() * 1000) for uuid, time in first.items()} | {"truncated": 0}
         return LakeTables("red", "c", at, tables, frozenset(uuids), oldest_ms=oldest_ms, longest_write=grace)
 
     def owns_from(memory: list[RememberedTable]) -> dict[str, datetime | None]:
@@ -308,11 +309,11 @@ def test_table_owns_no_file_older_than_the_last_run_without_it() -> None:
 
     memory = remember_tables([], [observe(START, "first")])
     assert owns_from(memory) == {"first": None}
-    memory = remember_tables(memory, [observe(START + hours, "first", "new", "registered", "empty")])
-    expected = {"first": None, "new": START - grace, "registered": None, "empty": START - grace}
+    memory = remember_tables(memory, [observe(START + hours, "first", "new", "registered", "truncated", "empty")])
+    expected = {"first": None, "new": START - grace, "registered": START - 3 * grace, "truncated": None, "empty": START - grace}
     assert owns_from(memory) == expected
     assert owns_from(remember_tables(memory, [observe(START + 9 * hours, "first", "new", "empty")])) == expected
-    assert owns_from(remember_tables(memory, [replace(observe(START + hours, "other"), catalog="d")]))["other"] == START + hours - grace
+    assert owns_from(remember_tables(memory, [observe(START + 2 * hours, "other")]))["other"] == START + hours - grace
 
 
 class Accepting(random.Random):
