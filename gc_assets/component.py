@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ import dagster as dg
 from dagster.components import scaffold_component
 from pydantic import BaseModel, Field, field_validator
 
+from gc_assets.core.commands import command
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 
@@ -66,7 +66,7 @@ class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
         if given is None and not (folder / _FILE).exists():
             example = folder / _FILE
             example.write_text(EXAMPLE_CONFIG, encoding="utf-8")
-            click.echo(f"Wrote an example to {example}. Replace its paths, then run gc-assets doctor --config {shlex.quote(str(example))}")
+            click.echo(f"Wrote an example to {example}. Replace its paths, then run {command('doctor', config=str(example))}")
 
 
 @dg.scaffold_with(LakeGarbageCollectionScaffolder)

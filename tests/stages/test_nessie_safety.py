@@ -236,7 +236,7 @@ def test_path_with_parent_component_makes_its_table_unreadable(house: Lakehouse,
     house.lakes = [builder.config(retention=HEADS)]
     [unreadable] = house.plan().unreadable
     assert unreadable.table_name == "db.t"
-    assert "`..` component" in unreadable.why
+    assert "contains `..`" in unreadable.why
     assert not house.planned_actions()
 
 

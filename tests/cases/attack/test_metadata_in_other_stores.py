@@ -94,5 +94,5 @@ def test_staged_object_with_a_parent_component_stops_no_other_lake(spark: SparkS
         house.lakes = [config_of(url, "ml-data", location=f"file://{repository.namespace}"), lake.config()]
         (unreadable,) = house.plan().unreadable
     assert unreadable.is_whole_lake
-    assert "`..` component" in unreadable.why
+    assert "contains `..`" in unreadable.why
     assert set(house.planned_actions()) == garbage
