@@ -23,7 +23,7 @@ C = TypeVar("C")
 
 FOLDER: Final = Path(__file__).parent
 SHARES: Final = 5
-TURNS: Final = 9
+TURNS: Final = 13
 # The turn of a cell of `make compat`, which takes as long as the slow tests of another turn.
 CELL_TURN: Final = TURNS - 1
 DEPTH: Final = os.environ.get("GC_ASSETS_TEST_DEPTH", "")
@@ -36,7 +36,7 @@ NOT_ITS_TURN: Final = "runs at another number of commits: make test DEPTH=usual"
 
 # Marks a test of the full suite only.
 full_suite_only = pytest.mark.full_suite_only
-# Marks a slow test that `make test` runs at every ninth number of commits.
+# Marks a slow test that `make test` runs at one of thirteen numbers of commits.
 in_turn = pytest.mark.in_turn
 
 
@@ -71,7 +71,7 @@ def files_of_share(number: int) -> frozenset[str]:
 
 @functools.cache
 def files_of_turn(number: int) -> frozenset[str]:
-    """Return the files of a turn: an eighth of those with tests that are marked `in_turn`.
+    """Return the files of a turn: a twelfth of those with tests that are marked `in_turn`.
 
     They are dealt out by size, back and forth, so that all turns take about as long.
     """
