@@ -14,7 +14,7 @@ from typing import Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.bucket_spellings import UNSTABLE_KEY, OwnBuckets
+from gc_assets.core.bucket_spellings import AT_ENDPOINT, UNSTABLE_KEY, OwnBuckets
 from gc_assets.core.errors import FormatError
 from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.core.paths import AZURE, FILE, GCS, S3, Location, parse_address, scheme_of
@@ -24,7 +24,8 @@ _WEB: Final = "(?i)^https?:"
 _LOCAL: Final = "(?i)^(?:file:|/)"
 _WEB_GROUP: Final = "(?is)^(https?://[^/?#]*(?:/[^/?#]*)?).*$"
 _LOCAL_GROUP: Final = "(?s)[^/]*$"
-_OTHER_GROUP: Final = "(?is)^([a-z][a-z0-9+.-]*:(?://[^/]*(?:/[^/]*)?)?).*$"
+_OTHER_GROUP: Final = "(?is)^([a-z][a-z0-9+.-]*:(?://[^/]*)?).*$"
+_ENDPOINT_GROUP: Final = "(?is)^([a-z][a-z0-9+.-]*://[^/]*/[^/]*).*$"
 # Suffixes of bucket names reserved by AWS for access points and multi-region access points.
 _ACCESS_POINTS: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3", ".mrap")
 # Schemes of object stores of other providers. Their buckets have no other names.
@@ -235,15 +236,17 @@ class ExternalAddresses:
 
 def _group(addresses: pa.Array) -> pa.DictionaryArray:
     """Remove the last components of addresses, so that few different ones are left."""
-    return pc.if_else(
-        pc.match_substring_regex(addresses, _WEB),
-        pc.replace_substring_regex(addresses, _WEB_GROUP, r"\1"),
-        pc.if_else(
-            pc.match_substring_regex(addresses, _LOCAL),
-            pc.replace_substring_regex(addresses, _LOCAL_GROUP, ""),
-            pc.replace_substring_regex(addresses, _OTHER_GROUP, r"\1"),
-        ),
-    ).dictionary_encode()
+    groups = pc.if_else(
+        pc.match_substring_regex(addresses, _LOCAL),
+        pc.replace_substring_regex(addresses, _LOCAL_GROUP, ""),
+        pc.replace_substring_regex(addresses, _OTHER_GROUP, r"\1"),
+    )
+    # After a host or region, the first component may be the bucket.
+    for pattern, group in ((_WEB, _WEB_GROUP), (AT_ENDPOINT, _ENDPOINT_GROUP)):
+        found = pc.match_substring_regex(addresses, pattern)
+        if found.true_count:
+            groups = pc.if_else(found, pc.replace_substring_regex(addresses, group, r"\1"), groups)
+    return groups.dictionary_encode()
 
 
 def _buckets_of(alias: str) -> Iterator[tuple[str, str]]:
