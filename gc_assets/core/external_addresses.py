@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.bucket_spellings import AT_ENDPOINT, UNSTABLE_KEY, OwnBuckets
 from gc_assets.core.errors import FormatError
-from gc_assets.core.key_resolver import loosen_spelling
+from gc_assets.core.key_resolver import KeyResolver, loosen_spelling
 from gc_assets.core.paths import AZURE, FILE, GCS, S3, Location, parse_address, scheme_of
 from gc_assets.core.urls import Url, azure_host, is_aws, parse_alias, parse_url, provider_address, provider_schemes
 
@@ -40,6 +40,7 @@ _CLOUD_HOSTS: Final = (
 )
 _URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
 _PARENT: Final = r"(?:^|/)\.\.(?:/|$)"
+_FORMER_ALIAS: Final = "an address under an entry of `aliases` that was removed since an earlier run"
 _UNSTABLE: Final = "a key with an empty or `.` component, `%2F` or `\\`, which systems resolve differently"
 _NO_FILE: Final = "a file that does not exist on this machine"
 # The file may be a link, with any name, to an object in a storage.
@@ -77,6 +78,7 @@ class ExternalAddresses:
         alias_buckets: Schemes and possible buckets of aliases. Their server is unknown, so an
             address with the same bucket and another scheme may refer to the same object.
         has_access_points: True if a storage or an alias is an S3 access point, of an unknown bucket.
+        removed_aliases: Resolver for aliases that storages had in earlier runs, or None.
     """
 
     has_disks: bool
@@ -90,6 +92,7 @@ class ExternalAddresses:
     alias_buckets: frozenset[tuple[str, str]] = frozenset()
     is_hidden: Callable[[str], bool] | None = None
     has_access_points: bool = False
+    removed_aliases: KeyResolver | None = None
 
     @classmethod
     def of(
@@ -99,12 +102,14 @@ class ExternalAddresses:
         file_exists: Callable[[str], bool],
         aliases: Sequence[str] = (),
         is_hidden: Callable[[str], bool] | None = None,
+        removed_aliases: KeyResolver | None = None,
     ) -> Self:
         """Create a classifier.
 
         Args:
             storages: (location, endpoint) pairs. The endpoint is None for AWS and for disks.
             aliases: Additional addresses of the storages.
+            removed_aliases: Resolver for aliases that storages had in earlier runs.
         """
         locations, forms = [location for location, _ in storages], list(map(provider_address, aliases))
         schemes = {scheme_of(location) for location in (*locations, *forms)}
@@ -123,6 +128,7 @@ class ExternalAddresses:
             named,
             is_hidden,
             any(map(_is_access_point, (*locations, *forms))),
+            removed_aliases,
         )
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
@@ -130,6 +136,9 @@ class ExternalAddresses:
         storages.
         """
         reasons = self._find_unstable(addresses, self._find_reasons(addresses))
+        if self.removed_aliases is not None:
+            is_former = pc.is_valid(self.removed_aliases.locate(addresses)[0])
+            reasons = pc.if_else(is_former, pc.coalesce(reasons, pa.scalar(_FORMER_ALIAS)), reasons)
         has_parent = pc.match_substring_regex(addresses, _PARENT)  # its group may have no `..`
         if not has_parent.true_count:
             return reasons

@@ -40,6 +40,7 @@ _NOT_IN_ID: Final = frozenset(
         "path_edits",
         "deleted_paths",
         "warnings",
+        "aliases",
     }
 )
 # Gates with read errors in their messages. Plans up to 0.3 call the first one `sick_tables`.
@@ -274,6 +275,8 @@ class PlanHeader(RenamedKeys, _Model):
             (since 0.4). They are not part of the id.
         warnings: Sentences that a user should read before the approval (since 0.4). They are not
             part of the id.
+        aliases: The `aliases` of the storage in this run and in the accepted runs before it (since
+            0.4). They are not part of the id.
         expiry_actions: Number of expiry actions by lake.
         edits_by_action: Number of expiry actions by action (since 0.4).
         idle_branches: Number of idle branches to delete by lake, which are among the expiry actions
@@ -319,6 +322,7 @@ class PlanHeader(RenamedKeys, _Model):
     unreadable: tuple[Unreadable, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     warnings: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     expiry_actions: dict[str, int]
     edits_by_action: dict[str, int] = Field(default_factory=dict)
     idle_branches: dict[str, int] = Field(default_factory=dict)

@@ -100,6 +100,7 @@ def test_every_plan_field_has_other_value() -> None:
             "path_edits",
             "deleted_paths",
             "warnings",
+            "aliases",
         }
     )
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.external_addresses import HIDDEN, ExternalAddresses
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.paths import FILE, Location, is_in_bucket, scheme_of
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
@@ -19,6 +20,7 @@ from gc_assets.engine.tables import MAX_SAMPLES, PARTS_DDL, WrittenParts, merge_
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kind import Spellings
+from gc_assets.stages.records.accepted_runs import former_aliases
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
@@ -40,7 +42,22 @@ def external_addresses(context: RunContext) -> ExternalAddresses:
     disks = tuple(Location.parse(location).root for location in locations if scheme_of(location) == FILE)
     aliases = [alias for storage in config.storages for alias in storage.aliases]
     describe = partial(describe_directory, has_buckets=has_buckets, disks=disks)
-    return ExternalAddresses.of(storages, describe, local_file_exists, aliases, local_file_is_hidden)
+    return ExternalAddresses.of(storages, describe, local_file_exists, aliases, local_file_is_hidden, _former_resolver(context))
+
+
+def _former_resolver(context: RunContext) -> KeyResolver | None:
+    """Return a resolver for the removed aliases of all storages, or None if no alias was removed.
+
+    An alias that another storage has now is not one of them.
+    """
+    config = context.config
+    current = {alias for storage in config.storages for alias in storage.aliases}
+    former = {storage.name: tuple({*former_aliases(context, storage.name)} - current) for storage in config.storages}
+    if not any(former.values()):
+        return None
+    storages = tuple(storage.model_copy(update={"aliases": former[storage.name]}) for storage in config.storages)
+    aliases = config.model_copy(update={"storages": storages}).address_aliases()
+    return KeyResolver([(storage.name, storage.location) for storage in storages], aliases)
 
 
 def write_unknown_addresses(

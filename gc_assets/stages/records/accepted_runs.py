@@ -58,6 +58,12 @@ def newest_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader |
     return _header_of(newest_accepted_run(context, storage_name))
 
 
+def former_aliases(context: RunContext, storage_name: str) -> list[str]:
+    """Return the `aliases` of a storage in its accepted runs that it does not have now."""
+    accepted = newest_accepted_plan(context, storage_name)
+    return [] if accepted is None else sorted({*accepted.aliases} - {*context.storage(storage_name).aliases})
+
+
 def newest_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
     """Return the `deletion_plan` of the last accepted run up to the run date, or None."""
     return next(_accepted_runs(context, storage_name), None)

@@ -154,6 +154,26 @@ def test_address_of_a_web_server_refuses_the_apply(spark: SparkSession, tmp_path
     assert list(check_addresses(house.run_context(), "sales")) == []
 
 
+def test_file_under_a_removed_alias_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """Without any alias, an address on S3 is outside a storage on a disk."""
+    house = Lakehouse(spark, tmp_path)
+    writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
+    alias = "s3://gateway/lake/"
+    address, size_bytes = writer.write("named.parquet")
+    writer.commit(address.replace(f"file://{house.warehouse}/", alias), size_bytes)
+    writer.write("garbage.parquet")
+    assert not writer.plan(aliases=[alias]).failed_gates
+    assert writer.data_files() == {"garbage.parquet"}
+    for _ in range(2):  # a refused run does not forget the alias
+        header = writer.plan()
+        assert house.failed_gates(header) == {GATE}
+        (message,) = (gate.message for gate in header.failed_gates)
+        assert "an address under an entry of `aliases` that was removed since an earlier run" in message
+        assert header.aliases == (alias,)
+    assert not writer.plan(aliases=[alias]).failed_gates
+    assert writer.data_files() == {"garbage.parquet"}
+
+
 def test_file_behind_an_absent_mount_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     """The writer reaches the files through mounts: an empty directory here, and a directory with another name.
 
