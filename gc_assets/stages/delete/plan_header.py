@@ -20,7 +20,7 @@ from gc_assets.stages.delete.expired_since import ExpiredSince
 from gc_assets.stages.delete.foreign_evidence import ForeignEvidence
 from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.plan_inputs import PlanInputs
-from gc_assets.stages.records.accepted_runs import AcceptedRun, former_aliases
+from gc_assets.stages.records.accepted_runs import AcceptedRun, remembered_aliases
 from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.records.plans import list_damage
 from gc_assets.stages.sweep.live_filter import live_count
@@ -107,7 +107,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
             *_warn_of_unedited_branches(content.expiry, context),
             *_warn_of_unused_patterns(found),
         ),
-        aliases=tuple(sorted({*storage.aliases, *former_aliases(context, inputs.storage)})),
+        aliases=remembered_aliases(context, inputs.storage),
         quarantined=Amount(files=content.written.side_rows(WAITING_SIDE)),
         expiry_actions=content.expiry.summary.get("lake", {}),
         edits_by_action=content.expiry.summary.get("action", {}),

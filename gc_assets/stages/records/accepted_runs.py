@@ -8,6 +8,7 @@ a lake was removed on purpose.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +29,7 @@ from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary
 
 LIVE_DROP: Final = "live_drop"
+_PASSWORD: Final = re.compile("://[^/@]*:[^/@]*@")
 _COMPARES: Final = frozenset({LIVE_DROP, "lakes_present"})
 
 
@@ -62,6 +64,15 @@ def former_aliases(context: RunContext, storage_name: str) -> list[str]:
     """Return the `aliases` of a storage in its accepted runs that it does not have now."""
     accepted = newest_accepted_plan(context, storage_name)
     return [] if accepted is None else sorted({*accepted.aliases} - {*context.storage(storage_name).aliases})
+
+
+def remembered_aliases(context: RunContext, storage_name: str) -> tuple[str, ...]:
+    """Return the `aliases` of a storage in this run and in its accepted runs.
+
+    Those with a password are left out, because a plan contains no secrets.
+    """
+    aliases = {*context.storage(storage_name).aliases, *former_aliases(context, storage_name)}
+    return tuple(sorted(alias for alias in aliases if _PASSWORD.search(alias) is None))
 
 
 def newest_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
