@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from gc_assets.core.paths import AZURE, GCS, S3, Location, scheme_of
-from gc_assets.core.urls import Url, is_provider_host, is_region, provider_schemes
+from gc_assets.core.urls import ENDPOINT, Url, is_provider_host, is_region, provider_schemes
 
 # RE2: an empty or `.` component, an encoded `/`, or a backslash after the bucket or host.
 UNSTABLE_KEY: Final = r"(?is)^[a-z][a-z0-9+.-]*://[^/]*(?:/(?:.*/)?\.?/|.*(?:%2f|\\))"
 # RE2: an address of an object store with a region or the host of a provider in place of the bucket.
-AT_ENDPOINT: Final = (
-    r"(?i)^(?:s3[an]?|gs|gcs|oss|cosn?|obs)://(?:[^/]*@)?"
-    r"(?:[a-z]{2,3}(?:-[a-z]+)+-\d+|[^/]*\.(?:amazonaws\.com(?:\.cn)?|googleapis\.com|aliyuncs\.com|myqcloud\.com|myhuaweicloud\.com))/"
-)
+AT_ENDPOINT: Final = rf"(?i)^[a-z][a-z0-9+.-]*://(?:[^/]*@)?{ENDPOINT}/"
 # First path components of Google's JSON interface, which names the bucket after them.
 _GOOGLE_API: Final = frozenset({"storage", "download", "upload"})
 _WEB: Final = "https"

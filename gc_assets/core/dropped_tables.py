@@ -481,7 +481,7 @@ class DroppedPrefixes:
             rows = order[bounds[number] : bounds[number + 1]]
             # The last one takes precedence: the earliest of the tables that wait, then of the others.
             items = [(index, self.tables[index]) for index in reversed(self.by_prefix[prefix])]
-            for index, item in (*((at, item) for at, item in items if item.is_due), *((at, item) for at, item in items if not item.is_due)):
+            for index, item in sorted(items, key=lambda pair: not pair[1].is_due):
                 is_own = times[rows] < _microseconds(item.owns_until)
                 if item.table.owns_from is not None:
                     is_own &= times[rows] >= _microseconds(item.table.owns_from)
@@ -491,9 +491,10 @@ class DroppedPrefixes:
     def explained_until(self, prefix: str) -> datetime:
         """Return the time before which the files of a prefix may be those of its dropped tables.
 
-        A file that one of them may have written is no evidence that another one is in use.
+        A file that one of them may have written is no evidence that another one is in use. An
+        acceptance explains no file, because it concerns one table only.
         """
-        return max(self.tables[index].before for index in self.by_prefix[prefix])
+        return max(self.tables[index].table.written_before for index in self.by_prefix[prefix])
 
     def is_written(self, prefix: str) -> bool:
         """Return True if another catalog may write a dropped table that claimed this prefix."""

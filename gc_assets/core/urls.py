@@ -40,6 +40,10 @@ _PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
     ".myqcloud.com": ("cosn", "cos"),
     ".myhuaweicloud.com": ("obs",),
 }
+# RE2: a region, or the host of a provider, in place of a bucket.
+ENDPOINT: Final = (
+    rf"(?:{_REGION}|(?:[^/]*\.)?(?:amazonaws\.com(?:\.cn)?|{'|'.join(re.escape(end.lstrip('.')) for end in _PROVIDERS)})(?::\d+)?)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import dagster as dg
@@ -27,6 +28,16 @@ def add_run(instance: dg.DagsterInstance, plan_id: str, status: dg.DagsterRunSta
     """Add a run as the daemon does for a request."""
     tags = {"dagster/run_key": plan_id, "dagster/sensor_name": sensor}
     return instance.add_run(dg.DagsterRun(job_name="apply", run_id=str(uuid4()), status=status, tags=tags))
+
+
+def tick_after(status: dg.DagsterRunStatus, tmp_path: Path) -> tuple[str, dg.DagsterRun, Any]:
+    """Return an approved plan's id, its requested run with this status, and the result of the next tick."""
+    at = platform(tmp_path, mode="apply")
+    plan_id = header_of(stored_plan(at)).plan_id
+    approve(at.config, at.clock, plan_id, "kim")
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = add_run(instance, plan_id, status)
+        return plan_id, run, tick(at, instance)
 
 
 def test_each_approved_plan_requests_one_run(tmp_path: Path) -> None:
@@ -71,12 +82,7 @@ def test_expired_approval_requests_no_run(tmp_path: Path) -> None:
 
 def test_run_that_failed_is_the_reason_of_the_next_ticks(tmp_path: Path) -> None:
     """The daemon drops a repeated request without a reason."""
-    at = platform(tmp_path, mode="apply")
-    plan_id = header_of(stored_plan(at)).plan_id
-    approve(at.config, at.clock, plan_id, "kim")
-    with dg.DagsterInstance.ephemeral() as instance:
-        run = add_run(instance, plan_id, dg.DagsterRunStatus.FAILURE)
-        result = tick(at, instance)
+    plan_id, run, result = tick_after(dg.DagsterRunStatus.FAILURE, tmp_path)
     assert not result.run_requests
     assert result.skip_message == (
         f"plan {plan_id[:12]} of warehouse waits, but its run {run.run_id[:8]} has ended with the status failure, and is not repeated. "
@@ -86,12 +92,8 @@ def test_run_that_failed_is_the_reason_of_the_next_ticks(tmp_path: Path) -> None
 
 
 def test_run_in_progress_is_a_reason_without_advice(tmp_path: Path) -> None:
-    at = platform(tmp_path, mode="apply")
-    plan_id = header_of(stored_plan(at)).plan_id
-    approve(at.config, at.clock, plan_id, "kim")
-    with dg.DagsterInstance.ephemeral() as instance:
-        run = add_run(instance, plan_id, dg.DagsterRunStatus.STARTED)
-        assert tick(at, instance).skip_message == f"plan {plan_id[:12]} of warehouse: its run {run.run_id[:8]} has the status started"
+    plan_id, run, result = tick_after(dg.DagsterRunStatus.STARTED, tmp_path)
+    assert result.skip_message == f"plan {plan_id[:12]} of warehouse: its run {run.run_id[:8]} has the status started"
 
 
 @pytest.mark.parametrize(

@@ -316,6 +316,12 @@ def test_table_owns_no_file_older_than_the_last_run_without_it() -> None:
     assert owns_from(remember_tables(memory, [observe(START + 2 * hours, "other")]))["other"] == START + hours - grace
 
 
+def test_acceptance_of_one_table_hides_no_file_of_another() -> None:
+    moved = RememberedTable("red", "u1", "t", "red", ("t/",), START, gone_since=START + timedelta(days=1))
+    accepted = DroppedTable(replace(moved, table_uuid="u2"), accepted_at=START + timedelta(days=9))
+    assert DroppedPrefixes((DroppedTable(moved), accepted)).explained_until("t/") == START
+
+
 class Accepting(random.Random):
     """All runs are accepted."""
 
