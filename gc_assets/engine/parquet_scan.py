@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from gc_assets.engine.state_scan import ScanTask, group_by_size
 from gc_assets.engine.tables import Task, collect, run_in_process
-from gc_assets.engine.tasks import fits_in_process, map_tasks, max_parallel_tasks, task_numbers
+from gc_assets.engine.tasks import map_tasks, max_parallel_tasks, scan_fits_in_process, task_numbers
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
 
@@ -36,12 +36,12 @@ class ParquetScan:
         return cls(files, schema, tuple(f"{directory}/{part.name}" for part in parts), tuple(part.size_bytes for part in parts))
 
     def run_task(self, spark: SparkSession, task: Task, ddl: str | StructType, rows: int) -> Sequence[Any]:
-        """Run a task over the rows of the parts, in this process if `rows` is small.
+        """Run a task over the rows of the parts, in this process if it fits (`scan_fits_in_process`).
 
         Returns:
             The rows that it yields (columns of `ddl`).
         """
-        if fits_in_process(rows, len(self.paths)):
+        if scan_fits_in_process(spark, rows, len(self.paths)):
             return run_in_process(task, self.read_batches())
         return collect(self.map_arrow(spark, task, ddl))
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from gc_assets.core.requests import count_requests, share_budget
-from gc_assets.engine.progress import count_progress
+from gc_assets.engine.progress import count_jobs, count_progress
 from gc_assets.engine.sessions import is_local
 from gc_assets.engine.tables import PARTS_DDL, REQUESTS, Task, collect, parallelism, run_in_process
 
@@ -29,6 +29,13 @@ MAX_IN_PROCESS_COLUMN_ROWS: Final = 1_000_000
 MAX_IN_PROCESS_COLUMN_BYTES: Final = 128 * 2**20
 # Limits the number of single requests to the state.
 MAX_IN_PROCESS_FILES: Final = 16
+# The first job of a local session also loads classes and starts Python workers. This process scans
+# this many rows in the same time.
+MAX_FIRST_SCAN_ROWS: Final = 1_000_000
+# Executors of a local session need the memory of the same machine, about 400 bytes per row, and
+# their result would be moved to this process.
+MAX_LOCAL_ROWS: Final = 500_000
+MAX_LOCAL_FILES: Final = 64
 # Tasks that read more bytes in total run in executors.
 MAX_IN_PROCESS_BYTES: Final = 4 * 2**20
 # Larger plans are applied by executors.
@@ -87,6 +94,20 @@ def read_in_process(task: Task, pieces: int) -> list[pa.RecordBatch]:
 def fits_in_process(rows: int, files: int) -> bool:
     """Check if a task that reads this many rows and files runs in this process."""
     return rows <= MAX_IN_PROCESS_ROWS and files <= MAX_IN_PROCESS_FILES
+
+
+def scan_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
+    """Check if a scan of this many rows and files runs in this process.
+
+    A scan needs the memory of one batch, regardless of the number of rows.
+    """
+    is_first = rows <= MAX_FIRST_SCAN_ROWS and files <= MAX_LOCAL_FILES and is_local(spark) and count_jobs(spark) == 0
+    return is_first or fits_in_process(rows, files)
+
+
+def table_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
+    """Check if a table of this many rows and files is computed in this process."""
+    return fits_in_process(rows, files) or (rows <= MAX_LOCAL_ROWS and files <= MAX_LOCAL_FILES and is_local(spark))
 
 
 def column_fits_in_process(rows: int, files: Sequence[int]) -> bool:

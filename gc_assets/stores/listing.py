@@ -19,6 +19,8 @@ from gc_assets.stores.protocol import Directory, ListingPlan, Store, StoredObjec
 INVENTORY_SCHEMA: Final = STORAGE_INVENTORY.schema
 # Concurrent requests of a task, all subject to the store's rate limiter.
 CONCURRENT_REQUESTS: Final = 16
+# Number of keys that a thread looks up before it takes the next ones.
+MAX_KEYS_PER_TURN: Final = 64
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 
 
@@ -74,8 +76,11 @@ def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]
                 "file that it would plan. Run again, or list the storage with `gc-assets run --listing`."
             ) from error
 
+    # On a local disk, handing over a single key takes longer than looking it up.
+    size = max(1, min(MAX_KEYS_PER_TURN, -(-len(keys) // CONCURRENT_REQUESTS)))
+    turns = [keys[start : start + size] for start in range(0, len(keys), size)]
     with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
-        return list(pool.map(find, keys))
+        return [found for turn in pool.map(lambda turn: list(map(find, turn)), turns) for found in turn]
 
 
 def parse_modification_times(etags: pa.Array, parse_us: Callable[[str], int | None]) -> pa.Array:

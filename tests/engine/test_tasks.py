@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.engine import sessions, tasks
 from gc_assets.engine.arrow_frames import has_arrow_frames
+from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.progress import count_jobs
 from gc_assets.stages.delete.restore import restore
 from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import STORAGE_INVENTORY
 from tests.dates import next_noon
 from tests.depth import example_count, in_turn
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -95,6 +98,39 @@ def test_small_run_without_quarantined_files_starts_no_job(spark: SparkSession, 
         before = count_jobs(spark)
         assert house.plan().totals
         assert count_jobs(spark) == before
+
+
+def test_scan_before_the_first_job_of_a_local_session_starts_no_job(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sessions.is_local(spark):
+        pytest.skip("executors of other sessions run already")
+    house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    iceberg.table("db.orders", days_ago(60)).append(days_ago(50))
+    house.lakes = [iceberg.config("sales")]
+    house.plan()
+    inventory = house.run_context().table(STORAGE_INVENTORY, STORAGE)
+    scan = ParquetScan.of(house.run_context().state.files, STORAGE_INVENTORY.schema, inventory.path, inventory.parts())
+    monkeypatch.setattr(tasks, "MAX_IN_PROCESS_ROWS", -1)
+
+    def jobs_of_scan() -> int:
+        before = count_jobs(spark)
+        (row,) = scan.run_task(spark, _count_rows, "rows long", inventory.rows)
+        after = count_jobs(spark)
+        assert before is not None
+        assert after is not None
+        assert row["rows"] == inventory.rows
+        return after - before
+
+    assert jobs_of_scan() == 1
+    monkeypatch.setattr(tasks, "count_jobs", lambda _: 0)
+    assert jobs_of_scan() == 0
+    monkeypatch.setattr(tasks, "MAX_FIRST_SCAN_ROWS", inventory.rows - 1)
+    assert jobs_of_scan() == 1
+
+
+def _count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
 
 
 def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) -> None:

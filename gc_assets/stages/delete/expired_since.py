@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -27,12 +28,15 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError
 from gc_assets.core.plan import LiveCount
 from gc_assets.core.printable import show_list
+from gc_assets.core.sorted_hashes import is_in_sorted, sort_distinct
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import collect, read_rows
-from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, EXPIRED
+from gc_assets.stages.mark.container_scan import KIND_COUNT
+from gc_assets.stages.mark.live_hashes import LiveHashes
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS, Table
@@ -163,11 +167,37 @@ def _expired_by_commit(
     if not now.summary(LiveFilesSummary).expired_files:
         return Counter()
     accepted, current = LiveSet(context, earlier), LiveSet(context, now)
+    if accepted.is_view and current.is_view:
+        hashes_before, hashes_now = accepted.hashes(spark), current.hashes(spark)
+        if hashes_before.runs_in_process and hashes_now.runs_in_process:
+            return _count_hashes(storage_name, hashes_before, hashes_now)
     session, in_storage = choose_session(spark, accepted.entries + current.entries, 2), F.col("storage") == storage_name
     before = accepted.read(session).filter(in_storage).filter(F.col("kind") != Kind.POSSIBLE_OBJECT)
     expired = current.read(session, EXPIRED_SIDE).filter(in_storage).select("key")
     rows = collect(before.join(expired, "key", "left_semi").groupBy("table_uuid", "commit_id").count())
     return Counter({(row["table_uuid"], row["commit_id"]): row["count"] for row in rows if row["commit_id"] is not None})
+
+
+def _count_hashes(storage_name: str, before: LiveHashes, now: LiveHashes) -> Counter[CommitName]:
+    """Count like `_expired_by_commit` in this process.
+
+    Hashes are compared instead of keys. A collision counts one file too many.
+    """
+    expired = [keys.column("key_hash").to_numpy() for keys in now.files_of(storage_name, EXPIRED_SIDE)]
+    hashes = sort_distinct(np.concatenate([np.empty(0, np.int64), *expired]))
+    witnesses = before.states.witnesses.sort_by("witness")
+    counts = np.zeros(witnesses.num_rows, np.int64)
+    for keys in before.files_of(storage_name, ""):
+        witness, kind = np.divmod(keys.column("strongest").to_numpy(), KIND_COUNT)
+        counted = is_in_sorted(keys.column("key_hash").to_numpy(), hashes) & (kind != FILE_KINDS.index(Kind.POSSIBLE_OBJECT))
+        counts += np.bincount(witness[counted], minlength=len(counts))
+    found = np.flatnonzero(counts)
+    names = (witnesses.column(name).take(pa.array(found)).to_pylist() for name in ("table_uuid", "commit_id"))
+    total = Counter[CommitName]()
+    for table_uuid, commit_id, count in zip(*names, counts[found].tolist(), strict=True):
+        if commit_id is not None:
+            total[table_uuid, commit_id] += count
+    return total
 
 
 def _read_expired_commits(

@@ -33,7 +33,7 @@ from gc_assets.engine.tables import (
     read_table,
     spark_schema,
 )
-from gc_assets.engine.tasks import fits_in_process
+from gc_assets.engine.tasks import table_fits_in_process
 from gc_assets.stages.delete.foreign_rows import foreign_copies
 from gc_assets.stages.delete.missing_files import RouteMissing, missing_prefixes, route_missing
 from gc_assets.stages.delete.plan_inputs import PlanInputs
@@ -175,7 +175,7 @@ def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Tabl
     """Run a task over the orphans. Returns a table if there are few orphans, otherwise a frame."""
     orphans = inputs.orphans
     scan = ParquetScan.of(inputs.context.state.files, ORPHAN_FILES.schema, orphans.path, orphans.parts())
-    if is_small(spark) or fits_in_process(orphans.rows, len(scan.paths)):
+    if is_small(spark) or table_fits_in_process(spark, orphans.rows, len(scan.paths)):
         return pa.Table.from_batches(task(scan.read_batches()), PLANNED)
     return scan.map_arrow(spark, task, spark_schema(PLANNED))
 

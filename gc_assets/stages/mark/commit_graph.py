@@ -107,7 +107,7 @@ def _publish_graph(spark: SparkSession, context: RunContext, lake: Lake, refs: P
     log_activity(f"{len(read.wanted):,} of {sources.num_rows:,} histories to read, {known.rows:,} commits known")
     written, unread = None, None
     try:
-        if len(read.wanted) <= MAX_IN_PROCESS_SOURCES and previous.fits_in_process:
+        if len(read.wanted) <= MAX_IN_PROCESS_SOURCES and previous.fits_in_process(spark):
             written = _write_in_process(read, known, run, state)
         if written is None:
             written = _write_with_spark(spark, read, known, run, state)
@@ -178,10 +178,11 @@ class _PreviousGraph:
     def outdated_paths(self) -> tuple[str, ...]:
         return tuple(self.graph.paths()) if self.graph is not None and not self.is_valid and self.is_incremental else ()
 
-    @property
-    def fits_in_process(self) -> bool:
-        limit = tasks.MAX_IN_PROCESS_ROWS if self.is_valid else tasks.MAX_TRIAL_ROWS
-        return self.run is None or self.run.rows <= limit
+    def fits_in_process(self, spark: SparkSession) -> bool:
+        """Check if this process can copy the graph."""
+        if self.run is None:
+            return True
+        return tasks.table_fits_in_process(spark, self.run.rows, 1) if self.is_valid else self.run.rows <= tasks.MAX_TRIAL_ROWS
 
 
 def _open_graph(state: State, run: PastRun, *, required: bool) -> PublishedTable | None:
@@ -209,6 +210,13 @@ class _KnownCommits:
     tables: pa.Array | None
     rows: int
     resolver: KeyResolver
+
+    @property
+    def is_separate(self) -> bool:
+        """True if the reused commits are the whole graphs of their tables, so that their generation
+        numbers are still correct.
+        """
+        return self.tables is not None
 
     def sources_to_read(self, sources: pa.Table) -> tuple[int, ...]:
         """Return the row numbers of the sources to read."""
@@ -281,7 +289,8 @@ def _write_in_process(read: ReadCommits, known: _KnownCommits, run: TableRun, st
     commits = tasks.try_in_process(read, len(read.wanted))
     if commits is None:
         return None
-    batches = add_generations(iter([*commits, *known.read(state).to_batches()]))
+    reused = known.read(state).to_batches()
+    batches = [*add_generations(iter(commits)), *reused] if known.is_separate else add_generations(iter([*commits, *reused]))
     return write_rows(pa.Table.from_batches(batches, COMMIT_GRAPH.schema), COMMIT_GRAPH, run, state.files)
 
 
@@ -292,9 +301,12 @@ def _write_with_spark(spark: SparkSession, read: ReadCommits, known: _KnownCommi
     else:
         driver_paths = _write_driver_commits(read, run, state.files)
         commits = read_paths(spark, state.files, COMMIT_GRAPH.schema, driver_paths)
-    if known.graph is not None:
+    if known.graph is not None and not known.is_separate:
         commits = commits.unionByName(known.read_frame(spark, state))
-    written = write_frame(commits.repartition(1).mapInArrow(add_generations, ddl), COMMIT_GRAPH, run, state)
+    commits = commits.repartition(1).mapInArrow(add_generations, ddl)
+    if known.graph is not None and known.is_separate:
+        commits = commits.unionByName(known.read_frame(spark, state))
+    written = write_frame(commits, COMMIT_GRAPH, run, state)
     _delete(state.files, driver_paths)
     return written
 

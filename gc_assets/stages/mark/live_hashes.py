@@ -167,6 +167,22 @@ class LiveHashes:
         released = self._released_hashes.get(position, np.empty(0, np.int64))
         return SelectLive(position, self.first_released, released)
 
+    def files_of(self, storage: str, route: str) -> Iterator[pa.Table]:
+        """Yield the files of a storage on a route in this process (columns `GROUPED`).
+
+        Args:
+            storage: Name of the storage.
+            route: `EXPIRED_SIDE` or `DANGLING_SIDE`, or an empty string for live files.
+        """
+        position = self.scan.storages.index(storage)
+        released = self._released_hashes.get(position, np.empty(0, np.int64)) if not route else np.empty(0, np.int64)
+        ranks = self.states.witnesses.sort_by("witness").column("rank").to_numpy()
+        is_on_route = np.array([route_of(rank) == route for rank in range(int(ranks.max(initial=0)) + 1)])[ranks]
+        for keys in group_hashes(self.match(), self.rows):
+            selected = is_on_route[keys.column("strongest").to_numpy() // KIND_COUNT] & (keys.column("storage").to_numpy() == position)
+            selected &= ~is_in_sorted(keys.column("key_hash").to_numpy(), released)
+            yield keys.filter(pa.array(selected))
+
     def totals(self) -> LiveTotals:
         """Count files and bytes."""
         if self.runs_in_process:

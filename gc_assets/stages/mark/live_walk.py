@@ -110,6 +110,8 @@ class _Roots:
         edges: Edges between containers.
         unreadable: Reasons by table uuid, content id or `WHOLE_LAKE`.
         shields: Locations around containers that could not be decoded (columns `CLAIMS`).
+        found: All containers that the roots need (columns `ROOTS`), or None if they must be found
+            again because of unreadable tables.
     """
 
     roots: pa.Table
@@ -117,6 +119,7 @@ class _Roots:
     edges: EdgeIndex
     unreadable: dict[str, str]
     shields: pa.Table
+    found: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ class LiveWalk:
             columns = ["container", "container_size_bytes", "entries", "etag", "digest", "files"]
             index = read_parts(files, list(self.cache.containers), CONTAINERS, columns)
             rooted = self._resolve_roots(all_roots.filter(pc.invert(is_unlisted)), read_edges(files, self.cache.edges), index)
-            found = self._optional_if_absent(closure(rooted.roots, rooted.edges))
+            found = self._optional_if_absent(rooted.found if rooted.found is not None else closure(rooted.roots, rooted.edges))
             containers = self._find_lengths(index, found)
             leaves = rooted.roots.filter(pc.invert(rooted.roots.column("is_container")))
             kept = list_kept_containers(self.roots, found)
@@ -215,7 +218,7 @@ class LiveWalk:
         if WHOLE_LAKE in unreadable:
             unreadable = {WHOLE_LAKE: unreadable[WHOLE_LAKE]}
         if not unreadable:
-            return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable, shields[0])
+            return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable, shields[0], found)
         last_known = UNREADABLE_ROOTS.empty_table() if self.last_known is None else self.last_known.roots_of(unreadable)
         is_own = pc.and_(_is_root_of(roots, unreadable, contents), pc.less_equal(roots.column("rank"), HELD))
         found = pa.concat_tables([last_known, unreadable_root_rows(roots.filter(is_own), in_full=False)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,9 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import CONTAINERS, EDGES, LOCATIONS, REWRITTEN, TASKS, TASKS_SIDE, UNREADABLE_CONTAINERS
+
+# Cost of reading a container regardless of its length, in bytes that are decoded in the same time.
+COST_OF_REQUEST: Final = 16_384
 
 _ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
@@ -45,7 +49,7 @@ class FindPending:
         edges: Parts with cached edges, read only with `roots`.
         rewritten: Parts with the containers whose objects had changed in the last sweeps.
         roots: The tables with content roots, for the first level only.
-        width: Maximum number of decoding tasks.
+        width: Maximum number of decoding tasks (`split_by_cost`).
         named_prefixes: Frozen prefixes of names in containers, if the lake has any.
         locations: Parts with the names to which decoded containers refer.
     """
@@ -70,25 +74,26 @@ class FindPending:
             wanted = pa.concat_tables([TASKS.empty_table(), *named])
             columns = ["container", "container_size_bytes", "recorded_size_bytes", "etag"]
             known = read_parts(self.files, list(self.known), CONTAINERS, columns)
+            unchanged = known.slice(0, 0)
             if self.roots is not None:
-                wanted, known = self._add_roots(self.roots, wanted, known)
-            tasks = self._add_sizes(_merge_tasks(wanted))
+                stale, unchanged = self._compare_identities(known)
+                wanted, known = self._add_roots(self.roots, wanted, known, stale)
+            tasks = self._add_sizes(_merge_tasks(wanted), unchanged)
             wanted_ids = length_identity(tasks, "address", "size_bytes")
             is_decoded = pc.is_in(wanted_ids, length_identity(known, "container", "container_size_bytes"))
             # A decoder may accept a length other than the one recorded by the parent.
             is_accepted = pc.is_in(wanted_ids, length_identity(known, "container", "recorded_size_bytes").drop_null())
             tasks = tasks.filter(pc.invert(pc.or_(is_decoded, is_accepted)))
-            width = min(self.width, -(-tasks.num_rows // CONCURRENT_READS))
-            shares = (tasks.take(np.arange(number, tasks.num_rows, width)) for number in range(width))
+            shares = split_by_cost(tasks, min(self.width, -(-tasks.num_rows // CONCURRENT_READS)))
             size_bytes = pc.sum(pc.max_element_wise(tasks.column("size_bytes"), 0)).as_py() or 0
             parts = [part for share in shares for part in write_parts(share, self.run, self.files, TASKS_SIDE)]
             yield report_parts(parts, summary={"size_bytes": size_bytes})
 
-    def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
+    def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table, stale: pa.Array) -> tuple[pa.Table, pa.Table]:
         """Add content roots and stale containers to `wanted`, and remove the stale ones from
         `known`.
         """
-        stale = pa.concat_arrays([self._find_stale(known), self._find_outdated_names()]).unique()
+        stale = pa.concat_arrays([stale, self._find_outdated_names()]).unique()
         if len(stale):
             known = known.filter(pc.invert(pc.is_in(known.column("container"), stale)))
             edges = read_parts(self.files, list(self.edges), EDGES)
@@ -102,15 +107,26 @@ class FindPending:
         pending = pending.select([*_ROOT_COLUMNS, "commit_id"]).rename_columns([*_ROOT_COLUMNS, "snapshot_id"])
         return pa.concat_tables([inner, pending], promote_options="default"), known
 
-    def _find_stale(self, known: pa.Table) -> pa.Array:
-        """Return the addresses of decoded containers whose current object was not decoded."""
-        decoded = defaultdict[str, set[str]](set)
-        for address, etag in zip(known.column("container").to_pylist(), known.column("etag").to_pylist(), strict=True):
-            decoded[address].add(etag)
+    def _compare_identities(self, known: pa.Table) -> tuple[pa.Array, pa.Table]:
+        """Compare the decoded containers with their current objects.
+
+        Returns:
+            The addresses whose current object was not decoded, and the rows of `known` whose object
+            certainly exists and is unchanged.
+        """
         rewritten = read_parts(self.files, list(self.rewritten), REWRITTEN)
         listed = dict(zip(rewritten.column("address").to_pylist(), rewritten.column("etag").to_pylist(), strict=True))
-        current = {address: self.objects.cached_identity(address) or listed.get(address) for address in decoded}
-        return pa.array([address for address, etag in current.items() if etag is not None and etag not in decoded[address]], pa.string())
+        containers = known.column("container").unique()
+        addresses = containers.to_pylist()
+        identities = list(map(self.objects.cached_identity, addresses))
+        exists = pa.array([identity is not None for identity in identities], pa.bool_())
+        current = pa.array(
+            [identity or listed.get(address) for address, identity in zip(addresses, identities, strict=True)],
+            pa.string(),
+        )
+        at = pc.index_in(_join(current, containers), _join(known.column("etag"), known.column("container")), skip_nulls=True)
+        stale = containers.filter(pc.and_(pc.is_valid(current), pc.is_null(at)))
+        return stale, known.take(at.filter(pc.and_(exists, pc.is_valid(at))))
 
     def _find_outdated_names(self) -> pa.Array:
         """Return the addresses of decoded containers that refer to a name whose prefix has changed."""
@@ -137,12 +153,28 @@ class FindPending:
         decoded = pc.is_in(roots.column("address"), known.column("container"))
         return pc.and_(pc.greater_equal(roots.column("rank"), RELEASED), pc.or_(absent, decoded))
 
-    def _add_sizes(self, tasks: pa.Table) -> pa.Table:
-        sizes = tasks.column("size_bytes")
+    def _add_sizes(self, tasks: pa.Table, unchanged: pa.Table) -> pa.Table:
+        """Add the missing lengths, from unchanged containers if possible."""
+        at = pc.index_in(tasks.column("address"), unchanged.column("container"))
+        sizes = pc.coalesce(tasks.column("size_bytes"), unchanged.column("container_size_bytes").take(at))
         missing = pc.is_null(sizes)
         found = pa.array(read_sizes(self.objects, tasks.column("address").filter(missing).to_pylist()), pa.int64())
         filled = pc.replace_with_mask(sizes.combine_chunks(), missing.combine_chunks(), found)
         return replace_columns(tasks, {"size_bytes": filled})
+
+
+def split_by_cost(tasks: pa.Table, width: int) -> Iterator[pa.Table]:
+    """Split containers (columns `TASKS`) into at most `width` shares of similar cost.
+
+    Neighbouring addresses stay together. They mostly belong to the same table, and its containers
+    name the same children. Otherwise every part would name all children of all tables.
+    """
+    ordered = tasks.sort_by("address")
+    costs = np.maximum(ordered.column("size_bytes").to_numpy(), 0) + COST_OF_REQUEST
+    share = (np.cumsum(costs) - costs) * width // max(1, costs.sum())
+    for start, end in pairwise(np.searchsorted(share, np.arange(width + 1)).tolist()):
+        if end > start:
+            yield ordered.slice(start, end - start)
 
 
 def _merge_tasks(wanted: pa.Table) -> pa.Table:
@@ -153,4 +185,9 @@ def _merge_tasks(wanted: pa.Table) -> pa.Table:
 
 def length_identity(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
     """Combine address and length into the identity of a decoded object."""
-    return pc.binary_join_element_wise(rows.column(address), rows.column(length).cast(pa.string()), "\x1f")
+    return _join(rows.column(address), rows.column(length).cast(pa.string()))
+
+
+def _join(first: pa.ChunkedArray | pa.Array, second: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
+    """Join texts. A missing one makes the result missing."""
+    return pc.binary_join_element_wise(first, second, "\x1f")

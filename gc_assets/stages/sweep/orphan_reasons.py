@@ -25,7 +25,7 @@ from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE, Task, collect_arrow, frame_from_arrow, spark_schema
-from gc_assets.engine.tasks import fits_in_process
+from gc_assets.engine.tasks import table_fits_in_process
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.lakes.kinds import uncollected_metadata
 from gc_assets.stages.sweep.candidate_matches import CandidateMatches, ReleasedCandidates
@@ -93,7 +93,7 @@ class ReasonSearch:
             A table if there are few candidates, otherwise a frame.
         """
         collisions = find_collisions(self.context.state.files, self.keys, candidates.paths)
-        if fits_in_process(rows, len(candidates.paths)):
+        if table_fits_in_process(self.spark, rows, len(candidates.paths)):
             matches = self._match(candidates, in_process=True)
             found = pa.Table.from_batches(self._task(matches)(candidates.read_batches()), ROUTED_ORPHANS)
             is_hit = matches.may_be_live or len(collisions)

@@ -18,6 +18,7 @@ from gc_assets.stages.records.accepted_runs import forget_lake
 from tests.depth import in_turn
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
+from tests.stages.mark.lake_histories import large_lake
 
 pytestmark = [pytest.mark.spark, in_turn]
 
@@ -222,6 +223,8 @@ def test_expiry_does_not_hide_a_dropped_table(spark: SparkSession, tmp_path: Pat
     expired = sum(row["table_uuid"] is not None for row in house.rows("orphan_files") if row["reason"] == "expired")
     left = before.live_files - header.live_files - expired
     assert f"({expired} files). A drop of {left / before.live_files:.1%} is not explained" in message_of(header)
+    with large_lake():
+        assert message_of(house.plan()) == message_of(header), "executors count the same files"
 
 
 def test_files_written_and_expired_since_do_not_hide_a_dropped_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.objects import Objects
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.tables import write_parts
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.mark import pending_containers
+from gc_assets.stages.mark.object_sizes import read_sizes
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
@@ -22,6 +26,7 @@ from gc_assets.state.side_tables import METADATA
 from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import in_turn
 from tests.lakes import toy
+from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, counts, days_ago
 
 pytestmark = [pytest.mark.spark, in_turn]
@@ -68,6 +73,36 @@ def test_rewritten_container_is_read_again_if_the_store_has_identities(house: Re
     house.now = days_ago(1)
     house.plan()
     assert house.decoded_counts("toys") == [1, 1, 0]
+
+
+def test_length_of_an_unchanged_container_is_not_looked_up_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg records no length of a manifest list."""
+    looked_up = list[str]()
+
+    def record(objects: Objects, addresses: Sequence[str]) -> list[int]:
+        looked_up.extend(address.rpartition("/")[2] for address in addresses)
+        return read_sizes(objects, addresses)
+
+    monkeypatch.setattr(pending_containers, "read_sizes", record)
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    house.lakes = [lake.config("sales")]
+    orders, lists = lake.table("db.orders", days_ago(40)), list[str]()
+    for day, appended in ((3, True), (2, False), (1, True)):
+        if appended:
+            orders.append(days_ago(day))
+        lists = [snapshot.manifest_list for snapshot in orders.table.snapshots()]
+        house.now = days_ago(day - 0.5)
+        house.mark()
+        assert looked_up == ([lists[-1].rpartition("/")[2]] if appended else []), f"{day} days ago"
+        looked_up.clear()
+    rewritten = Path(lists[0].removeprefix("file://"))
+    content = rewritten.read_bytes()
+    rewritten.write_bytes(content)
+    house.now = days_ago(0)
+    house.mark()
+    assert looked_up == [rewritten.name]
 
 
 def test_container_rewritten_after_the_mark_stops_the_plan(house: RewrittenLake) -> None:

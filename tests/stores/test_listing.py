@@ -1,0 +1,34 @@
+"""Objects that are looked up by key."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.errors import StoreError
+from gc_assets.stores.listing import CONCURRENT_REQUESTS, MAX_KEYS_PER_TURN, find_objects
+from gc_assets.stores.local.store import LocalStore
+from gc_assets.stores.store import open_store
+
+
+@pytest.mark.parametrize("count", [0, 1, CONCURRENT_REQUESTS + 1, CONCURRENT_REQUESTS * MAX_KEYS_PER_TURN + 1])
+def test_objects_are_found_in_the_order_of_their_keys(tmp_path: Path, count: int) -> None:
+    sizes = [None if number % 3 == 1 else number % 50 for number in range(count)]
+    for number, size in enumerate(sizes):
+        if size is not None:
+            (tmp_path / f"{number}").write_bytes(b"x" * size)
+    found = find_objects(open_store(str(tmp_path)), [f"{number}" for number in range(count)])
+    assert [None if item is None else item.size_bytes for item in found] == sizes
+
+
+def test_key_that_cannot_be_looked_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: LocalStore, key: str) -> None:
+        del self
+        if key == "1999":
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(LocalStore, "find_object", refuse)
+    with pytest.raises(StoreError, match=f"cannot look up {tmp_path}/1999: Permission denied"):
+        find_objects(open_store(str(tmp_path)), [f"{number}" for number in range(2000)])
