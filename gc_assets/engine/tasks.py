@@ -32,8 +32,8 @@ MAX_IN_PROCESS_FILES: Final = 16
 # The first job of a local session also loads classes and starts Python workers. This process scans
 # this many rows in the same time.
 MAX_FIRST_SCAN_ROWS: Final = 1_000_000
-# Executors of a local session need the memory of the same machine, about 400 bytes per row, and
-# their result would be moved to this process.
+# Executors of a local session need the memory of the same machine. A candidate takes about 400
+# bytes, a commit 2 kB.
 MAX_LOCAL_ROWS: Final = 500_000
 MAX_LOCAL_FILES: Final = 64
 # Tasks that read more bytes in total run in executors.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Event
 from typing import Final
 
 import pyarrow as pa
@@ -19,8 +20,8 @@ from gc_assets.stores.protocol import Directory, ListingPlan, Store, StoredObjec
 INVENTORY_SCHEMA: Final = STORAGE_INVENTORY.schema
 # Concurrent requests of a task, all subject to the store's rate limiter.
 CONCURRENT_REQUESTS: Final = 16
-# Number of keys that a thread looks up before it takes the next ones.
-MAX_KEYS_PER_TURN: Final = 64
+# Maximum number of keys that a thread looks up one after another.
+MAX_GROUPED_KEYS: Final = 64
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 
 
@@ -66,6 +67,7 @@ def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]
     Raises:
         StoreError: If the store cannot answer a request.
     """
+    stopped = Event()
 
     def find(key: str) -> StoredObject | None:
         try:
@@ -76,11 +78,18 @@ def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]
                 "file that it would plan. Run again, or list the storage with `gc-assets run --listing`."
             ) from error
 
-    # On a local disk, handing over a single key takes longer than looking it up.
-    size = max(1, min(MAX_KEYS_PER_TURN, -(-len(keys) // CONCURRENT_REQUESTS)))
-    turns = [keys[start : start + size] for start in range(0, len(keys), size)]
+    def find_group(group: Sequence[str]) -> list[StoredObject | None]:
+        return [find(key) for key in group if not stopped.is_set()]
+
+    # On a local disk, passing a single key to a thread takes longer than looking it up.
+    size = max(1, min(MAX_GROUPED_KEYS, len(keys) // (4 * CONCURRENT_REQUESTS)))
+    groups = [keys[start : start + size] for start in range(0, len(keys), size)]
     with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
-        return [found for turn in pool.map(lambda turn: list(map(find, turn)), turns) for found in turn]
+        try:
+            return [found for group in pool.map(find_group, groups) for found in group]
+        except BaseException:
+            stopped.set()
+            raise
 
 
 def parse_modification_times(etags: pa.Array, parse_us: Callable[[str], int | None]) -> pa.Array:

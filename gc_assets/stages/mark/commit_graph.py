@@ -182,7 +182,9 @@ class _PreviousGraph:
         """Check if this process can copy the graph."""
         if self.run is None:
             return True
-        return tasks.table_fits_in_process(spark, self.run.rows, 1) if self.is_valid else self.run.rows <= tasks.MAX_TRIAL_ROWS
+        if self.graph is None or not self.is_valid:
+            return self.run.rows <= tasks.MAX_TRIAL_ROWS
+        return tasks.table_fits_in_process(spark, self.run.rows, len(self.graph.paths()))
 
 
 def _open_graph(state: State, run: PastRun, *, required: bool) -> PublishedTable | None:

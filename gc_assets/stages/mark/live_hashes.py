@@ -1,7 +1,7 @@
 """Compute a lake's live set as hashes of keys, from container states and cached entries.
 
 One pass over the hashes in the entry cache finds the strongest container state of each file. Equal
-hashes count as one key. A collision only makes a count too small by one, because candidates are
+hashes count as one key. A collision only makes a count wrong by one, because candidates are
 compared with live files by their keys (`exact_comparison.py`).
 """
 

@@ -11,9 +11,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from gc_assets.core.arrow_rows import aggregate_rows, replace_columns
+from gc_assets.core.errors import StateError
 from gc_assets.core.objects import Objects
+from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import NamedPrefixes, name_in_reference
@@ -85,9 +88,10 @@ class FindPending:
             is_accepted = pc.is_in(wanted_ids, length_identity(known, "container", "recorded_size_bytes").drop_null())
             tasks = tasks.filter(pc.invert(pc.or_(is_decoded, is_accepted)))
             shares = split_by_cost(tasks, min(self.width, -(-tasks.num_rows // CONCURRENT_READS)))
-            size_bytes = pc.sum(pc.max_element_wise(tasks.column("size_bytes"), 0)).as_py() or 0
             parts = [part for share in shares for part in write_parts(share, self.run, self.files, TASKS_SIDE)]
-            yield report_parts(parts, summary={"size_bytes": size_bytes})
+            if sum(part.rows for part in parts) != tasks.num_rows:  # no later run would look for a lost container
+                raise StateError(f"{tasks.num_rows:,} containers must be decoded, but the tasks have another number. Report this as a bug")
+            yield report_parts(parts, summary={"size_bytes": int(_bounded_sizes(tasks).sum())})
 
     def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table, stale: pa.Array) -> tuple[pa.Table, pa.Table]:
         """Add content roots and stale containers to `wanted`, and remove the stale ones from
@@ -170,11 +174,16 @@ def split_by_cost(tasks: pa.Table, width: int) -> Iterator[pa.Table]:
     name the same children. Otherwise every part would name all children of all tables.
     """
     ordered = tasks.sort_by("address")
-    costs = np.maximum(ordered.column("size_bytes").to_numpy(), 0) + COST_OF_REQUEST
-    share = (np.cumsum(costs) - costs) * width // max(1, costs.sum())
+    costs = _bounded_sizes(ordered) + COST_OF_REQUEST
+    share = np.minimum((np.cumsum(costs) - costs) * (width / max(1.0, costs.sum())), width - 1).astype(np.int64)
     for start, end in pairwise(np.searchsorted(share, np.arange(width + 1)).tolist()):
         if end > start:
             yield ordered.slice(start, end - start)
+
+
+def _bounded_sizes(tasks: pa.Table) -> NDArray[np.float64]:
+    """Return the lengths of containers in bytes. A table can record any number as a length."""
+    return np.clip(tasks.column("size_bytes").to_numpy(), 0, MAX_OBJECT_BYTES).astype(np.float64)
 
 
 def _merge_tasks(wanted: pa.Table) -> pa.Table:

@@ -33,5 +33,15 @@ def test_shares_are_neighbours_of_similar_cost(seed: int) -> None:
     assert max(costs) <= sum(costs) / width + largest
 
 
+@pytest.mark.parametrize("width", [1, 8, 16])
+@pytest.mark.parametrize("wrong", [2**58, 2**60, 2**63 - 1])
+def test_wrong_length_of_a_container_loses_no_other_one(wrong: int, width: int) -> None:
+    """Any program can record a wrong length in an Iceberg manifest list."""
+    sizes = [*range(200), wrong, wrong, *range(200)]
+    shares = [share.column("address").to_pylist() for share in split_by_cost(tasks_of(sizes), width)]
+    assert [address for share in shares for address in share] == [f"s3://lake/{number:06}" for number in range(len(sizes))]
+    assert len(shares) <= width
+
+
 def test_no_container_makes_no_share() -> None:
     assert list(split_by_cost(TASKS.empty_table(), 0)) == []
