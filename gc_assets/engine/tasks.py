@@ -101,8 +101,8 @@ def scan_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
 
     A scan needs the memory of one batch, regardless of the number of rows.
     """
-    is_first = rows <= MAX_FIRST_SCAN_ROWS and files <= MAX_LOCAL_FILES and is_local(spark) and count_jobs(spark) == 0
-    return is_first or fits_in_process(rows, files)
+    is_short = rows <= MAX_FIRST_SCAN_ROWS and files <= MAX_LOCAL_FILES
+    return fits_in_process(rows, files) or (is_short and is_local(spark) and count_jobs(spark) == 0)
 
 
 def table_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:

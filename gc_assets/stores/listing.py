@@ -87,9 +87,8 @@ def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]
     with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
         try:
             return [found for group in pool.map(find_group, groups) for found in group]
-        except BaseException:
-            stopped.set()
-            raise
+        finally:
+            stopped.set()  # after an error, running groups end before their next key
 
 
 def parse_modification_times(etags: pa.Array, parse_us: Callable[[str], int | None]) -> pa.Array:

@@ -104,7 +104,7 @@ def test_scan_before_the_first_job_of_a_local_session_starts_no_job(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not sessions.is_local(spark):
-        pytest.skip("executors of other sessions run already")
+        pytest.skip("the limit applies to local sessions, and others report no number of jobs")
     house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     iceberg.table("db.orders", days_ago(60)).append(days_ago(50))
     house.lakes = [iceberg.config("sales")]

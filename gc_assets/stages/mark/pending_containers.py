@@ -89,8 +89,12 @@ class FindPending:
             tasks = tasks.filter(pc.invert(pc.or_(is_decoded, is_accepted)))
             shares = split_by_cost(tasks, min(self.width, -(-tasks.num_rows // CONCURRENT_READS)))
             parts = [part for share in shares for part in write_parts(share, self.run, self.files, TASKS_SIDE)]
-            if sum(part.rows for part in parts) != tasks.num_rows:  # no later run would look for a lost container
-                raise StateError(f"{tasks.num_rows:,} containers must be decoded, but the tasks have another number. Report this as a bug")
+            found = sum(part.rows for part in parts)
+            if found != tasks.num_rows:  # no later run would look for a lost container
+                raise StateError(
+                    f"{self.run.path}: the decoding tasks have {found:,} containers instead of {tasks.num_rows:,}, so nothing is "
+                    "published. Run again, and report this as a bug"
+                )
             yield report_parts(parts, summary={"size_bytes": int(_bounded_sizes(tasks).sum())})
 
     def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table, stale: pa.Array) -> tuple[pa.Table, pa.Table]:
