@@ -14,13 +14,22 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk import envelope
 from gc_assets.lakes.icechunk.compressed_locations import UNCOMPRESSED, ZSTD, decompress_locations
-from gc_assets.lakes.icechunk.flatbuffers import ABSENT, U8, FlatBuffer, Table
+from gc_assets.lakes.icechunk.flatbuffers import ABSENT, U8, FlatBuffer, Table, VTable
 from gc_assets.lakes.icechunk.ids import ID_BYTES, Ids, distinct, spell_one
-from gc_assets.lakes.icechunk.table_columns import Positions, count_bytes, gather_bytes, gather_ids, group_by_layout, table_positions
+from gc_assets.lakes.icechunk.table_columns import (
+    Positions,
+    count_bytes,
+    gather_bytes,
+    gather_ids,
+    gather_u64,
+    group_by_layout,
+    table_positions,
+)
 
 # Spec version 2 adds the fields from here on. Library 2.x also writes the first two of a manifest
 # into files of spec version 1.
@@ -28,8 +37,10 @@ _ID, _ARRAYS, _DICTIONARY, _ALGORITHM, _EXTRA = range(5)
 _MANIFEST_FIELDS: Final = 5
 _REFS, _ARRAY_EXTRA = 1, 2
 _ARRAY_FIELDS: Final = 3
-_INLINE, _CHUNK_ID, _LOCATION, _COMPRESSED_LOCATION, _REF_EXTRA = 1, 4, 5, 8, 9
+_INLINE, _OFFSET, _LENGTH, _CHUNK_ID, _LOCATION, _COMPRESSED_LOCATION, _REF_EXTRA = 1, 2, 3, 4, 5, 8, 9
 _REF_FIELDS: Final = 10
+# Larger numbers are damage. Their sum in a report would exceed an int64.
+_MAX_CHUNK_BYTES: Final = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,7 @@ class ChunkManifest:
 
     Attributes:
         chunk_ids: Distinct native chunk ids, shape (n, 12).
+        chunk_bytes: Size of each chunk as far as references read it, or 0 if unknown.
         locations: Distinct virtual locations.
         native_refs: Number of native references.
         virtual_refs: Number of virtual references.
@@ -47,6 +59,7 @@ class ChunkManifest:
 
     manifest_id: str
     chunk_ids: Ids
+    chunk_bytes: NDArray[np.int64]
     locations: pa.StringArray
     native_refs: int
     virtual_refs: int
@@ -76,6 +89,7 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
     refs, has_extra = _ref_tables(buffer, root.at(_ARRAYS, "arrays"))
     has_extra |= _is_filled(root, _EXTRA)
     native: list[Ids] = [np.zeros((0, ID_BYTES), np.uint8)]
+    sizes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     virtual: dict[int, list[Positions]] = {field: [np.zeros(0, np.int64)] for field in (_LOCATION, _COMPRESSED_LOCATION)}
     inline_refs = 0
     for layout, tables in group_by_layout(buffer, refs, _REF_FIELDS):
@@ -88,6 +102,7 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
         (field,) = present
         if field == _CHUNK_ID:
             native.append(gather_ids(buffer, tables + layout.fields[_CHUNK_ID]))
+            sizes.append(_chunk_bytes(buffer, layout, tables))
         elif field in virtual:
             virtual[field].append(tables + layout.fields[field])
         else:
@@ -95,6 +110,7 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
         if layout.fields[_REF_EXTRA] != ABSENT:
             has_extra |= bool(count_bytes(buffer, tables + layout.fields[_REF_EXTRA]).any())
     ids = np.concatenate(native)
+    chunk_ids, chunk_bytes = distinct(ids, np.concatenate(sizes))
     plain, compressed = (np.concatenate(virtual[field]) for field in (_LOCATION, _COMPRESSED_LOCATION))
     locations = [*gather_bytes(buffer, plain, "virtual locations")]
     if len(compressed):
@@ -102,13 +118,25 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
         locations.append(decompress_locations(source, frames, algorithm, _dictionary(root), len(buffer.data)))
     return ChunkManifest(
         manifest_id=spell_one(buffer.take(root.at(_ID, "id"), ID_BYTES)),
-        chunk_ids=distinct(ids),
+        chunk_ids=chunk_ids,
+        chunk_bytes=chunk_bytes,
         locations=_as_text(source, locations),
         native_refs=len(ids),
         virtual_refs=len(plain) + len(compressed),
         inline_refs=inline_refs,
         has_extra=has_extra,
     )
+
+
+def _chunk_bytes(buffer: FlatBuffer, layout: VTable, tables: Positions) -> NDArray[np.int64]:
+    """Return where the range of each native reference ends in its chunk file, or 0 if that is
+    impossible.
+    """
+    end = np.zeros(len(tables), np.uint64)
+    for field in (_OFFSET, _LENGTH):  # Both are omitted if they are 0.
+        if layout.fields[field] != ABSENT:
+            end += np.minimum(gather_u64(buffer, tables + layout.fields[field]), np.uint64(_MAX_CHUNK_BYTES))
+    return np.where(end < _MAX_CHUNK_BYTES, end, 0).astype(np.int64)
 
 
 def _ref_tables(buffer: FlatBuffer, arrays: int) -> tuple[Positions, bool]:

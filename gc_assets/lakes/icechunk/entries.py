@@ -108,10 +108,13 @@ def _manifest_rows(source: str, repository: str, manifest: ChunkManifest, chunk_
         addresses = pa.concat_arrays([group for _, group in groups])
         kinds = pa.concat_arrays([pa.repeat(kind, len(group)) for kind, group in groups])
     count = len(addresses)
+    # Virtual references may read a part of a file, so its size is unknown.
+    size_bytes = np.concatenate((manifest.chunk_bytes, np.zeros(count - len(chunks), np.int64)))
     columns = {
         "address": addresses,
         "kind": kinds,
         "is_container": pa.repeat(pa.scalar(False), count),
+        "size_bytes": pa.array(size_bytes, mask=size_bytes == 0),
         "must_exist": pc.not_equal(kinds, Kind.POSSIBLE_OBJECT),
     }
     arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in ENTRY_SCHEMA]

@@ -57,17 +57,19 @@ def unspell_one(name: str) -> bytes:
     return base64.b32decode(name.encode().translate(_TO_RFC_4648) + b"====")
 
 
-def distinct(ids: Ids) -> Ids:
-    """Return the distinct ids in the order of first appearance."""
+def distinct(ids: Ids, values: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int64]]:
+    """Return the distinct ids in the order of first appearance, each with its largest value."""
     high, low = _halves(ids)
     ordered = np.sort(high)
     if not np.any(ordered[1:] == ordered[:-1]):
-        return ids
+        return ids, values
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
-    first = np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1])))
+    starts = np.flatnonzero(np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1]))))
     # lexsort is stable, so the first of several equal ids is the one that appeared first.
-    return ids[np.sort(order[first])]
+    first, largest = order[starts], np.maximum.reduceat(values[order], starts)
+    by_appearance = np.argsort(first)
+    return ids[first[by_appearance]], largest[by_appearance]
 
 
 def _halves(ids: Ids) -> tuple[NDArray[Any], NDArray[Any]]:

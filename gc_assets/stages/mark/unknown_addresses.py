@@ -139,6 +139,7 @@ class _SelectUnknown:
         for batch in batches:
             reasons = self._find_reasons(batch)
             rows = batch.append_column("reason", reasons).filter(pc.is_valid(reasons))
+            rows = _without_chunk_sizes(rows)
             rows = rows.rename_columns(["address" if name == "key" else name for name in rows.schema.names])
             writer.write(rows.select(UNKNOWN_ADDRESSES.names).cast(UNKNOWN_ADDRESSES))
             count += rows.num_rows
@@ -164,6 +165,15 @@ class _SelectUnknown:
         exist = pa.array([any(map(self.addresses.file_exists, names)) for names in others], pa.bool_())
         kept = pc.if_else(exist, pa.scalar(None, pa.string()), reasons.filter(is_possible))
         return pc.replace_with_mask(reasons, is_possible, kept)
+
+
+def _without_chunk_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Remove the sizes of chunks, because a file may be longer than the ranges that manifests
+    read.
+    """
+    is_chunk = pc.equal(rows.column("kind"), Kind.CHUNK)
+    sizes = pc.if_else(is_chunk, pa.scalar(None, pa.int64()), rows.column("size_bytes"))
+    return rows.set_column(rows.schema.get_field_index("size_bytes"), "size_bytes", sizes)
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,21 @@ def test_rows_have_entry_schema_and_optional_log(built: RepositoryBuilder):
     assert all(row["must_exist"] for row in chunks.to_pylist())
 
 
+def test_chunks_have_the_size_of_their_files(built: RepositoryBuilder):
+    chunks = [row for row in leaves(built, built.head("main")) if row["kind"] == Kind.CHUNK]
+    assert chunks
+    for row in chunks:
+        assert row["size_bytes"] == Path(row["address"].removeprefix("file://")).stat().st_size
+
+
+def test_impossible_range_of_a_chunk_has_no_size(manifest: tuple[Container, bytes]):
+    of, raw = manifest
+    (size,) = set(entries.decode(of, raw)["size_bytes"].to_pylist())
+    payload = payload_of(raw).replace(size.to_bytes(8, "little"), b"\xff" * 8)
+    rows = entries.decode(Container(of.address, of.kind, None, of.expected_entries), with_payload(raw, payload))
+    assert set(rows["size_bytes"].to_pylist()) == {None}
+
+
 def test_inline_chunks_name_no_file(tmp_path: Path):
     builder = RepositoryBuilder.create(tmp_path / "repo", START, inline_below_bytes=512)
     snapshot = builder.commit("main", START + timedelta(days=1), numbers("values", range(9)))
@@ -265,9 +280,12 @@ def test_spell_equals_spell_one(raw: list[bytes]):
 
 
 @given(st.lists(st.sampled_from([bytes(12), bytes(11) + b"\1", b"\1" + bytes(11), bytes(8) + b"\1" + bytes(3)]), max_size=12))
-def test_distinct_keeps_order_of_first_appearance(raw: list[bytes]):
+def test_distinct_keeps_order_of_first_appearance_and_largest_value(raw: list[bytes]):
     ids = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, 12)
-    assert [row.tobytes() for row in distinct(ids)] == list(dict.fromkeys(raw))
+    values = [number * 7 % 5 for number in range(len(raw))]
+    found, largest = distinct(ids, np.array(values, np.int64))
+    assert [row.tobytes() for row in found] == list(dict.fromkeys(raw))
+    assert largest.tolist() == [max(v for item, v in zip(raw, values, strict=True) if item == key) for key in dict.fromkeys(raw)]
 
 
 def test_first_snapshot_has_the_id_of_the_library():
