@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -185,6 +185,22 @@ class Files:
     def free_bytes(self) -> int | None:
         """Return the free space for the state, or None in an object store."""
         return self._backend().free_bytes()
+
+    @contextmanager
+    def probe(self, path: str, content: bytes) -> Generator[None]:
+        """Write a file, and at the end remove it and the directories that this created."""
+        backend = self._backend()
+        new = backend.missing_directories() if isinstance(backend, LocalFiles) else ()
+        try:
+            self.replace(path, content)
+            try:
+                yield
+            finally:
+                self.delete(path)
+        finally:
+            for directory in new:
+                with suppress(OSError):  # missing, or another process writes to it
+                    directory.rmdir()
 
     def check_conditions(self) -> str:
         """Check that `replace_if` is reliable, and return the reason.

@@ -84,6 +84,10 @@ class LocalFiles:
         found = os.statvfs(root)
         return found.f_bavail * found.f_frsize
 
+    def missing_directories(self) -> Sequence[Path]:
+        """Return the root and its parents that do not exist, innermost first."""
+        return _missing(Path(self.root))
+
     def size(self, path: str) -> int:
         try:
             info = Path(f"{self.root}/{path}").stat()
@@ -172,10 +176,14 @@ def _make_directory(directory: Path, *, durable: bool) -> None:
     """Create the directory and its parents. If `durable`, they survive a power failure."""
     if directory.is_dir():
         return
-    new = [path for path in (directory, *directory.parents) if not path.exists()] if durable else []
+    new = _missing(directory) if durable else ()
     directory.mkdir(parents=True, exist_ok=True)
     for path in new:
         _fsync_directory(path.parent)
+
+
+def _missing(directory: Path) -> Sequence[Path]:
+    return [path for path in (directory, *directory.parents) if not path.exists()]
 
 
 def _fsync_directory(directory: Path) -> None:

@@ -162,11 +162,8 @@ def _check_clock(context: RunContext) -> Iterator[Finding]:
     """
     files, content = context.state.files, uuid.uuid4().hex.encode()
     name = f".doctor-{content.decode()}"
-    files.replace(name, content)
-    try:
+    with files.probe(name, content):
         ours, theirs, answer = datetime.now(UTC), files.modified_at(name), files.read(name)
-    finally:
-        files.delete(name)
     if answer != content:
         found = f"{files.uri(name)} was written, but another content was read from it"
         yield Finding("state", "readable", FAIL, found, "Check the disk or the store: runs and plans would be damaged.")

@@ -24,6 +24,22 @@ def test_two_paths_of_one_directory_overlap(tmp_path: Path) -> None:
     assert found.verdict == FAIL
 
 
+def test_probe_leaves_no_directory_of_a_state_that_no_run_wrote(tmp_path: Path) -> None:
+    """A `lakes.yaml` that was copied but not edited names a state somewhere else."""
+    context = run_context_at(tmp_path / "new")
+    assert [finding.verdict for finding in doctor(context) if finding.check == "clock"] == [OK]
+    assert not (tmp_path / "new").exists()
+
+
+def test_probe_keeps_the_directory_of_a_state(tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    context = run_context_at(tmp_path)
+    state = Path(context.config.state.removeprefix("file://"))
+    state.mkdir()
+    assert [finding.verdict for finding in doctor(context) if finding.check == "clock"] == [OK]
+    assert list(state.iterdir()) == []
+
+
 def test_incomplete_index_is_reported_until_repaired(tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     run_context = run_context_at(tmp_path)
