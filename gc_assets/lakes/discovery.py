@@ -6,6 +6,7 @@ lakes that it could read.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import os
 import re
@@ -177,6 +178,17 @@ def unique_name(wanted: str, taken: Iterable[str]) -> str:
     return name
 
 
-def host_name(address: str) -> str:
-    """Return the first label of a server's host name, for use as a lake name."""
-    return (urlsplit(address).hostname or "lake").partition(".")[0]
+def server_name(address: str, kind: str) -> str:
+    """Return a lake name for a server: the first label of its host name, or the kind for an IP
+    address and `localhost`.
+    """
+    host = urlsplit(address).hostname or "localhost"
+    return kind if host == "localhost" or _is_ip_address(host) else host.partition(".")[0]
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from gc_assets.cli.main import cli
 from gc_assets.config.file import load_config
 from gc_assets.core.paths import Location
-from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, choose_storages, unique_name
+from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, choose_storages, server_name, unique_name
 from gc_assets.lakes.iceberg.discovery import find_folder
 from gc_assets.lakes.icechunk.discovery import discover
 from gc_assets.lakes.kind import LakeKind
@@ -266,6 +266,20 @@ def test_storages_contain_all_findings_without_overlap(lakes: list[DiscoveredLak
 )
 def test_names_are_valid_in_the_configuration(wanted: str, taken: tuple[str, ...], name: str) -> None:
     assert unique_name(wanted, taken) == name
+
+
+@pytest.mark.parametrize(
+    "address, name",
+    [
+        ("http://catalog.example.org:19120", "catalog"),
+        ("http://nessie/api/v2", "nessie"),
+        ("http://127.0.0.1:19120", "kind"),
+        ("http://[::1]:19120", "kind"),
+        ("http://localhost:8181/catalog", "kind"),
+    ],
+)
+def test_a_lake_has_the_name_of_its_server_or_kind(address: str, name: str) -> None:
+    assert server_name(address, "kind") == name
 
 
 def test_shell_completion_lists_the_commands() -> None:

@@ -170,6 +170,11 @@ def test_each_kind_of_history_edit_has_its_row() -> None:
     assert '<td>history of lake shop, before 7 expired files are moved</td><td class="n">3 edits</td>' in text
 
 
+def test_single_refs_and_edits_are_in_the_singular() -> None:
+    assert "2 refs · 0 planned history edits" in page(lakes=(lake(),))
+    assert "1 ref · 1 planned history edit<" in page(lakes=(lake(refs=1, expiry_actions=1),))
+
+
 def test_names_are_escaped() -> None:
     hostile = storage(
         name=HOSTILE,

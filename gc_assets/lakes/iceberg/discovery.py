@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from gc_assets.core.paths import scheme_of
 from gc_assets.core.regular_files import open_regular
-from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, host_name
+from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, server_name
 from gc_assets.lakes.iceberg.catalog import list_tables
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.protocol import UnreadableTable
@@ -32,7 +32,7 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     elif target.is_server:
         _, answer = target.get_json(f"{target.address.rstrip('/')}/v1/config")
         if isinstance(answer, dict) and {"defaults", "overrides"} <= answer.keys():
-            yield _describe_catalog(host_name(target.address), "default", {"type": "rest", "uri": target.address})
+            yield _describe_catalog(server_name(target.address, "iceberg"), "default", {"type": "rest", "uri": target.address})
     elif (path := target.path) is not None:
         files = sorted(item for item in path.iterdir() if item.suffix in _SUFFIXES) if path.is_dir() else [path]
         for file in files:

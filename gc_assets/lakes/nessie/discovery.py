@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, host_name
+from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, server_name
 from gc_assets.lakes.nessie.client import NessieClient
 
 _TOKEN: Final = "NESSIE_TOKEN"  # noqa: S105  (the name of a variable)
@@ -24,7 +24,7 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     if not isinstance(answer, dict) or "maxSupportedApiVersion" not in answer:
         return
     entry: dict[str, Any] = {"kind": "nessie", "uri": uri} | ({"token": f"${{{_TOKEN}}}"} if token else {})
-    name = host_name(target.address)
+    name = server_name(target.address, "nessie")
     with NessieClient(name, uri, SecretStr(token) if token else None) as client:
         default = client.get_config().default_branch
         heads = [ref.hash for ref in client.list_references() if ref.name == default]
