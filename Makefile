@@ -57,7 +57,7 @@ test servers: export GC_ASSETS_TEST_ICECHUNK := $(or $(filter none,$(ICECHUNK)),
 test servers: export GC_ASSETS_TEST_DEPTH := $(or $(DEPTH),turns)
 test: servers ## lint, types and the suite with a twelfth of its slow tests (DEPTH=usual: with all of them, S3=none: without S3 servers, AZURE=none: without Azurite, BROWSER=none: without Chromium, ICECHUNK=none: without icechunk 2, COVERAGE=yes: with branch coverage, DEPTH=all: the full suite, DEPTH=fifth: a fifth of what it adds)
 	@mkdir -p build
-	@set -m; { $(MAKE) -s classes; $(MAKE) -s style >build/lint.txt 2>&1; } & lint=$$!; trap "kill -- -$$lint 2>/dev/null || true" EXIT; \
+	@set -m; { $(MAKE) -s classes; $(MAKE) -s style >build/lint.txt 2>&1; } & lint=$$!; set +m; trap "kill -- -$$lint 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder $(if $(COVERAGE)$(filter all,$(DEPTH)),--cov --cov-report=) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  $(if $(COVERAGE)$(filter all,$(DEPTH)),$(BIN)/coverage report --format=total | sed "s/.*/Branch coverage: & %/" || true;) wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
 	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: the tests in a browser were skipped."; \

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -149,12 +150,53 @@ FAILS_AFTER_THE_START = '[ "$1" != test ] || { until [ -e started ]; do sleep 0.
 def run_ci(folder: Path, make: str, python: str, sleep: str = 'exec /bin/sleep "$@"') -> subprocess.CompletedProcess[str]:
     """Run `.ci/run` with these scripts instead of make, of the Python of the environment, and of sleep."""
     for name, script in (("make", make), (".venv/bin/python", python), ("sleep", sleep)):
-        program = folder / name
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(f"#!/usr/bin/env bash\n{script}\n")
-        program.chmod(0o755)
+        write_program(folder / name, script)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     return subprocess.run([CI], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def write_program(program: Path, script: str) -> None:
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f"#!/usr/bin/env bash\n{script}\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize("tests,lint,expected", [(0, 0, 0), (1, 0, 2), (0, 1, 2)])
+def test_make_test_prints_only_results(tests: int, lint: int, expected: int, tmp_path: Path) -> None:
+    """Bash reports background jobs that end while the tests run, unless job control is off by then."""
+    done = run_make_test(
+        tmp_path, python=f"until [ -e linted ]; do sleep 0.05; done; sleep 0.3; exit {tests}", lint=f"touch linted; exit {lint}"
+    )
+    assert (done.returncode, done.stdout) == (expected, "Lint and types:\n")
+    assert [line for line in done.stderr.splitlines() if not line.startswith("make: ***")] == []
+
+
+def test_interrupted_tests_end_the_lint(tmp_path: Path) -> None:
+    hang = "trap 'touch ended; exit' TERM; touch linted; while :; do sleep 0.05; done"
+    done = run_make_test(tmp_path, python="until [ -e linted ]; do sleep 0.05; done; exit 2", lint=hang)
+    assert (done.returncode, done.stdout) == (2, "")
+    while not (tmp_path / "ended").exists():  # pytest-timeout ends this
+        time.sleep(0.05)
+
+
+def run_make_test(folder: Path, python: str, lint: str) -> subprocess.CompletedProcess[str]:
+    """Run the target `test` without the preparation of servers, with these scripts instead of pytest and of the target `style`."""
+    write_program(folder / "bin" / "python", python)
+    write_program(folder / "make", f'[ "$2" != style ] || {{ {lint}; }}')
+    command = [
+        "make",
+        "-C",
+        folder,
+        "-f",
+        ROOT / "Makefile",
+        "-o",
+        "servers",
+        "test",
+        "BIN=bin",
+        f"MAKE={folder}/make",
+        "--no-print-directory",
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_only_the_default_demo_uses_the_instance_of_make_ui() -> None:
