@@ -231,13 +231,13 @@ def write_routed(
     return merge_written(run_in_process(task, rows.append_column(ROW_HASH, pa.array(hashes)).combine_chunks().to_batches()))
 
 
-def run_over_frame(frame: DataFrame, task: Task, ddl: str) -> Sequence[Any]:
-    """Run a task over a frame and return the rows that it yields (columns of `ddl`).
+def run_over_frame(frame: DataFrame, task: Task, schema: StructType | str) -> Sequence[Any]:
+    """Run a task over a frame and return the rows that it yields (columns of `schema`).
 
     The task runs in executors, or in this process if the session is small.
     """
     if not is_small(frame.sparkSession):
-        return collect(frame.mapInArrow(task, ddl))
+        return collect(frame.mapInArrow(task, schema))
     with _restore_errors():
         rows = to_arrow(frame)
     return run_in_process(task, rows.to_batches())

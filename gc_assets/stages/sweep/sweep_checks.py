@@ -12,13 +12,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Owner, find_table_prefix
+from gc_assets.core.hashing import xxhash64
 from gc_assets.core.objects import Objects
+from gc_assets.core.sorted_hashes import sort_distinct
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import (
@@ -67,11 +70,18 @@ MAX_NAMED: Final = 1_000
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_replaced boolean"
-LOST_DDL: Final = "files long, keys array<string>, owners array<struct<lake:string,table_uuid:string>>"
 _NAMES: Final = pa.schema([("key", STRING), ("lake", STRING)])
 # A name of a file, and the possible name by which it was found.
 _POSSIBLE: Final = _NAMES.append(pa.field("possible", STRING))
-_OWNERS: Final = pa.list_(pa.struct([("lake", STRING), ("table_uuid", STRING)]))
+_OWNER: Final = ["lake", "table_uuid"]
+_NO_LOST: Final = pa.schema([(name, STRING) for name in ("key", *_OWNER)]).empty_table()
+_LOST: Final = pa.schema(
+    [
+        ("files", pa.int64()),
+        ("keys", pa.list_(STRING)),
+        ("owners", pa.list_(pa.struct([(name, STRING) for name in _OWNER]))),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +205,10 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
         purged: Keys purged after a rule of their lake released them (columns key, lake). They need
             not exist for that lake.
     """
-    needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti")
-    needed = needed.groupBy("key").agg(F.collect_set(F.struct("lake", "table_uuid")).alias("owners"))
-    lost = _select_lost(needed, listed, quarantined)
-    found = run_over_frame(lost, _CountLost(lister), LOST_DDL)
+    needed = keys.filter("must_exist").select("key", "lake", "table_uuid").join(purged, ["key", "lake"], "left_anti")
+    # All lakes that need a file are in one partition, so that it is counted once.
+    lost = _select_lost(needed, listed, quarantined).repartition("key")
+    found = run_over_frame(lost, _CountLost(lister), spark_schema(_LOST))
     return MissingLiveFiles(
         sum(row["files"] for row in found),
         tuple(sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]),
@@ -282,21 +292,28 @@ def find_misspelled(
 
 @dataclass(frozen=True)
 class _CountLost:
-    """Look up live files, and yield the number, some keys and the owners of the missing ones. Runs
-    in executors.
+    """Look up live files, and yield the number, the first keys and the owners of the missing ones.
+
+    Yields one row (columns of `_LOST`). Runs in executors.
     """
 
     lister: LookUp
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        hashes, first, owners = [np.empty(0, np.int64)], _NO_LOST.select(["key"]), _NO_LOST.select(_OWNER)
         for batch in batches:
-            keys, strings = batch.column("key").to_pylist(), pa.list_(pa.string())
-            is_lost = [size is None for size in self.lister.look_up(keys)]
-            lost = [key for key, missing in zip(keys, is_lost, strict=True) if missing]
-            needed_by = batch.column("owners").filter(pa.array(is_lost, pa.bool_())).flatten().to_pylist()
-            owners = list({(owner["lake"], owner["table_uuid"]): owner for owner in needed_by}.values())
-            columns = {"files": [len(lost)], "keys": pa.array([lost[:MAX_SAMPLES]], strings), "owners": pa.array([owners], _OWNERS)}
-            yield pa.RecordBatch.from_pydict(columns)
+            sizes = pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())
+            lost = pa.Table.from_batches([batch.filter(pc.is_null(sizes))])
+            hashes.append(sort_distinct(xxhash64(lost.column("key"))))
+            first = pa.concat_tables([first, lost.select(["key"])]).group_by("key").aggregate([])
+            first = first.take(pc.select_k_unstable(first, MAX_SAMPLES, [("key", "ascending")]))
+            owners = pa.concat_tables([owners, lost.select(_OWNER)]).group_by(_OWNER).aggregate([])
+        row = {
+            "files": len(sort_distinct(np.concatenate(hashes))),
+            "keys": first.column("key").to_pylist(),
+            "owners": owners.to_pylist(),
+        }
+        yield pa.RecordBatch.from_pylist([row], schema=_LOST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from gc_assets.core.claims import Owner
 from gc_assets.engine.tables import frame_from_arrow
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.sweep.sweep_checks import find_other_names
+from gc_assets.stages.sweep.sweep_checks import MissingLiveFiles, find_other_names, find_unlisted
 
 pytestmark = pytest.mark.spark
 
@@ -40,3 +41,21 @@ def test_only_names_of_unlisted_files_are_looked_up(spark: SparkSession, tmp_pat
     found = find_other_names(frame_from_arrow(spark, pa.Table.from_pylist(rows)), {"weather": KINDS["icechunk"]}, listed, none, lister)
     assert found.to_pylist() == [{"key": "b 1.nc", "lake": "weather"}]
     assert sorted(lister.log.read_text().splitlines()) == ["b%201.nc", "c%201.nc"]
+
+
+def test_missing_files_are_counted_once_with_all_tables_that_need_them(spark: SparkSession, tmp_path: Path) -> None:
+    def frame(**columns: list[str | None] | list[bool]) -> DataFrame:
+        return frame_from_arrow(spark, pa.table(columns))
+
+    keys = frame(
+        key=["shared", "shared", "shared", "mine", "listed", "moved", "ruled", "ruled", "there", "optional"],
+        lake=["a", "b", "b", "a", "a", "a", "a", "b", "a", "a"],
+        table_uuid=["t1", None, "t2", "t1", "t3", "t3", "t4", "t5", "t3", "t3"],
+        must_exist=[True] * 9 + [False],
+    )
+    look_ups = RecordedLookUps(frozenset({"there"}), tmp_path / "log")
+    missing = find_unlisted(keys, frame(key=["listed"]), frame(key=["moved"]), frame(key=["ruled"], lake=["a"]), look_ups)
+    assert missing == MissingLiveFiles(
+        3, ("mine", "ruled", "shared"), frozenset({Owner("a", "t1"), Owner("b", None), Owner("b", "t2"), Owner("b", "t5")})
+    )
+    assert set(look_ups.log.read_text().split()) == {"shared", "mine", "ruled", "there"}
