@@ -102,7 +102,12 @@ def scan_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:
     A scan needs the memory of one batch, regardless of the number of rows.
     """
     is_short = rows <= MAX_FIRST_SCAN_ROWS and files <= MAX_LOCAL_FILES
-    return fits_in_process(rows, files) or (is_short and is_local(spark) and count_jobs(spark) == 0)
+    return fits_in_process(rows, files) or (is_short and has_run_no_job(spark))
+
+
+def has_run_no_job(spark: SparkSession) -> bool:
+    """Return True if the session is local and its application has not started a job yet."""
+    return is_local(spark) and count_jobs(spark) == 0
 
 
 def table_fits_in_process(spark: SparkSession, rows: int, files: int) -> bool:

@@ -21,6 +21,7 @@ def all_remote() -> Iterator[None]:
         for bound in ("MAX_IN_PROCESS_BYTES", *rows):
             bounds.setattr(tasks, bound, -1)
         bounds.setattr(commit_graph, "MAX_IN_PROCESS_SOURCES", -1)
-        bounds.setattr(storage_inventory, "MAX_IN_PROCESS_SECONDS", -1.0)
+        for seconds in ("MAX_IN_PROCESS_SECONDS", "MAX_FIRST_LISTING_SECONDS"):
+            bounds.setattr(storage_inventory, seconds, -1.0)
         bounds.setattr(storage_inventory, "MAX_IN_PROCESS_ENTRIES", 1)
         yield

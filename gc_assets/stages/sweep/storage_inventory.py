@@ -46,7 +46,7 @@ from gc_assets.engine.tables import (
     run_in_process,
     write_parts,
 )
-from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
+from gc_assets.engine.tasks import BudgetedTask, has_run_no_job, max_parallel_tasks
 from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.sweep.listings import find_earlier_listing, listing_settings
 from gc_assets.state.files import Files
@@ -65,6 +65,9 @@ BUDGET_ENTRIES: Final = 250_000
 MAX_IN_PROCESS_ENTRIES: Final = 20_000
 # If the previous listing was this short, it is faster than starting executors.
 MAX_IN_PROCESS_SECONDS: Final = 2.0
+# The same before the first job of a local session, which also loads classes and starts Python
+# workers.
+MAX_FIRST_LISTING_SECONDS: Final = 8.0
 # A directory modified less than this before the listing is listed again in the next run.
 SETTLED_AFTER: Final = timedelta(minutes=1)
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
@@ -156,11 +159,11 @@ def _publish_earlier(context: RunContext, run: TableRun, earlier: PublishedTable
 
 def _run_rounds(spark: SparkSession, state: State, run: TableRun, tasks: Sequence[ListingTask], last: PublishedTable | None) -> _Listing:
     """Run the listing tasks, and then the tasks that they return, until all are finished."""
-    listing = _Listing([])
+    listing, seconds = _Listing([]), MAX_FIRST_LISTING_SECONDS if has_run_no_job(spark) else MAX_IN_PROCESS_SECONDS
     while tasks:
         log_activity(f"{len(tasks):,} prefixes to list, {listing.finished:,} listed")
-        if listing.planned == 0 and _was_listed_quickly(last):
-            listed = _list_in_process(tasks, _RunListing(state.files, run, BUDGET_ENTRIES, MAX_IN_PROCESS_SECONDS))
+        if listing.planned == 0 and _was_listed_within(seconds, last):
+            listed = _list_in_process(tasks, _RunListing(state.files, run, BUDGET_ENTRIES, seconds))
         elif listing.planned == 0 and len(tasks) == 1:
             listed = _list_in_process(tasks, _RunListing(state.files, run, MAX_IN_PROCESS_ENTRIES))
         else:
@@ -226,13 +229,10 @@ def _list_in_process(tasks: Sequence[ListingTask], work: _RunListing) -> list[An
     return run_in_process(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
 
 
-def _was_listed_quickly(last: PublishedTable | None) -> bool:
-    """Return True if a single process can list the storage in `MAX_IN_PROCESS_SECONDS`.
-
-    The total listing time of the previous run decides.
-    """
+def _was_listed_within(limit: float, last: PublishedTable | None) -> bool:
+    """Check whether the tasks of the previous listing took at most this many seconds in total."""
     seconds = last.summary(StorageInventorySummary).listing_seconds if last is not None else None
-    return seconds is not None and seconds <= MAX_IN_PROCESS_SECONDS
+    return seconds is not None and seconds <= limit
 
 
 def _list_in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _RunListing) -> list[Any]:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.engine import sessions, tasks
 from gc_assets.engine.progress import count_jobs
 from gc_assets.stages.sweep import storage_inventory
 from gc_assets.stores.local import listing
@@ -60,6 +61,17 @@ def test_slow_or_unknown_storage_is_listed_in_executors(house: Lakehouse, monkey
     assert count_tasks_in_process(house, monkeypatch) == 0
     house.now += timedelta(days=1)
     assert count_tasks_in_process(house, monkeypatch, seconds=0.0) == 0
+
+
+def test_listing_before_the_first_job_of_a_local_session_starts_no_job(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not sessions.is_local(house.spark):
+        pytest.skip("the limit applies to local sessions, and others report no number of jobs")
+    count_tasks_in_process(house, monkeypatch)
+    house.now += timedelta(days=1)
+    before = count_jobs(house.spark)
+    monkeypatch.setattr(tasks, "count_jobs", lambda _: 0)
+    assert count_tasks_in_process(house, monkeypatch, seconds=0.0) == house.summary("storage_inventory")["tasks"] > 1
+    assert count_jobs(house.spark) == before
 
 
 def test_tasks_beyond_the_time_limit_are_handed_back_and_listed_once(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
