@@ -14,14 +14,12 @@ from typing import Any
 import dagster as dg
 import pyarrow.compute as pc
 
-from gc_assets.assets.deletion_log import expiry_log_events, log_result, outcome_metadata
+from gc_assets.assets.deletion_log import effects_metadata, expiry_log_events, log_result, outcome_metadata
 from gc_assets.assets.names import asset_key
 from gc_assets.assets.plan_events import find_plan_event, plan_event
-from gc_assets.assets.plan_metadata import reversibility_metadata
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.apply import ApplyResult
-from gc_assets.stages.delete.execution import header_of_result
 from gc_assets.stages.read.browse import batches
 from gc_assets.stages.records.plans import StoredPlan
 from gc_assets.state.journal import PublishedTable
@@ -35,8 +33,7 @@ def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -
     """Report a plan's execution: its history edits, and its log if the plan contains files."""
     of_plan = replace(context, run_date=header.run_date)
     edits = expiry_log_events(of_plan, header.expiry_actions) if applied.edited else ()
-    result = header_of_result(header, applied.by_outcome, applied.done_edits)
-    extra = {**outcome_metadata(of_plan, header, applied), **reversibility_metadata(result, context.config)}
+    extra = {**outcome_metadata(of_plan, header, applied), **effects_metadata(of_plan, header, applied)}
     log = _log_events(of_plan, header.storage, header.plan_id, extra) if applied.published is not None else ()
     _report([*edits, *log, *find_plan_event(context, header.storage, header.plan_id)])
 

@@ -15,7 +15,7 @@ from gc_assets.assets.checks import COMPLETE, NO_FAILED_KEY, RECEIPT
 from gc_assets.assets.failures import translate_errors
 from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
-from gc_assets.assets.markdown import amounts_table, escape_markdown
+from gc_assets.assets.markdown import amounts_table, escape_markdown, wrap_markdown
 from gc_assets.assets.names import asset_key
 from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.plan_card import SHORT_ID
@@ -82,14 +82,16 @@ def deletion_log(config: Config, storage: StorageConfig, run_dates: RunDates) ->
                 applied = apply_plan(collector.spark(), run_context, choice.plan, choice.phases)
             finally:
                 _observe_plan(context, run_context, choice.plan)
-            result = header if applied.nothing_to_do else header_of_result(header, applied.by_outcome, applied.done_edits)
-            of_plan = {"plan_id": header.plan_id, **reversibility_metadata(result, run_context.config)}
             if applied.nothing_to_do is not None:
-                return log_result(run_context, storage.name, {"nothing_changed": applied.nothing_to_do, **of_plan})
+                extra = {"nothing_changed": applied.nothing_to_do, "plan_id": header.plan_id}
+                return log_result(run_context, storage.name, {**extra, **_ended_effects(run_context, choice.plan)})
             if applied.edited:
                 for event in expiry_log_events(run_context, header.expiry_actions):
                     context.log_event(event)
-            return log_result(run_context, storage.name, {**outcome_metadata(run_context, header, applied), **of_plan})
+            outcomes = outcome_metadata(run_context, header, applied)
+            return log_result(
+                run_context, storage.name, {**outcomes, "plan_id": header.plan_id, **effects_metadata(run_context, header, applied)}
+            )
 
     return run
 
@@ -106,9 +108,23 @@ def outcome_metadata(run_context: RunContext, header: PlanHeader, applied: Apply
     return {"status": status, **not_done, "outcomes": dg.MetadataValue.md(text)}
 
 
+def effects_metadata(run_context: RunContext, header: PlanHeader, applied: ApplyResult) -> dict[str, Any]:
+    """Return metadata on what of an apply can be undone, and what becomes free."""
+    result = header_of_result(header, applied.by_outcome, applied.done_edits)
+    return reversibility_metadata(result, run_context.config, applied_at=run_context.clock.now())
+
+
+def _ended_effects(run_context: RunContext, plan: StoredPlan) -> dict[str, Any]:
+    """Return the metadata of `effects_metadata` for a plan that was applied earlier."""
+    restored = plan.restored_at is not None
+    return reversibility_metadata(plan.effective_header, run_context.config, restored=restored, applied_at=plan.finished_at)
+
+
 def _escape_line(line: str) -> str:
     """Escape an outcome sentence or list item for Markdown."""
-    return f"- {escape_markdown(line[2:])}" if line.startswith("- ") else f"\n{escape_markdown(line)}\n"
+    if line.startswith("- "):
+        return f"- {wrap_markdown(escape_markdown(line[2:]), '  ')}"
+    return f"\n{wrap_markdown(escape_markdown(line))}\n"
 
 
 def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, plan: StoredPlan) -> None:
@@ -172,7 +188,7 @@ def _report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(DeletionLogSummary)
     by = f", approved by {escape_markdown(summary.approved_by)}" if summary.approved_by else ""
     decisions = "".join(f"- {escape_markdown(str(event))}\n" for event in summary.approval_events)
-    return f"Plan `{summary.plan_id}`{by}.\n\n{decisions}\n" + amounts_table("phase/outcome", summary.by_outcome)
+    return f"Plan `{summary.plan_id[:SHORT_ID]}`{by}.\n\n{decisions}\n" + amounts_table("phase/outcome", summary.by_outcome)
 
 
 def _approval_metadata(_: RunContext, published: PublishedTable) -> dict[str, str]:

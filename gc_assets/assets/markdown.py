@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import Final
 
 from gc_assets.core.printable import to_message
@@ -13,6 +14,10 @@ from gc_assets.state.summaries import OrphanFilesSummary
 
 # Characters with a special meaning in Markdown, HTML or table cells.
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#|~&]")
+# A line of text that fits next to the names of metadata in a window of 1,280 pixels.
+_WIDTH: Final = 50
+_CODE: Final = re.compile(r"`[^`]*`")
+_BLANK: Final = "\0"
 # Addresses that Markdown turns into links.
 _ADDRESS: Final = re.compile(r"(?i)\b(https?|ftp|mailto|javascript|data|www)([:.])")
 
@@ -22,6 +27,17 @@ def escape_markdown(text: str) -> str:
     shown = to_message(text).replace("\n", "\\n")
     escaped = _MARKUP.sub(lambda match: {"<": "&lt;", ">": "&gt;", "&": "&amp;"}.get(match[0], f"\\{match[0]}"), shown)
     return _ADDRESS.sub(lambda match: f"{match[1]}&#{ord(match[2])};", escaped)
+
+
+def wrap_markdown(text: str, indent: str = "") -> str:
+    """Wrap Markdown with hard line breaks, and begin each further line with `indent`.
+
+    This is necessary because the page does not wrap a cell of metadata: it is as wide as the widest
+    table of the partition.
+    """
+    unbroken = _CODE.sub(lambda code: code[0].replace(" ", _BLANK), text)
+    parts = textwrap.wrap(unbroken, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return f"\\\n{indent}".join(part.replace(_BLANK, " ") for part in parts)
 
 
 def storage_breakdown_markdown(orphans: OrphanFilesSummary) -> str:

@@ -6,12 +6,11 @@ Dagster shows Markdown under 1,000 characters in place, and longer text only in 
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from gc_assets.assets.markdown import escape_markdown
+from gc_assets.assets.markdown import escape_markdown, wrap_markdown
 from gc_assets.assets.page_actions import (
     CHOOSE_PLAN,
     apply_action,
@@ -42,11 +41,8 @@ _NAMED_GATES: Final = 5
 # Maximum characters for failed gates, by detail level of the card. The table `gates` has all text.
 _REASONS: Final = {_FULL: 420, _MEDIUM: 200, _SHORT: 0}
 _MIN_REASON, _MAX_FINDING = 60, 200
-_WIDTH: Final = 50
 # The end of a sentence in a gate's message.
 _SENTENCES: Final = re.compile(r"(?<=[.]) +(?=[A-Z])")
-_CODE: Final = re.compile(r"`[^`]*`")
-_BLANK: Final = "\0"
 _EDIT: Final = re.compile(r"(?P<verb>\D+) (?P<number>\d.*)")
 # Longer sentences are replaced by numbers, because the report contains the sentences.
 _MAX_SENTENCE: Final = 260
@@ -221,14 +217,8 @@ def _irreversible(header: PlanHeader, config: Config, *, short: bool) -> str:
 
 
 def _wrap(line: str) -> str:
-    """Wrap a list item with hard line breaks.
-
-    This is necessary because the page does not wrap the card: its cell is as wide as the widest
-    table of the partition.
-    """
-    unbroken = _CODE.sub(lambda code: code[0].replace(" ", _BLANK), line)
-    parts = textwrap.wrap(unbroken, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "- " + "\\\n  ".join(part.replace(_BLANK, " ") for part in parts)
+    """Return a wrapped list item."""
+    return f"- {wrap_markdown(line, '  ')}"
 
 
 def _minute(moment: datetime) -> str:

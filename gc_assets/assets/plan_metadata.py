@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import dagster as dg
 
-from gc_assets.assets.markdown import escape_markdown
+from gc_assets.assets.markdown import escape_markdown, wrap_markdown
 from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.plan_card import SHORT_ID, plan_card
 from gc_assets.config.models import Config
 from gc_assets.core.plan import PlanHeader
+from gc_assets.core.units import count_of, format_bytes
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table, list_largest
 from gc_assets.stages.read.reversibility import reversibility_json
+from gc_assets.stages.read.run_tables import UNOWNED_NOTES, unowned_files
 from gc_assets.stages.records.plans import StoredPlan, load_plan
 from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import ORPHAN_FILES
 
 NOT_APPROVED: Final = "not approved"
 MAX_TABLES: Final = 20
@@ -36,6 +40,7 @@ def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, A
     return {
         **_status_metadata(context, plan, tables),
         "failed_gates": ", ".join(gate.name for gate in header.failed_gates) or "none",
+        **_unowned(context, header.storage),
         "tables": _tables(tables),
         "gates": gates_table(header, context.config),
         "plan_digest": header.plan_id,
@@ -47,13 +52,12 @@ def status_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
     return _status_metadata(context, plan, amounts_by_table(context, plan.header, plan.published))
 
 
-def reversibility_metadata(header: PlanHeader, config: Config) -> dict[str, dg.MarkdownMetadataValue]:
-    """Return the reversible and irreversible effects, and the freed bytes, as Markdown.
-
-    Markdown is used because it is the only metadata that the page wraps.
-    """
-    sentences = reversibility_json(header, config)
-    return {name: dg.MetadataValue.md(escape_markdown(to_page_message(text, config))) for name, text in sentences.items()}
+def reversibility_metadata(
+    header: PlanHeader, config: Config, *, restored: bool = False, applied_at: datetime | None = None
+) -> dict[str, dg.MarkdownMetadataValue]:
+    """Return the sentences of `describe_reversibility` as Markdown."""
+    sentences = reversibility_json(header, config, restored=restored, applied_at=applied_at)
+    return {name: _paragraph(to_page_message(text, config)) for name, text in sentences.items()}
 
 
 def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:
@@ -68,6 +72,18 @@ def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:
         for gate in sorted(header.gates, key=lambda gate: gate.passed)
     ]
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], _GATES)
+
+
+def _unowned(context: RunContext, storage: str) -> dict[str, Any]:
+    """Return the files of a storage that no lake claims, such as those of a table that was dropped before the first run."""
+    if context.find(ORPHAN_FILES, storage) is None or not (amount := unowned_files(context, storage)).files:
+        return {}
+    return {"unowned": _paragraph(f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}). {' '.join(UNOWNED_NOTES)}")}
+
+
+def _paragraph(text: str) -> dg.MarkdownMetadataValue:
+    """Return a text as Markdown, which is the only metadata that can have several lines."""
+    return dg.MetadataValue.md(wrap_markdown(escape_markdown(text)))
 
 
 def _shorten_if(text: str, *, is_shortened: bool) -> str:

@@ -30,7 +30,7 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
         storages: The storages with a plan.
     """
     from gc_assets.stages.read.plan_tables import purges_by_table
-    from gc_assets.stages.read.run_tables import protected_files, summarize_tables, unowned_files
+    from gc_assets.stages.read.run_tables import UNOWNED_NOTES, protected_files, summarize_tables, unowned_files
 
     lakes = [lake.name for lake in context.config.lakes]
     tables = summarize_tables(context, lakes, storages, with_dropped=True)
@@ -55,8 +55,9 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
             print_message(f"Protected in storage {label}: {found} not needed by any lake. `protect` in lakes.yaml keeps them.")
         if (amount := unowned_files(context, storage)).files:
             label, found = context.config.label_of(storage), _describe(amount)
-            print_message(f"Unowned in storage {label}: {found}. No lake claims them, so they are not planned.")
-            print_message("If a table was dropped before the first run, see Foreign tables in docs/safety.md.")
+            not_planned, dropped = UNOWNED_NOTES
+            print_message(f"Unowned in storage {label}: {found}. {not_planned}")
+            print_message(dropped)
 
 
 def print_claims_outside(context: RunContext, lake: str) -> None:

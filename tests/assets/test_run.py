@@ -43,12 +43,13 @@ def days_ago(days: float) -> datetime:
 
 
 def sales(root: Path) -> Lake:
-    """Create a table with expired history in mode apply, and five files of a failed writer."""
+    """Create a table with expired history in mode apply, five files of a failed writer, and one that no lake claims."""
     lake = LakeBuilder(root)
     table = lake.table("sales.orders", days_ago(60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
     for days in (50, 40, 6, 5):
         table.append(days_ago(days))
     leftovers = table.leftovers(days_ago(20), 4)
+    (Path(lake.warehouse) / "notes.txt").write_text("belongs to no table")
     document = {
         "state": f"{root}/state",
         "storages": [{"name": "warehouse", "location": f"file://{lake.warehouse}/", "mode": "apply", "rehearsals": "allowed"}],
@@ -192,6 +193,11 @@ def test_plan_metadata_supports_a_decision(lake: Lake, run_result: dg.ExecuteInP
     assert {record.data["gate"] for record in metadata["gates"].records} == {gate.name for gate in header.gates}
 
 
+def test_plan_metadata_counts_unowned_files(run_result: dg.ExecuteInProcessResult) -> None:
+    metadata = materializations(run_result)["warehouse/deletion_plan"].metadata
+    assert str(metadata["unowned"].value).startswith("1 file (19 B). No lake claims them, so they are\\\nnot planned.")
+
+
 def test_metadata_contains_column_lineage(run_result: dg.ExecuteInProcessResult) -> None:
     found = {key: item.metadata.get("dagster/column_lineage") for key, item in materializations(run_result).items()}
     lineage = found["warehouse/orphan_files"]
@@ -278,6 +284,11 @@ def test_approved_plan_moves_only_its_files(lake: Lake, run_result: dg.ExecuteIn
     (observed,) = (event.asset_observation_data.asset_observation for event in applied.all_events if event.is_asset_observation)
     assert (observed.asset_key, observed.partition, observed.metadata["status"].value) == (PLAN, TODAY, "applied")
     assert f"| quarantine | {len(gone)} files |" in str(observed.metadata["plan"].value)
+    effects = [str(metadata[name].value) for name in ("outcomes", "can_be_undone", "becomes_free")]
+    can_be_undone, becomes_free = (text.replace("\\\n", " ") for text in effects[1:])
+    assert re.match(rf"{len(gone)} files \(\S+ kB\) in quarantine: ", can_be_undone)
+    assert ", at the earliest on 20" in becomes_free
+    assert max(len(line) for text in effects for line in text.splitlines()) <= 60, effects
     twice = materializations(run(at, "apply", plan_id=header.plan_id))["warehouse/deletion_log"].metadata
     assert "applying it again changes nothing" in str(twice["nothing_changed"].value)
     assert twice["quarantined_files"].value == len(gone)

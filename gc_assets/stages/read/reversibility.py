@@ -273,9 +273,9 @@ def apply_command(header: PlanHeader, config: Config) -> str:
     return command("apply", header.plan_id[:12], mode="apply" if modes != ["apply"] else False)
 
 
-def reversibility_json(header: PlanHeader, config: Config) -> dict[str, str]:
+def reversibility_json(header: PlanHeader, config: Config, *, restored: bool = False, applied_at: datetime | None = None) -> dict[str, str]:
     """Return the sentences of `describe_reversibility` for JSON."""
-    found = describe_reversibility(header, config)
+    found = describe_reversibility(header, config, restored=restored, applied_at=applied_at)
     return {"can_be_undone": found.can_be_undone, "cannot_be_undone": found.cannot_be_undone, "becomes_free": found.becomes_free}
 
 

@@ -26,6 +26,11 @@ from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 # Larger lakes are not counted by table, because all their files would have to be read again at the
 # end of a run.
 MAX_COUNTED_FILES: Final = 5_000_000
+# About the files that `unowned_files` counts.
+UNOWNED_NOTES: Final = (
+    "No lake claims them, so they are not planned.",
+    "If a table was dropped before the first run, see Foreign tables in docs/safety.md.",
+)
 # A lake's files that belong to no commit, such as the current metadata of its tables.
 CURRENT_STATE: Final = "current state"
 _EXPIRED: Final = "expired"
