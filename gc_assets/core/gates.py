@@ -16,6 +16,8 @@ SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
 MAX_UNLISTED: Final = 0.001
 NOTHING: Final = Amount()
 NO_LIVE_FILES: Final = LiveCount(0)
+# Names the number of expired files of one lake in the numbers of `live_drop`.
+EXPIRED_IN: Final = "expired_in_{lake}"
 OVERRIDE: Final = "To continue anyway, approve with `--override {name}`."
 NO_OVERRIDE: Final = "This gate cannot be overridden."
 
@@ -108,7 +110,8 @@ def live_drop(
         message += f" Largest drops: {', '.join(tables)}. If they were not intended, restore the tables or the catalog, then run again."
     message += "".join(f" {note[:1].upper()}{note[1:]}." for note in notes[:5])
     numbers = {"live": live.files, "before": previous.files, "drop": max([drop, *fallen.values()]), "limit": limit}
-    numbers |= {"expired": expired.files} if expired.files else {}  # Without expired files, as before 0.4: the plan id depends on it.
+    if expired.files:  # otherwise the numbers are as before 0.4, because the plan id depends on them
+        numbers |= {"expired": expired.files} | {EXPIRED_IN.format(lake=lake): files for lake, files in expired.by_lake.items()}
     return _result("live_drop", passed, message, overridable=True, numbers=numbers)
 
 

@@ -155,7 +155,8 @@ def test_live_drop_does_not_count_expired_files() -> None:
     live, before = LiveCount(600, {"a": 590, "b": 10}), LiveCount(1000, {"a": 980, "b": 20})
     passed = gates.live_drop(live, before, 0.2, LiveCount(200, {"a": 194, "b": 6}))
     assert passed.passed
-    assert passed.numbers == {"live": 600, "before": 1000, "drop": 0.2, "expired": 200, "limit": 0.2}
+    expired = {"expired": 200, "expired_in_a": 194, "expired_in_b": 6}
+    assert passed.numbers == {"live": 600, "before": 1000, "drop": 0.2, "limit": 0.2} | expired
     for number in ("down 40.0%", "expired 20.0% (200 files)", "A drop of 20.0% is not explained", "max_live_drop allows 20.0%"):
         assert number in passed.message
     assert not gates.live_drop(live, before, 0.2, LiveCount(199, {"a": 193, "b": 6})).passed

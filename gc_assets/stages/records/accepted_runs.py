@@ -19,6 +19,7 @@ from pydantic import RootModel
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
+from gc_assets.core.gates import EXPIRED_IN
 from gc_assets.core.plan import LiveCount, PlanHeader
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
@@ -194,8 +195,7 @@ def add_drops(plans: Sequence[PlanHeader]) -> LiveCount:
     """Return the newest plan's live files, plus those that were lost since the oldest plan.
 
     Files expired by the policy are not lost, and neither are files missed by a plan that was
-    approved with an override, or before it. The number of expired files is only known for the whole
-    storage, so it is subtracted for each lake.
+    approved with an override, or before it.
 
     Args:
         plans: Plans of accepted runs, newest first. Each one is compared with the next.
@@ -207,9 +207,12 @@ def add_drops(plans: Sequence[PlanHeader]) -> LiveCount:
             found = own
             continue
         found = found.without(found.by_lake.keys() - own.by_lake.keys())
-        expired = int(next((gate.numbers.get("expired", 0) for gate in plan.gates if gate.name == LIVE_DROP), 0))
-        by_lake = {name: max(files, found.by_lake.get(name, 0) - expired) for name, files in own.by_lake.items()}
-        found = LiveCount(max(own.files, found.files - expired), by_lake)
+        numbers = next((gate.numbers for gate in plan.gates if gate.name == LIVE_DROP), {})
+        by_lake = {
+            lake: max(files, found.by_lake.get(lake, 0) - int(numbers.get(EXPIRED_IN.format(lake=lake), 0)))
+            for lake, files in own.by_lake.items()
+        }
+        found = LiveCount(max(own.files, found.files - int(numbers.get("expired", 0))), by_lake)
     return found
 
 

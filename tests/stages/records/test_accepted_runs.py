@@ -5,12 +5,14 @@ A lake can be forgotten in a real run, not by a rehearsal or a record from the f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from gc_assets.core.clock import Clock
+from gc_assets.core.gates import live_drop
 from gc_assets.core.plan import GateResult, LiveCount, PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.accepted_runs import AcceptedRun, add_drops, forget_lake
@@ -56,9 +58,11 @@ def test_lake_that_never_needed_a_file_is_not_missing(tmp_path: Path) -> None:
     assert AcceptedRun.of(run_context, old).missing_lakes(LiveCount(0)) == ["sales (not in lakes.yaml now, configured before)"]
 
 
-def header_of_run(*, expired: int = 0, passed: bool = True, **live: int) -> PlanHeader:
-    """The plan of a run with these live files by lake."""
-    gate = GateResult(name="live_drop", passed=passed, message="", overridable=True, numbers={"expired": expired})
+def header_of_run(*, expired: Mapping[str, int] | None = None, passed: bool = True, **live: int) -> PlanHeader:
+    """The plan of a run with these live and expired files by lake."""
+    since = LiveCount(sum((expired or {}).values()), expired or {})
+    numbers = live_drop(LiveCount(1), LiveCount(1), 0.0, since).numbers
+    gate = GateResult(name="live_drop", passed=passed, message="", overridable=True, numbers=numbers)
     return plan(live_files=sum(live.values()), live_by_lake=live, refs_digests=dict.fromkeys(live, "a" * 16), gates=(gate,))
 
 
@@ -70,7 +74,12 @@ def test_drops_of_the_plans_of_a_date_add_up() -> None:
 
 
 def test_expired_files_of_a_plan_are_no_drop() -> None:
-    assert add_drops([header_of_run(sales=30, expired=20), header_of_run(sales=60)]) == LiveCount(40, {"sales": 40})
+    assert add_drops([header_of_run(sales=30, expired={"sales": 20}), header_of_run(sales=60)]) == LiveCount(40, {"sales": 40})
+
+
+def test_expired_files_of_a_lake_explain_no_drop_of_another() -> None:
+    plans = [header_of_run(sales=30, little=10, expired={"sales": 30}), header_of_run(sales=60, little=40)]
+    assert add_drops(plans) == LiveCount(70, {"sales": 30, "little": 40})
 
 
 def test_approved_drop_is_no_drop_of_later_runs() -> None:
