@@ -40,7 +40,7 @@ def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, A
     return {
         **_status_metadata(context, plan, tables),
         "failed_gates": ", ".join(gate.name for gate in header.failed_gates) or "none",
-        **_unowned(context, header.storage),
+        **_count_unowned(context, header.storage),
         "tables": _tables(tables),
         "gates": gates_table(header, context.config),
         "plan_digest": header.plan_id,
@@ -74,8 +74,8 @@ def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], _GATES)
 
 
-def _unowned(context: RunContext, storage: str) -> dict[str, Any]:
-    """Return the files of a storage that no lake claims, such as those of a table that was dropped before the first run."""
+def _count_unowned(context: RunContext, storage: str) -> dict[str, Any]:
+    """Return metadata on the files that no lake claims, if there are any."""
     if context.find(ORPHAN_FILES, storage) is None or not (amount := unowned_files(context, storage)).files:
         return {}
     return {"unowned": _paragraph(f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}). {' '.join(UNOWNED_NOTES)}")}
