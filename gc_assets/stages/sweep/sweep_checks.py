@@ -74,7 +74,7 @@ _NAMES: Final = pa.schema([("key", STRING), ("lake", STRING)])
 # A name of a file, and the possible name by which it was found.
 _POSSIBLE: Final = _NAMES.append(pa.field("possible", STRING))
 _OWNER: Final = ["lake", "table_uuid"]
-_NO_LOST: Final = pa.schema([(name, STRING) for name in ("key", *_OWNER)]).empty_table()
+_NO_LOST: Final = pa.table({name: pa.nulls(0, STRING) for name in ("key", *_OWNER)})
 _LOST: Final = pa.schema(
     [
         ("files", pa.int64()),
