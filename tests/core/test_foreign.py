@@ -86,6 +86,7 @@ def test_name_of_an_iceberg_writer_is_its_own_in_any_directory(name: str) -> Non
         f"data-{UUID}-0.parquet",  # Paimon
         "invoices.csv",
         f"{UUID}-0_0-28-33_20261101101112.parquet",  # Hudi
+        "02222-49358108-dc6c-4adc-8850-600594004045.parquet",  # a number and a uuid with many digits
     ],
 )
 def test_other_name_in_an_unknown_directory_is_foreign(name: str) -> None:

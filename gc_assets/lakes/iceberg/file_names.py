@@ -13,8 +13,9 @@ from typing import Final
 _UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _FORMAT: Final = r"\.(parquet|orc|avro|puffin)"
 _DATA: Final = (
-    # <partition>-<task>-<operation id>-<file>[-deletes].parquet
-    r"\d{5,}-\d+-[^/]+-\d{5,}(-[a-z]+)?" + _FORMAT,
+    # <partition>-<task>-<operation id>-<file>[-deletes].parquet. The file number is an int32, so that
+    # `<number>-<uuid>` does not match by chance.
+    r"\d{5,}-\d+-[^/]+-\d{5,10}(-[a-z]+)?" + _FORMAT,
     # pyiceberg: <partition>-<task>-<uuid>.parquet
     rf"\d{{5,}}-\d+-{_UUID}(-[a-z]+)?{_FORMAT}",
     # Trino: <query id>-<uuid>.parquet. Its Hive connector writes `_` before the uuid.
