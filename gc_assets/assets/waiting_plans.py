@@ -27,6 +27,8 @@ _LISTED: Final = {"approve": "These plans wait", "reject": "These plans wait", "
 def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
     """Return the plans that `approve`, `reject` or `restore` can act on, newest first.
 
+    A plan of another policy than that of the configuration cannot be approved.
+
     This is not called when the code location is loaded, so that loading does not depend on the
     state.
 
@@ -36,6 +38,8 @@ def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
     now = platform.clock.now()
     found = [plan for plan in list_plans(platform.config, empty=True) if plan.status_at(now) in WAITING[job]]
     shown = [plan for plan in found if plan.header.rehearsal == platform.clock.is_rehearsal and plan.is_listed]
+    if job == "approve":
+        shown = [plan for plan in shown if plan.header.policy_digest in {None, platform.config.policy_digest()}]
     return sorted(shown, key=lambda plan: plan.run.run_id, reverse=True)
 
 

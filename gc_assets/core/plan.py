@@ -221,7 +221,12 @@ class LeftOut(_Model):
 
 
 class PlanSummary(_Model):
-    """Plan header fields that are shown in lists. `refused_by` contains the failed gates."""
+    """Plan header fields that lists need.
+
+    Attributes:
+        refused_by: The failed gates.
+        policy_digest: The digest of the policy. None in lists of earlier versions.
+    """
 
     plan_id: str
     storage: str
@@ -242,6 +247,7 @@ class PlanSummary(_Model):
     branch_edits: dict[str, int] = Field(default_factory=dict)
     deleted_paths: dict[str, int] = Field(default_factory=dict)
     listed_at: datetime | None = None
+    policy_digest: str | None = None
 
     @property
     def has_work(self) -> bool:

@@ -229,6 +229,18 @@ def test_launchpad_lists_waiting_plans_of_now(tmp_path: Path, job: str) -> None:
     assert not definition.execute_in_process(partition_key=name, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False).success
 
 
+def test_launchpad_of_approve_omits_plans_of_another_policy(tmp_path: Path) -> None:
+    """They can be rejected, but no apply of this lakes.yaml would execute them."""
+    at = decision_platform(tmp_path, "approve", "reject")
+    header = header_of(stored_plan(at, policy_digest="0" * 64))
+    assert [partition_keys(build_definitions(at).resolve_job_def(job)) for job in ("approve", "reject")] == [
+        [],
+        [f"{header.plan_id[:12]} 2026-03-14 warehouse"],
+    ]
+    _, message = refusal(launch(at, "approve", by="kim"), "approve")
+    assert message.endswith("No plan is waiting. Launch the job `run` to make a plan.")
+
+
 def launch_with_partition(at: Platform, job: str, partition: str, **config: Any) -> dg.ExecuteInProcessResult:
     """Launch a job like the launchpad with a chosen partition and an edited configuration."""
     return (
