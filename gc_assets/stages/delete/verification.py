@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core import gates
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
+from gc_assets.core.gate_messages import without_override
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import GateResult, PlanHeader, Unreadable
 from gc_assets.core.units import count_of
@@ -43,9 +44,7 @@ from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.records.accepted_runs import AcceptedRun
 from gc_assets.stages.records.ledger import LogReader
-from gc_assets.stages.records.plans import (
-    StoredPlan,
-)
+from gc_assets.stages.records.plans import StoredPlan, override_command
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.dropped_tables import DROPPED
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
@@ -179,8 +178,7 @@ def make_verification_mark(
         _refuse_newly_unreadable(header, list_unreadable(tables))
     failed = _failed_gates(spark, context, mark_context, plan, tables)
     if failed and not ungated:
-        lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
-        raise GateRefused(f"plan {header.plan_id[:12]} no longer matches the lakes. Make a new one with `gc-assets run`:\n{lines}")
+        raise GateRefused(_describe_mismatch(context, plan, failed))
     session = choose_session(spark, *_size(context.state, plan))
     rows = PlanRows.verify(session, context.state, plan)
     refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
@@ -225,6 +223,21 @@ def _failed_gates(
     checks.append(gates.unknown_addresses(unknown.addresses, unknown.files, unknown.samples, unknown.hidden))
     overrides = plan.verdict.overrides
     return [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
+
+
+def _describe_mismatch(context: RunContext, plan: StoredPlan, failed: Sequence[GateResult]) -> str:
+    """Return why a plan does not fit the lakes as they are now, and what helps."""
+    header, now = plan.header, context.clock.now()
+    findings = [f"  {gate.name}: {without_override(gate)}" for gate in failed]
+    advice = "If this was not intended, repair the lakes and apply the plan again."
+    if all(gate.overridable for gate in failed) and now < header.approve_before:
+        names = tuple({*plan.verdict.overrides, *(gate.name for gate in failed)})
+        advice += f" To apply it anyway: `{override_command(header, names)}`, then apply it again."
+    if header.run_date == context.clock.today():
+        advice += " A run of the same date (UTC) reads the refs that are frozen for it, so only a run of a later date makes a new plan."
+    else:
+        advice += " To make a new plan: `gc-assets run`."
+    return "\n".join([f"plan {header.plan_id[:12]} no longer matches the lakes:", *findings, advice])
 
 
 def _unneeded_rows(spark: SparkSession, mark_context: RunContext, plan: StoredPlan, tables: list[PublishedTable]) -> DataFrame:

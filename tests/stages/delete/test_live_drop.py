@@ -53,6 +53,41 @@ def test_live_drop_is_refused_until_a_user_accepts_it(spark: SparkSession, tmp_p
     assert not house.failed_gates(house.plan())
 
 
+def test_drop_after_the_plan_stops_the_apply_until_a_user_accepts_it(spark: SparkSession, tmp_path: Path) -> None:
+    """A run of the same date reads the same frozen refs, so its plan is the one that was refused."""
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    leftovers = build_table(lake, "db.t", 1).leftovers(days_ago(20), 2)
+    build_table(lake, "db.big", 9)
+    house.lakes = [lake.config("sales")]
+    header = house.plan()
+    house.approve(header)
+    lake.catalog.drop_table("db.big")
+    with pytest.raises(GateRefused) as refusal:
+        house.apply(header)
+    assert house.plan().plan_id == header.plan_id
+    message = str(refusal.value)
+    assert f"To apply it anyway: `gc-assets approve {header.plan_id[:12]} --by WHO --override live_drop`, then apply it again." in message
+    assert message.endswith("only a run of a later date makes a new plan.")
+    assert all(path.exists() for path in leftovers)
+    house.approve(header, "live_drop")
+    assert "done" in outcomes(house.apply(header))
+    assert not any(path.exists() for path in leftovers)
+
+
+def test_refused_apply_of_an_earlier_date_advises_a_run(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    build_table(lake, "db.t", 1).leftovers(days_ago(20), 2)
+    build_table(lake, "db.big", 9)
+    house.lakes, house.now = [lake.config("sales")], days_ago(1)
+    header = house.plan()
+    house.approve(header)
+    lake.catalog.drop_table("db.big")
+    house.now += timedelta(hours=25)
+    with pytest.raises(GateRefused) as refusal:
+        house.apply(header)
+    assert str(refusal.value).endswith("apply the plan again. To make a new plan: `gc-assets run`.")
+
+
 def test_drops_in_several_runs_of_one_date_add_up(spark: SparkSession, tmp_path: Path) -> None:
     """While a table is unreadable, each run freezes the lake again. The limit is 20 % of the files."""
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
