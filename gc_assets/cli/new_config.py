@@ -123,10 +123,12 @@ def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
 
 def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
     """Describe why no lake was found at a place, what was searched for, and what to specify."""
-    from gc_assets.lakes.discovery import find_metadata
+    from gc_assets.lakes.discovery import DiscoveryTarget, find_metadata
     from gc_assets.lakes.kinds import KINDS
 
-    looked_for = "; ".join(kind.discovered_in_folders for kind in KINDS.values() if kind.discovered_in_folders)
+    is_server = DiscoveryTarget(address, objects, {}).is_server
+    searched = [kind.discovered_servers if is_server else kind.discovered_in_folders for kind in KINDS.values()]
+    looked_for = "; ".join(filter(None, searched))
     for kind in KINDS.values():
         for pattern in kind.files.metadata_patterns if kind.catalogs else ():
             if found := find_metadata(address, objects, pattern.names):

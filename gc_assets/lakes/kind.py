@@ -195,6 +195,8 @@ class LakeKind:
         discover: Yields this kind's lakes at a target. This imports the kind's libraries.
         discovered_in_folders: Targets that `discover` finds in a folder, for messages. It is empty
             if only servers are searched.
+        discovered_servers: The server that `discover` finds, with the path that it asks for, for
+            messages. It is empty if no servers are searched.
         catalogs: The catalogs that list this kind's tables, for messages. It is empty if the kind
             has no catalogs.
         retention_yaml: The key `retention` of a new entry in lakes.yaml, with comments. It has the
@@ -220,6 +222,7 @@ class LakeKind:
     describe_format: Callable[[FrozenRefs], str] | None = None
     discover: Callable[[DiscoveryTarget], Iterator[DiscoveredLake]] | None = None
     discovered_in_folders: str = ""
+    discovered_servers: str = ""
     catalogs: str = ""
     retention_yaml: str = ""
     describe_retention: Callable[..., str] = _describe_retention

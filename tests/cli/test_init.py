@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -178,6 +180,21 @@ def test_unreachable_server_is_reported(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "127.0.0.1:9/" in result.stderr
     assert "does not answer" in result.stderr
+
+
+def test_server_without_a_lake_names_the_searched_servers(tmp_path: Path) -> None:
+    """It names their paths too, because the address of a REST catalog often has a prefix."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        result = init(f"http://127.0.0.1:{server.server_port}", "-o", str(tmp_path / "lakes.yaml"))
+        server.shutdown()
+    assert result.exit_code == 2
+    searched = (
+        "no lake found. Looked for: an Iceberg REST catalog (/v1/config); a lakeFS server (/api/v1/healthcheck); "
+        "a Nessie server (/api/v2/config). See gc-assets init --help"
+    )
+    assert searched in result.stderr
+    assert "Icechunk" not in result.stderr
 
 
 def test_init_finds_tables_of_a_rest_server(data: Path, tmp_path: Path) -> None:

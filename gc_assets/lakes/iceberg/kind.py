@@ -79,6 +79,7 @@ KIND: Final = LakeKind(
     describe_decoder=describe_decoder,
     discover=_discover,
     discovered_in_folders="SQLite files (.db, .sqlite or .sqlite3) that are Iceberg catalogs",
+    discovered_servers="an Iceberg REST catalog (/v1/config)",
     catalogs="a SQLite file, catalog:NAME for a catalog of .pyiceberg.yaml, or the address of a REST server",
     retention_yaml=_RETENTION,
     describe_retention=_describe_retention,

@@ -70,6 +70,7 @@ KIND: Final = LakeKind(
     open=_open,
     modules=("lakefs_sdk", "google_crc32c"),
     discover=_discover,
+    discovered_servers="a lakeFS server (/api/v1/healthcheck)",
     retention_yaml=_RETENTION,
     fails_alone=True,
     kind_tables=(

@@ -47,6 +47,7 @@ KIND: Final = LakeKind(
     modules=("httpx", "tenacity", "fastavro"),
     describe_decoder=describe_decoder,
     discover=_discover,
+    discovered_servers="a Nessie server (/api/v2/config)",
     retention_yaml=_RETENTION,
     optional_tables=(LIVE_CONTENTS,),
     files=FileTraits(own_names=OWN_NAMES, data_names=DATA_NAMES),
