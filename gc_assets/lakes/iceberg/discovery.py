@@ -16,6 +16,7 @@ from gc_assets.core.regular_files import open_regular
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, server_name
 from gc_assets.lakes.iceberg.catalog import list_tables
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from gc_assets.lakes.iceberg.nessie_refs import describe_nessie
 from gc_assets.lakes.protocol import UnreadableTable
 
 _CONFIGURED: Final = "catalog"
@@ -32,7 +33,8 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     elif target.is_server:
         _, answer = target.get_json(f"{target.address.rstrip('/')}/v1/config")
         if isinstance(answer, dict) and {"defaults", "overrides"} <= answer.keys():
-            yield _describe_catalog(server_name(target.address, "iceberg"), "default", {"type": "rest", "uri": target.address})
+            found = _describe_catalog(server_name(target.address, "iceberg"), "default", {"type": "rest", "uri": target.address})
+            yield replace(found, note=describe_nessie(answer["overrides"]))
     elif (path := target.path) is not None:
         files = sorted(item for item in path.iterdir() if item.suffix in _SUFFIXES) if path.is_dir() else [path]
         for file in files:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
@@ -14,6 +15,18 @@ from gc_assets.lakes.iceberg.raw_pointers import get_json
 _IS_NESSIE: Final = "nessie.is-nessie-catalog"
 _API: Final = "nessie.core-base-uri"
 _REMEDY: Final = "configure the server as a lake of kind nessie instead"
+
+
+def describe_nessie(overrides: Mapping[str, Any]) -> str:
+    """Return a note about a REST catalog that is a branch of a Nessie server, otherwise an empty text.
+
+    Args:
+        overrides: The catalog's answer to `/v1/config`.
+    """
+    if overrides.get(_IS_NESSIE) != "true":
+        return ""
+    server = str(overrides.get(_API, "the address of the server")).removesuffix("/").removesuffix("/api")
+    return f"it is a Nessie server, of which this catalog shows one branch. Name {server} instead of the catalog to read all branches"
 
 
 def find_unread_refs(catalog: CatalogClient) -> str | None:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from gc_assets.lakes.discovery import DiscoveryTarget
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from gc_assets.lakes.iceberg.discovery import discover
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -77,3 +79,9 @@ def test_ref_that_was_created_after_the_plan_prevents_the_expiry(server: NessieS
     server.refs = ["main", "release"]
     assert set(verdicts(run_expiry(lake_of(server), planned))) == {"changed"}
     assert server.commits == 0
+
+
+def test_discovery_names_the_server_to_read_all_branches(server: NessieServer) -> None:
+    (found,) = discover(DiscoveryTarget(server.uri, LocalObjects(), {}))
+    assert found.note.startswith("it is a Nessie server, of which this catalog shows one branch")
+    assert f"Name {server.uri}/v1 instead of the catalog" in found.note
