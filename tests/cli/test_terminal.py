@@ -30,15 +30,17 @@ from rich.cells import cell_len
 
 from gc_assets.cli import context as command_context
 from gc_assets.cli.main import cli
-from gc_assets.cli.output import has_colour, print_message, stream_width, write_table
+from gc_assets.cli.output import has_colour, print_command, print_message, stream_width, write_table
+from gc_assets.cli.problems import write_problems
 from gc_assets.cli.show import SHORT_COLUMNS
 from gc_assets.core.errors import GcError
 from gc_assets.core.plan import Amount
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.resources.platform import load_platform
+from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import SHOWN_DROPPED_TABLES
 from tests.assets.platforms import NOW, stored_plan
-from tests.records import log_row, publish_log
+from tests.records import EMPTY_SWEEP, log_row, publish_log, publish_table
 
 SCREENS = Path(__file__).parent / "screens"
 WIDTHS = (80, 100)
@@ -131,6 +133,39 @@ def test_wide_shows_full_keys(root: Path) -> None:
         result = CliRunner(env={**CLOCK, "COLUMNS": "80"}).invoke(cli, ["show", "deletion_log", "--wide"])
     assert KEY in result.stdout
     assert "…" not in result.stdout
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["deletion_plan", "orphan_files"])
+def test_files_begin_with_table_reason_size_and_key(name: str, width: int, tmp_path: Path) -> None:
+    """Etags and ids are in the wide table and in JSON only."""
+    configure(tmp_path)
+    context = load_platform(CLOCK, str(tmp_path / "lakes.yaml")).run_context(NOW.date())
+    row = {"key": KEY, "size_bytes": 7, "etag": "9f86d081", "lake": "sales", "reason": "expired", "table_uuid": "60303ae2"}
+    publish_table(context, "warehouse", ORPHAN_FILES, [row], **EMPTY_SWEEP)
+
+    def show(*options: str) -> str:
+        result = CliRunner(env={**CLOCK, "COLUMNS": str(width)}).invoke(cli, ["show", name, *options])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    with chdir(tmp_path):
+        shown, wide, document = show(), show("--wide"), show("--format", "json")
+    assert shown.splitlines()[0].split()[:4] == ["table", "reason", "size", "key"]
+    assert "etag" not in shown
+    assert name == "deletion_plan" or "etag" in wide
+    assert "etag" in json.loads(document)[0]
+
+
+def test_command_to_copy_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    line = "gc-assets approve 3f9c2a71d004 --by WHO --override delete_bytes --override live_drop"
+    print_command("To override all of them", line)
+    finding = {"subject": "warehouse", "check": "gates", "verdict": "fail", "found": "refused", "cause": ""}
+    write_problems([{**finding, "todo": f"See `{line}`."}])
+    out, err = capsys.readouterr()
+    assert err.splitlines() == ["To override all of them:", f"  {line}"]
+    assert out.splitlines()[-1] == f"    {line}"
 
 
 def test_main_columns_exist_in_the_tables_or_are_computed() -> None:

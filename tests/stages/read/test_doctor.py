@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.engine.run_context import RunContext
@@ -38,6 +40,15 @@ def test_probe_keeps_the_directory_of_a_state(tmp_path: Path) -> None:
     state.mkdir()
     assert [finding.verdict for finding in doctor(context) if finding.check == "clock"] == [OK]
     assert list(state.iterdir()) == []
+
+
+@pytest.mark.parametrize("free, verdict", [(2**30 - 1, WARN), (2**30, OK)])
+def test_little_space_for_the_state_is_a_warning(free: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "warehouse").mkdir()
+    monkeypatch.setattr("gc_assets.state.files.Files.free_bytes", lambda _: free)
+    context = run_context_at(tmp_path)
+    (found,) = (finding for finding in doctor(context) if finding.check == "space")
+    assert (found.verdict, found.found) == (verdict, f"1.07 GB are free for {context.config.state}")
 
 
 def test_incomplete_index_is_reported_until_repaired(tmp_path: Path) -> None:
