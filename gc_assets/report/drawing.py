@@ -12,6 +12,7 @@ from typing import Final
 from xml.sax.saxutils import escape as escape_xml
 
 from gc_assets.core.printable import escape
+from gc_assets.core.units import count_of
 
 # Longer histories show only their newest commits, because a larger drawing would be unreadable.
 MAX_COMMITS: Final = 60
@@ -80,7 +81,7 @@ def history_svg(history: Drawing, *, after: bool) -> str:
     width = MARGIN * 2 + LABEL + STEP * max(column.values(), default=0)
     height = MARGIN * 2 + LANE * max(lanes.values(), default=0)
     positions = {node.commit_id: (MARGIN + STEP * column[node.commit_id], MARGIN + LANE * lanes[node.commit_id]) for node in nodes}
-    title = f"{history.name}: {len(nodes)} commits " + ("after expiry" if after else "now")
+    title = f"{history.name}: {count_of(len(nodes), 'commit')} " + ("after expiry" if after else "now")
     parts = [
         f'<svg class="history" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'style="min-width:{width * MIN_SCALE:.0f}px" role="img"><title>{_to_xml(title)}</title>'

@@ -155,7 +155,8 @@ def _headline(context: RunContext, plan: StoredPlan | None) -> str:
         return "This run date has no plan yet. Nothing becomes free."
     if not plan.header.has_work:
         return "Nothing to do: the plan changes nothing, so there is nothing to undo."
-    sentence = summarize_reversibility(plan.effective_header, context.config, restored=plan.restored_at is not None)
+    restored = plan.restored_at is not None
+    sentence = summarize_reversibility(plan.effective_header, context.config, restored=restored, applied_at=plan.finished_at)
     headline = f"Plan {plan.header.plan_id[:12]} is {plan.status_at(context.clock.now())}: {sentence}."
     return mark_rehearsal(headline, plan.header.rehearsal)
 

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from gc_assets.core.printable import escape
-from gc_assets.core.units import format_bytes, format_usd
+from gc_assets.core.units import count_of, format_bytes, format_usd
 from gc_assets.report.drawing import Drawing, history_svg
 from gc_assets.report.run_report import Change, RunReport
 from gc_assets.report.storage_breakdown import build_bars
@@ -38,6 +38,7 @@ def _template() -> Template:
     )
     filters: dict[str, Callable[..., Any]] = {
         "count": lambda number: f"{number:,}",
+        "count_of": count_of,
         "size": format_bytes,
         "when": _when,
         "usd": format_usd,

@@ -45,6 +45,11 @@ def test_only_retained_commits_remain_after_expiry() -> None:
     assert circles(parse_drawing(history_svg(TREE, after=True))) == ["a is retained", "d is retained"]
 
 
+def test_title_counts_commits() -> None:
+    assert "<title>t: 1 commit now</title>" in history_svg(Drawing("t", (node("a", None, 0),)), after=False)
+    assert "2 commits after expiry</title>" in history_svg(TREE, after=True)
+
+
 def test_edited_parent_is_one_marked_edge() -> None:
     assert history_svg(TREE, after=False).count("<path") == 4
     after = history_svg(TREE, after=True)

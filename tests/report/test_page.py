@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from html.parser import HTMLParser
@@ -173,6 +174,18 @@ def test_each_kind_of_history_edit_has_its_row() -> None:
 def test_single_refs_and_edits_are_in_the_singular() -> None:
     assert "2 refs · 0 planned history edits" in page(lakes=(lake(),))
     assert "1 ref · 1 planned history edit<" in page(lakes=(lake(refs=1, expiry_actions=1),))
+
+
+def test_single_files_and_edits_are_in_the_singular() -> None:
+    single = Amount(files=1, bytes=9)
+    past = (PastPlan("ab" * 32, date(2026, 11, 20), "applied", {"quarantine": single}, 1, ()),)
+    tables = (TableUsage("warehouse", "shop", "orders", live=single, garbage={"expired": single}),)
+    text = page(storage(plans=past, header=header(expiry_actions={"shop": 1}, after_expiry=single), tables=tables, live_named=1))
+    assert "quarantine 1 file (9 B), 1 history edit<" in text
+    assert "before 1 expired file is moved" in text
+    assert "9 B · 1 file<" in text
+    assert "names 1 live file." in text
+    assert re.findall(r"(?<![\d,.])1 (?:files|edits|commits|refs|rows)\b", text) == []
 
 
 def test_names_are_escaped() -> None:

@@ -196,14 +196,14 @@ def _may_be_done(count: int, done: str) -> str:
     return unknown if count else ""
 
 
-def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> str:
+def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False, applied_at: datetime | None = None) -> str:
     """Summarise in one sentence what becomes free when, what is final, and what can be undone."""
     quarantined = Amount() if restored else header.totals.get(QUARANTINE, Amount())
     purged, restored_files = header.totals.get(PURGE, Amount()), header.totals.get(RESTORE, Amount())
     days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
-    wait = "when a later plan purges it" + (f", at the earliest {count_of(days, 'day')} after this plan is applied" if days else "")
+    wait = "when a later plan purges it" + (f", at the earliest {_purge_time(days, applied_at)}" if days else "")
     immediate, delayed = purged.bytes + header.uploads.bytes, quarantined.bytes
-    free = f"{format_bytes(immediate) if immediate else 'nothing'} becomes free immediately"
+    free = f"{format_bytes(immediate) if immediate else 'nothing'} {'becomes free immediately' if applied_at is None else 'is free now'}"
     free += f" and {format_bytes(delayed)} {wait}" if delayed else ""
     history, final_edits = _history_edits(header), count_final_edits(header, config)
     final = [f"the purge of {count_of(purged.files, 'file')}"] if purged.files else []
@@ -316,14 +316,17 @@ def _freed_bytes(quarantined: Amount, purged: Amount, uploads: Uploads, days: in
     if applied_at is None:
         yield from (text.format(when="immediately") for text in immediate)
     if quarantined.files:
-        wait = f"{count_of(days or 0, 'day')} after this plan is applied"
-        if applied_at is not None:
-            wait = f"on {applied_at + timedelta(days=days or 0):%Y-%m-%d}"
-        when = "" if days is None else f", at the earliest {wait}"
+        when = "" if days is None else f", at the earliest {_purge_time(days, applied_at)}"
         yield f"{format_bytes(quarantined.bytes)} when a later plan purges them{when}"
     if applied_at is not None and immediate:
         yield from () if quarantined.files else ("nothing more",)
         yield from (text.format(when="is free now") for text in immediate)
+
+
+def _purge_time(days: int, applied_at: datetime | None) -> str:
+    if applied_at is None:
+        return f"{count_of(days, 'day')} after this plan is applied"
+    return f"on {applied_at + timedelta(days=days):%Y-%m-%d}"
 
 
 def _kind(config: Config, lake_name: str) -> LakeKind | None:

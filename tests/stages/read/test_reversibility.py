@@ -73,6 +73,12 @@ def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> 
     assert undone == "can be undone: 3 files before that purge, 2 edits of the history of lake weather before it"
 
 
+def test_summary_of_an_applied_plan_announces_no_space_that_is_free(at: Platform) -> None:
+    header = plan(at, totals={QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7)})
+    free = summarize_reversibility(header, at.config, applied_at=NOW).partition("; ")[0]
+    assert free == "7 B is free now and 2 MB when a later plan purges it, at the earliest on 2026-03-21"
+
+
 def test_effects_for_tables_keep_the_final_ones_apart(at: Platform) -> None:
     totals = {QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7), RESTORE: Amount(files=2, bytes=8)}
     header = plan(
