@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +120,21 @@ def _terms(context: RunContext, places: Sequence[str], headers: Sequence[PlanHea
         f"Files younger than the grace period of {format_duration(context.longest_grace())} are needed.",
     ]
     doubts = [f"{header.storage}: {gate.message}" for header in headers for gate in header.failed_gates]
+    doubts += _foreign_files(context)
     return ScanTerms(tuple(places), tuple(assumptions), (*notes, *doubts), lakes_yaml, command("init", *places))
+
+
+def _foreign_files(context: RunContext) -> Iterator[str]:
+    """Yield a sentence for each storage with foreign files, which are not garbage."""
+    from gc_assets.core.units import count_of
+    from gc_assets.state.schemas import ORPHAN_FILES
+    from gc_assets.state.summaries import OrphanFilesSummary
+
+    for storage in context.config.storages:
+        found = context.table(ORPHAN_FILES, storage.name).summary(OrphanFilesSummary).foreign_amount
+        if found.files:
+            amount = f"{count_of(found.files, 'file')} ({_size(found.bytes)})"
+            yield f"{storage.name}: {amount} may belong to others and are not planned. See Foreign files in docs/safety.md."
 
 
 def _print_scan(context: RunContext, terms: ScanTerms) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -91,6 +92,18 @@ def test_metadata_of_an_unconfigured_catalog_is_a_doubt(spark: SparkSession, tmp
     assert result.exit_code == 0, result.stderr
     assert "Doubt: warehouse: " in result.stdout
     assert "11111111-2222-3333-4444-555555555555" in result.stdout.replace("\n", "")
+
+
+def test_foreign_files_are_a_doubt(spark: SparkSession, tmp_path: Path) -> None:
+    lake = small_lake(tmp_path)
+    landing = lake.builder.warehouse / "shop" / "orders" / "landing"
+    landing.mkdir()
+    for name in ("a.csv", "b.csv"):
+        (landing / name).write_text("1")
+        os.utime(landing / name, (0, 0))
+    result = scan(str(tmp_path), COLUMNS="200")
+    assert result.exit_code == 0, result.stderr
+    assert "Doubt: warehouse: 2 files (2 B) may belong to others and are not planned. See Foreign files" in result.stdout
 
 
 def test_temporary_directory_in_the_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
