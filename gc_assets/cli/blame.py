@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +77,24 @@ def _print_effects(settings: Settings, platform: Platform, context: RunContext, 
         spark = start_spark(settings, platform)
         effects = blame_by_ref(spark, context, lakes) if by == "ref" else blame_by_age(spark, context, lakes)
     write_amounts([{by: effect.scenario.label, **row} for effect in effects for row in effect_rows(context.config, effect)], format_)
-    for note in dict.fromkeys(note for effect in effects for note in effect.notes):
+    noted = [(effect.scenario.label if by == "age" else None, effect.notes) for effect in effects]
+    for note in merge_notes(noted):
         print_message(f"Note: {note}.")
     without = [effect.scenario.label for effect in effects if not effect.differences]
     if without:
         print_message(f"{'No file is kept only by these refs' if by == 'ref' else 'These ages change nothing'}: {', '.join(without)}.")
+
+
+def merge_notes(noted: Iterable[tuple[str | None, Sequence[str]]]) -> Iterator[str]:
+    """Yield each note once. Notes that differ only in the age are one note on `AGE`.
+
+    Args:
+        noted: The age of each scenario, None if it has none, and the notes on it.
+    """
+    merged: dict[str, list[str]] = {}
+    for age, notes in noted:
+        for note in notes:
+            general = note if age is None else re.sub(rf"\b{re.escape(age)}\b", "AGE", note)
+            merged.setdefault(general, []).append(note)
+    for general, notes in merged.items():
+        yield notes[0] if len({*notes}) == 1 else general

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
+from gc_assets.cli.blame import merge_notes
 from gc_assets.cli.output import format_cell, write_json, write_table
 
 
@@ -46,3 +47,15 @@ def test_long_key_stays_on_one_line_without_a_terminal() -> None:
 )
 def test_cells_are_formatted(value: object, shown: str) -> None:
     assert format_cell(value) == shown
+
+
+def test_notes_that_differ_in_the_age_are_one() -> None:
+    def notes(age: str) -> tuple[str, ...]:
+        return (f"lake prod would keep the last {age} (lakes.yaml with --retention {age})", "lake prod: 3 files are unknown")
+
+    assert list(merge_notes((age, notes(age)) for age in ("1d", "30d"))) == [
+        "lake prod would keep the last AGE (lakes.yaml with --retention AGE)",
+        "lake prod: 3 files are unknown",
+    ]
+    assert list(merge_notes([("7d", notes("7d"))])) == list(notes("7d"))
+    assert list(merge_notes([(None, ("a",)), (None, ("b", "a"))])) == ["a", "b"]
