@@ -53,7 +53,8 @@ class RememberedTable:
             repository is the address of its files.
         other_catalog_since: Time of the first accepted run in which its lake read another catalog,
             or None as long as the lake reads the catalog that knew the table.
-        owns_from: Time from which its files were written, or None if they may be of any age.
+        owns_from: Time from which its files were written, or None if they may be of any age. It is
+            that of its oldest file if the table adopted older files, as with `add_files`.
     """
 
     lake: str
@@ -204,6 +205,57 @@ def _with_first_file(table: RememberedTable, lake: LakeTables, previous: Sequenc
     return replace(table, owns_from=datetime.fromtimestamp(first_ms / 1000, UTC) - lake.longest_write)
 
 
+def with_oldest_files(tables: Iterable[RememberedTable], oldest: Mapping[tuple[str, str], datetime]) -> list[RememberedTable]:
+    """Return the tables. Those that adopted older files own files from the oldest one on.
+
+    Args:
+        oldest: Time of the oldest file that each table's commits name, by lake and table uuid.
+    """
+    return [
+        replace(table, owns_from=min(table.owns_from, oldest.get((table.lake, table.table_uuid), table.owns_from)))
+        if table.owns_from is not None
+        else table
+        for table in tables
+    ]
+
+
+@dataclass(frozen=True)
+class AdoptableFiles:
+    """Selects the files under the claims of listed tables that are older than the table.
+
+    If the table's commits name such a file, the table adopted it. Instances are picklable.
+
+    Attributes:
+        first: Time from which files under a prefix cannot be adopted, in microseconds since 1970.
+    """
+
+    first: Mapping[str, int]
+
+    @classmethod
+    def of(cls, tables: Iterable[RememberedTable]) -> AdoptableFiles:
+        """Index the prefixes of the listed tables that own no older files."""
+        first: dict[str, int] = {}
+        for table in tables:
+            if table.gone_since is None and table.owns_from is not None:
+                for prefix in table.prefixes:
+                    first[prefix] = max(first.get(prefix, 0), _microseconds(table.owns_from))
+        return cls(first)
+
+    def select(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
+        """Return a mask of the files."""
+        times = pc.fill_null(modified.cast(_MICROSECONDS).cast(pa.int64()), _NEVER)
+        is_older = pc.less(times, max(self.first.values(), default=0))
+        older = keys.filter(is_older)
+        if not len(older):
+            return is_older
+        directories = pc.replace_substring_regex(older, "[^/]*$", "").dictionary_encode()
+        first = [
+            max((self.first[at] for at in upwards(name) if at in self.first), default=0) for name in directories.dictionary.to_pylist()
+        ]
+        is_adoptable = pc.less(times.filter(is_older), pa.array(first, pa.int64()).take(directories.indices))
+        return pc.replace_with_mask(is_older, is_older, is_adoptable)
+
+
 def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
     """Mark a table as missing from its lake's list. `lost` is the number of tables missed today."""
     is_replaced = table.table_name is not None and table.table_name in lake.names
@@ -290,6 +342,11 @@ class DroppedTable:
     def has_newer_file(self) -> bool:
         """True if a file under its claims was written since a run last read it."""
         return self.former_files.newest is not None and self.former_files.newest >= self.before
+
+    @property
+    def may_have_adopted(self) -> bool:
+        """True if a commit that no run read may name files that are older than the table."""
+        return self.is_written or self.has_newer_file
 
 
 def find_reason_to_wait(
@@ -483,7 +540,7 @@ class DroppedPrefixes:
             items = [(index, self.tables[index]) for index in reversed(self.by_prefix[prefix])]
             for index, item in sorted(items, key=lambda pair: not pair[1].is_due):
                 is_own = times[rows] < _microseconds(item.owns_until)
-                if item.table.owns_from is not None:
+                if item.table.owns_from is not None and not item.may_have_adopted:
                     is_own &= times[rows] >= _microseconds(item.table.owns_from)
                 found[rows[is_own]] = index
         return pa.array(found, pa.int32(), mask=found < 0)

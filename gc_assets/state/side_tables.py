@@ -426,6 +426,10 @@ FOUND_DATASETS_SIDE: Final = "_found_datasets"
 TARGETS_SIDE: Final = "_targets"
 TARGETS: Final = pa.schema([("target", pa.string())])
 
+# Scratch: live files under the claims of listed tables that are older than the table.
+ADOPTABLE_SIDE: Final = "_adoptable"
+ADOPTABLE: Final = pa.schema([("key_hash", pa.int64()), ("modified_us", pa.int64())])
+
 REWRITTEN_SIDE: Final = "_rewritten"
 REWRITTEN: Final = schema_of(
     column("address", STRING, "Address of a container whose object differs from the one that was decoded."),

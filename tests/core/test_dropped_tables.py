@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from gc_assets.core.dropped_tables import (
+    AdoptableFiles,
     DroppedPrefixes,
     DroppedTable,
     FormerFiles,
@@ -21,6 +23,7 @@ from gc_assets.core.dropped_tables import (
     RememberedTable,
     find_reason_to_wait,
     remember_tables,
+    with_oldest_files,
 )
 from tests.depth import example_count
 
@@ -314,6 +317,36 @@ def test_table_owns_no_file_older_than_the_last_run_without_it() -> None:
     assert owns_from(memory) == expected
     assert owns_from(remember_tables(memory, [observe(START + 9 * hours, "first", "new", "empty")])) == expected
     assert owns_from(remember_tables(memory, [observe(START + 2 * hours, "other")]))["other"] == START + hours - grace
+
+
+def test_table_owns_the_older_files_that_it_adopted() -> None:
+    table = RememberedTable("red", "u1", "t", "red", ("t/",), START, owns_from=START)
+    other = replace(table, table_uuid="u2", owns_from=None)
+    oldest = {("red", "u1"): START - WAIT, ("red", "u2"): START - WAIT, ("blue", "u1"): START - 2 * WAIT}
+    assert with_oldest_files([table, other], oldest) == [replace(table, owns_from=START - WAIT), other]
+    assert with_oldest_files([table], {("red", "u1"): START + WAIT}) == [table]
+
+
+def test_only_older_files_under_the_claims_of_a_listed_table_can_be_adopted() -> None:
+    table = RememberedTable("red", "u1", "t", "red", ("t/", "shared/"), START, owns_from=START)
+    later = replace(table, table_uuid="u2", prefixes=("shared/",), owns_from=START + WAIT)
+    dropped = replace(table, table_uuid="u3", prefixes=("u/",), gone_since=START)
+    of_any_age = replace(table, table_uuid="u4", prefixes=("v/",), owns_from=None)
+    files = {"t/a/older": -1, "t/newer": 0, "shared/older": 3, "shared/newer": 7, "u/older": -1, "v/older": -1, "other": -1}
+    times = [*(START + timedelta(days=days) for days in files.values()), None]
+    selected = AdoptableFiles.of([table, later, dropped, of_any_age]).select(
+        pa.array([*files, "t/unknown"]), pa.array(times, pa.timestamp("us", "UTC"))
+    )
+    assert pa.array([*files, "t/unknown"]).filter(selected).to_pylist() == ["t/a/older", "shared/older"]
+    assert not any(AdoptableFiles.of([]).select(pa.array(["t/a"]), pa.array([START], pa.timestamp("us", "UTC"))).to_pylist())
+
+
+@pytest.mark.parametrize("sign", [{}, {"is_written": True}, {"former_files": FormerFiles(1, 1, START + 9 * WAIT, "t/newest")}])
+def test_table_with_a_commit_that_no_run_read_may_own_any_older_file(sign: dict[str, Any]) -> None:
+    first = RememberedTable("red", "u1", "t", "red", ("t/",), START, gone_since=START)
+    second = DroppedTable(replace(first, table_uuid="u2", last_seen=START + WAIT, owns_from=START), waits_for="its time", **sign)
+    index = DroppedPrefixes((DroppedTable(first), second)).find(pa.array(["t/a"]), pa.array([START - WAIT], pa.timestamp("us", "UTC")))
+    assert index.to_pylist() == [1 if sign else 0]
 
 
 def test_acceptance_of_one_table_hides_no_file_of_another() -> None:

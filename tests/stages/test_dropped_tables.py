@@ -30,6 +30,7 @@ from gc_assets.stages.read.acceptances import describe_dead_table
 from gc_assets.stages.read.dropped_tables import accept_command, find_dropped_locations, read_dropped_tables, short_row
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.read.run_tables import summarize_tables
+from gc_assets.stages.records.accepted_prefixes import accept_prefix
 from gc_assets.stages.records.accepted_runs import forget_lake
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from gc_assets.stages.records.set_aside import set_table_aside
@@ -396,6 +397,58 @@ def test_tables_of_one_location_wait_for_their_own_drops(shop: Shop) -> None:
     assert shop.read_dropped()["db.a"]["files"] > 0
     shop.run(18)
     assert names_of(map(Path, shop.house.keys("deletion_plan"))) >= {metadata.name, *own}
+
+
+def copy_files(files: Iterable[Path], directory: Path) -> list[str]:
+    """Copy data files under other names, and return the addresses of the copies."""
+    directory.mkdir(parents=True, exist_ok=True)
+    copies = [directory / f"part-{file.name}" for file in sorted(files)]
+    for file, copy in zip(sorted(files), copies, strict=True):
+        shutil.copy2(file, copy)
+    return [f"file://{copy}" for copy in copies]
+
+
+@pytest.mark.parametrize("how, place", [("adopted", "own"), ("adopted", "shared"), ("history expired", "shared")])
+def test_older_files_of_a_new_table_wait_with_it(spark: SparkSession, tmp_path: Path, how: str, place: str) -> None:
+    """Older than its first listed commit are the files that it adopted, or those of a commit that its
+    catalog expired.
+    """
+    shop = Shop(spark, tmp_path, "ab")
+    shared = {"write.data.path": f"file://{shop.house.warehouse}/shared"}
+    shop.lake.table("db.c", days_ago(40), properties=shared).append(days_ago(30))
+    new = shop.lake.table("db.new", days_ago(20), properties=shared if place == "shared" else {})
+    if how == "adopted":
+        with shop.lake.at(days_ago(25)):
+            older = copy_files(shop.tables["a"].data_files(), shop.house.warehouse / ("shared" if place == "shared" else "db/new/data"))
+        with shop.lake.at(NOW + timedelta(hours=6)):
+            new.table.add_files(older)
+    else:
+        new.append(days_ago(20))
+        older = [f"file://{path}" for path in new.data_files()]
+        new.append(NOW + timedelta(hours=6))
+        with shop.lake.at(NOW + timedelta(hours=7)):
+            new.table.maintenance.expire_snapshots().by_id(new.table.snapshots()[0].snapshot_id).commit()
+    keys = {str(path_of(address).relative_to(shop.house.warehouse)) for address in older}
+    shop.run(1)
+    location = f"file://{shop.house.warehouse}/{'shared' if place == 'shared' else 'db/new'}/"
+    accept_prefix(shop.house.config, shop.house.clock, location, "ada", "no file of others")
+    shop.lake.catalog.drop_table("db.new")
+    planned = {day: keys & set((shop.run(day), shop.house.keys("deletion_plan"))[1]) for day in (2, 7, 10)}
+    assert planned == {2: set(), 7: set(), 10: keys}
+
+
+def test_files_that_a_table_adopted_from_its_predecessor_wait_with_it(shop: Shop) -> None:
+    """The table is dropped, and made again over the same files."""
+    files = shop.tables["a"].data_files()
+    adopted = {str(path.relative_to(shop.house.warehouse)) for path in files}
+    shop.drop("a")
+    new = shop.lake.table("db.a", NOW + timedelta(hours=12))
+    with shop.lake.at(NOW + timedelta(hours=12)):
+        new.table.add_files([f"file://{path}" for path in files])
+    shop.run(1)
+    shop.lake.catalog.drop_table("db.a")
+    planned = {day: adopted & set((shop.run(day), shop.house.keys("deletion_plan"))[1]) for day in (9, 16.5, 18)}
+    assert planned == {9: set(), 16.5: adopted, 18: adopted}
 
 
 @pytest.mark.parametrize("written", [True, False])

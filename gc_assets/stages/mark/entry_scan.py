@@ -31,7 +31,7 @@ from gc_assets.stages.mark.container_scan import (
     to_positions,
 )
 from gc_assets.stages.mark.container_states import NumberedStates, file_key, route_of
-from gc_assets.stages.mark.file_entries import is_file_entry
+from gc_assets.stages.mark.file_entries import is_file_entry, possible_lengths
 from gc_assets.state.files import Files
 from gc_assets.state.parts import missing_columns, open_part
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
@@ -136,7 +136,7 @@ class EntryScan(ContainerScan):
             "storage": pa.array(to_positions(rows.column("storage"), self.storages, EXTERNAL), pa.int16()),
             "key": file_key(rows),
             "strongest": pa.array(strongest),
-            "size_bytes": pc.coalesce(rows.column("size_bytes"), lengths),
+            "size_bytes": possible_lengths(pc.coalesce(rows.column("size_bytes"), lengths)),
             "must_exist": rows.column("must_exist"),
             "container_size_bytes": lengths,
         }

@@ -15,6 +15,8 @@ from gc_assets.core.hashing import xxhash64
 from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.state.side_tables import HASHES
 
+# No store allows larger objects. The largest limit is that of Azure, with 190.7 TiB.
+MAX_LENGTH: Final = 2**48
 _DELETED: Final = "deleted"
 # Columns of entries that `build_hashes` needs.
 _HASHED: Final = ["container", "storage", "kind", "key", "address", "size_bytes"]
@@ -30,6 +32,12 @@ def is_file_entry(entries: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedAr
     """
     is_deleted = pc.fill_null(pc.equal(entries.column("entry_status"), _DELETED), fill_value=False)
     return pc.invert(pc.or_(entries.column("is_container"), is_deleted))
+
+
+def possible_lengths(lengths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Remove lengths in bytes that no object can have. Their sums would overflow."""
+    is_possible = pc.and_(pc.greater_equal(lengths, 0), pc.less_equal(lengths, MAX_LENGTH))
+    return pc.if_else(is_possible, lengths, pa.scalar(None, pa.int64()))
 
 
 def loose_form(keys: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -16,6 +16,7 @@ from gc_assets.core.arrow_rows import replace_columns
 from gc_assets.core.sorted_hashes import HashSet, is_in_sorted, sort_distinct
 from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, ContainerScan, Expanding, to_kind_numbers, to_positions
 from gc_assets.stages.mark.container_states import NumberedStates, hash_keys
+from gc_assets.stages.mark.file_entries import possible_lengths
 from gc_assets.state.parts import missing_columns, open_part
 from gc_assets.state.side_tables import HASHES
 
@@ -60,7 +61,7 @@ class HashScan(ContainerScan):
             "key_hash": rows.column("key_hash"),
             "loose_hash": pc.coalesce(rows.column("loose_hash"), rows.column("key_hash")),
             "strongest": witness * KIND_COUNT + to_kind_numbers(rows.column("kind")),
-            "size_bytes": rows.column("size_bytes"),
+            "size_bytes": possible_lengths(rows.column("size_bytes")),
         }
         return pa.table(columns, schema=MATCHED).combine_chunks().to_batches(max_chunksize=None)[0] if rows.num_rows else _NO_MATCH
 
@@ -140,6 +141,38 @@ class WitnessesOf:
             at, _ = wanted.find(batch.column("key_hash").to_numpy())
             found.append(sort_distinct(batch.column("strongest").to_numpy()[at] // KIND_COUNT))
         yield pa.RecordBatch.from_pydict({"witness": sort_distinct(np.concatenate(found))})
+
+
+OLDEST_FILES: Final = pa.schema([("witness", pa.int64()), ("modified_us", pa.int64())])
+
+
+@dataclass(frozen=True)
+class OldestByWitness:
+    """Task that yields the time of the oldest file that each witness references.
+
+    Only some files count. The input has the columns `MATCHED`.
+
+    Attributes:
+        position: Position of the files' storage.
+        hashes: Sorted distinct hashes of their keys.
+        modified_us: Time of each file in microseconds since 1970.
+    """
+
+    position: int
+    hashes: NDArray[np.int64]
+    modified_us: NDArray[np.int64]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted, oldest = HashSet(self.hashes), dict[int, int]()
+        for batch in batches:
+            mine = batch.filter(pc.equal(batch.column("storage"), self.position))
+            at, file = wanted.find(mine.column("key_hash").to_numpy())
+            witnesses, numbers = np.unique(mine.column("strongest").to_numpy()[at] // KIND_COUNT, return_inverse=True)
+            times = np.full(len(witnesses), np.iinfo(np.int64).max)
+            np.minimum.at(times, numbers, self.modified_us[file])
+            for witness, time in zip(witnesses.tolist(), times.tolist(), strict=True):
+                oldest[witness] = min(time, oldest.get(witness, time))
+        yield pa.RecordBatch.from_pydict({"witness": list(oldest), "modified_us": list(oldest.values())}, schema=OLDEST_FILES)
 
 
 ENTRY_COUNTS: Final = pa.schema([("witness", pa.int64()), ("entries", pa.int64())])

@@ -33,9 +33,11 @@ from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, Expanding
 from gc_assets.stages.mark.container_states import NumberedStates, route_of
 from gc_assets.stages.mark.hash_scan import (
     ENTRY_COUNTS,
+    OLDEST_FILES,
     WITNESS_NUMBERS,
     CountEntries,
     HashScan,
+    OldestByWitness,
     SelectLive,
     WitnessesOf,
     read_matched,
@@ -188,7 +190,7 @@ class LiveHashes:
         if self.runs_in_process:
             counted = [self._count(keys) for keys in group_hashes(self.match(), self.rows)]
             return self._to_totals(pa.concat_tables(counted))
-        sums = (F.count("*").alias("files"), F.sum("size_bytes").alias("bytes"), F.sum("entries").alias("entries"))
+        sums = (F.count("*").alias("files"), F.try_sum("size_bytes").alias("bytes"), F.sum("entries").alias("entries"))
         counted_frame = self.grouped_frame().groupBy("storage", "strongest", "is_released").agg(*sums)
         return self._to_totals(collect_arrow(counted_frame.select(*_COUNTED.names), _COUNTED))
 
@@ -210,6 +212,22 @@ class LiveHashes:
         hashes).
         """
         return sort_distinct(self.run(WitnessesOf(hashes), WITNESS_NUMBERS).column("witness").to_numpy())
+
+    def oldest_by_table(self, storage: str, hashes: NDArray[np.int64], modified_us: NDArray[np.int64]) -> dict[str, int]:
+        """Return the time of the oldest file that each table's commits reference, by table uuid.
+
+        Tables of commits that contain several tables are not included.
+
+        Args:
+            storage: Name of the files' storage.
+            hashes: Sorted distinct hashes of the keys that count.
+            modified_us: Time of each of these files, in microseconds since 1970.
+        """
+        rows = self.run(OldestByWitness(self.scan.storages.index(storage), hashes, modified_us), OLDEST_FILES)
+        witnesses = self.states.witnesses.sort_by("witness").column("table_uuid").take(rows.column("witness"))
+        by_table = pa.table({"table_uuid": witnesses, "modified_us": rows.column("modified_us")}).filter(pc.is_valid(witnesses))
+        found = by_table.group_by("table_uuid").aggregate([("modified_us", "min")])
+        return dict(zip(found.column("table_uuid").to_pylist(), found.column("modified_us_min").to_pylist(), strict=True))
 
     def find_unbalanced(self) -> list[str]:
         """Return the containers whose number of cached entries differs from the decoded number."""

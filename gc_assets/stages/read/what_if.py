@@ -190,7 +190,7 @@ class Comparison:
         for storage in self.context.config.storages:
             log_activity(f"storage {storage.name}: comparing with its garbage")
             grouped = self.files(storage.name).groupBy("lake", "table_uuid", "live")
-            for row in collect(grouped.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes"))):
+            for row in collect(grouped.agg(F.count("key").alias("files"), F.coalesce(F.try_sum("size_bytes"), F.lit(0)).alias("bytes"))):
                 table = names.get((row["lake"], row["table_uuid"]), row["table_uuid"])
                 groups.append(((storage.name, row["lake"], table), row["live"], Amount(files=row["files"], bytes=row["bytes"])))
         return tuple(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from gc_assets.core.dropped_tables import (
     find_later_use,
     find_reason_to_wait,
     select_due,
+    with_oldest_files,
 )
 from gc_assets.core.errors import GcError
 from gc_assets.core.foreign import OTHER_FORMAT, ForeignRules
@@ -40,7 +41,7 @@ from gc_assets.core.plan import Unreadable
 from gc_assets.core.printable import show, to_message
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, spark_schema, write_parts
+from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, WrittenParts, spark_schema, write_parts
 from gc_assets.lakes.protocol import as_listing, as_repository
 from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify, is_never_read
 from gc_assets.stages.records.dead_tables import dead_tables, read_table_id
@@ -50,6 +51,7 @@ from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
 from gc_assets.stages.sweep.foreign_metadata import directory_of
 from gc_assets.stages.sweep.known_tables import KnownTable
 from gc_assets.stages.sweep.listings import Listing
+from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.stages.sweep.table_memory import (
     catalog_identity,
     list_lake_tables,
@@ -59,10 +61,11 @@ from gc_assets.stages.sweep.table_memory import (
     read_remembered,
     update_memory,
 )
+from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
-from gc_assets.state.parts import PartFile
+from gc_assets.state.parts import PartFile, read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.state.side_tables import CANDIDATES, DEFERRED_SIDE, DROPPED_FILES, DROPPED_TABLES_SIDE
+from gc_assets.state.side_tables import ADOPTABLE, ADOPTABLE_SIDE, CANDIDATES, DEFERRED_SIDE, DROPPED_FILES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import DroppedTableSummary, GoneNamespaceSummary, LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary
 from gc_assets.stores.protocol import Store
 
@@ -72,6 +75,9 @@ DROPPED: Final = "dropped"
 DUE, WAITS = "due", "waits"
 _LISTED: Final = pa.schema([STORAGE_INVENTORY.schema.field(name) for name in ("key", "size_bytes", "last_modified")])
 _NOTHING: Final = DroppedPrefixes(())
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Every task of the search for adopted files holds their hashes and times, with 16 bytes each.
+MAX_ADOPTABLE: Final = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,34 @@ class DroppedTables:
         if len(found) < limit:
             return reasons
         return {claim.prefix: f"at least {limit:,} metadata files are not those of dropped tables" for claim in self.claims}
+
+    def add_adopted(self, storage_name: str, keys: LiveKeys, files: Files, probed: WrittenParts, run: TableRun) -> DroppedTables:
+        """Return a copy in which listed tables own the older files that their commits name.
+
+        If there are too many older files to compare, these tables own files of any age.
+
+        Args:
+            storage_name: Name of the storage.
+            keys: Hashes of its live keys.
+            files: The files of the state.
+            probed: Parts of `run`, with the files that tables may have adopted.
+            run: The run of `orphan_files`.
+        """
+        if not (count := probed.side_rows(ADOPTABLE_SIDE)):
+            return self
+        if count > MAX_ADOPTABLE:
+            return replace(
+                self, remembered=tuple(replace(item, owns_from=None) if item.gone_since is None else item for item in self.remembered)
+            )
+        rows = read_parts(files, probed.paths(run, ADOPTABLE_SIDE), ADOPTABLE)
+        first = rows.group_by("key_hash").aggregate([("modified_us", "min")]).sort_by("key_hash")
+        hashes, times = first.column("key_hash").to_numpy(), first.column("modified_us_min").to_numpy()
+        oldest = {
+            (item.lake, table_uuid): _EPOCH + timedelta(microseconds=time)
+            for item, lake in zip(keys.sets, keys.lakes, strict=True)
+            for table_uuid, time in lake.oldest_by_table(storage_name, hashes, times).items()
+        }
+        return replace(self, remembered=tuple(with_oldest_files(self.remembered, oldest)))
 
     def hold(self, reasons: Mapping[str, str]) -> DroppedTables:
         """Return a copy in which the tables under these prefixes count as written, and due ones wait

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claims, Owner
-from gc_assets.core.dropped_tables import DroppedPrefixes
+from gc_assets.core.dropped_tables import AdoptableFiles
 from gc_assets.core.foreign import ForeignRules
 from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.plan import Amount, Unreadable
@@ -204,7 +204,8 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     dropped = find_dropped_tables(spark, context, storage_name, sweep.refs, sweep.live, sweep.listing)
     claims = claims_of(context, storage_name, [*sweep.refs, *sweep.live], dropped.claims)
     rules = foreign_rules(context, storage_name, claims, [*sweep.refs, *sweep.live], [item.table for item in dropped.tables])
-    probed = _probe_inventory(spark, sweep, rules, run, dropped.prefixes)
+    probed = _probe_inventory(spark, sweep, rules, run, dropped)
+    dropped = dropped.add_adopted(storage_name, sweep.keys, context.state.files, probed, run)
     if sweep.listing.is_earlier:
         probed = restrict_candidates(spark, context, storage_name, probed, run)
     checks = _check_sweep(spark, sweep, probed, run, dropped)
@@ -216,7 +217,7 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     return _publish(sweep, claims, probed, checks, written, run)
 
 
-def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, run: TableRun, dropped: DroppedPrefixes) -> WrittenParts:
+def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, run: TableRun, dropped: DroppedTables) -> WrittenParts:
     """Classify all listed objects, and write the candidates and suspects as side tables of `run`."""
     files, inventory = sweep.state.files, sweep.inventory
     probe = Probe(
@@ -232,7 +233,8 @@ def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, ru
         protected_keys(sweep.context, sweep.storage),
         sweep.context.storage(sweep.storage).protect,
         rules,
-        dropped,
+        dropped.prefixes,
+        AdoptableFiles.of(dropped.remembered),
     )
     log_activity(f"{inventory.receipt.rows:,} objects against {live_rows(sweep.live, sweep.storage):,} live keys")
     listed = ParquetScan.of(files, STORAGE_INVENTORY.schema, inventory.path, inventory.parts())

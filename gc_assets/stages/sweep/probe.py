@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.core.claims import Claims
-from gc_assets.core.dropped_tables import DroppedPrefixes
+from gc_assets.core.dropped_tables import AdoptableFiles, DroppedPrefixes
 from gc_assets.core.foreign import SIDE_FILE, ForeignRules
 from gc_assets.core.globs import glob_regex
 from gc_assets.core.hashing import xxhash64
@@ -29,6 +29,8 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.side_tables import (
+    ADOPTABLE,
+    ADOPTABLE_SIDE,
     CANDIDATES,
     CANDIDATES_SIDE,
     FOREIGN_DATASETS,
@@ -59,6 +61,7 @@ class Probe:
             which a listed key matches, under `pattern_field`.
         foreign: The rules that decide whether a candidate is foreign.
         dropped: The dropped tables, indexed by the prefixes that they claimed.
+        adoptable: Selects the files that listed tables may have adopted.
     """
 
     live: ProbeFilter
@@ -74,12 +77,14 @@ class Probe:
     patterns: tuple[str, ...]
     foreign: ForeignRules
     dropped: DroppedPrefixes
+    adoptable: AdoptableFiles
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, CANDIDATES, CANDIDATES_SIDE)
         suspects = PartWriter(self.files, self.run.path, CANDIDATES, SUSPECTS_SIDE)
         datasets = PartWriter(self.files, self.run.path, FOREIGN_DATASETS, FOUND_DATASETS_SIDE)
         targets = PartWriter(self.files, self.run.path, TARGETS, TARGETS_SIDE)
+        adoptable = PartWriter(self.files, self.run.path, ADOPTABLE, ADOPTABLE_SIDE)
         totals: dict[tuple[str, ...], Totals] = {}
 
         def count(name: str, rows: pa.RecordBatch) -> None:
@@ -96,7 +101,10 @@ class Probe:
             is_side_file = self._find_side_files(batch, hits)
             side_files += np.count_nonzero(is_side_file)
             hits = hits | is_side_file
-            count(LIVE, batch.filter(pa.array(hits)))
+            live = batch.filter(pa.array(hits))
+            count(LIVE, live)
+            if self.adoptable.first:
+                adoptable.write(self._select_adoptable(live))
             rest = batch.filter(pa.array(np.logical_not(hits)))
             owned = with_owner(rest, self.claims)
             unowned = owned.filter(pc.is_null(owned.column("lake")))
@@ -127,7 +135,7 @@ class Probe:
             writer.write(candidates.select(CANDIDATES.names))
             targets.write(pa.RecordBatch.from_arrays([self.foreign.find_targets(candidates)], schema=TARGETS))
         yield report_parts(
-            [*writer.close(), *suspects.close(), *datasets.close(), *targets.close()],
+            [*writer.close(), *suspects.close(), *datasets.close(), *targets.close(), *adoptable.close()],
             totals=totals,
             summary={
                 "metadata_found": found,
@@ -137,6 +145,13 @@ class Probe:
                 "unneeded_bytes": unneeded.size_bytes,
                 **{pattern_field(pattern): 1 for pattern in self.patterns if pattern not in unused},
             },
+        )
+
+    def _select_adoptable(self, live: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the files that listed tables may have adopted (columns `ADOPTABLE`)."""
+        rows = live.filter(self.adoptable.select(live.column("key"), live.column("last_modified")))
+        return pa.RecordBatch.from_arrays(
+            [pa.array(xxhash64(rows.column("key"))), rows.column("last_modified").cast(pa.int64())], schema=ADOPTABLE
         )
 
     def _find_dropped(self, unowned: pa.RecordBatch) -> pa.Array:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.hashing import xxhash64
-from gc_assets.stages.mark.file_entries import IS_FILE_ENTRY, build_hashes, is_file_entry
+from gc_assets.stages.mark.file_entries import IS_FILE_ENTRY, MAX_LENGTH, build_hashes, is_file_entry, possible_lengths
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import HASHES
 
@@ -76,3 +76,8 @@ def test_hashes_and_rule_equal_those_of_spark(spark: SparkSession) -> None:
     expected = [tuple(row) for row in frame.filter(IS_FILE_ENTRY).selectExpr("key", "xxhash64(key)").collect()]
     keys = batch.filter(is_file_entry(batch)).column("key").to_pylist()
     assert sorted(zip(keys, build_hashes(batch).column("key_hash").to_pylist(), strict=True)) == sorted(expected)
+
+
+def test_length_that_no_object_can_have_is_unknown() -> None:
+    lengths = pa.array([0, MAX_LENGTH, MAX_LENGTH + 1, 2**63 - 1, -1, -(2**63), None], pa.int64())
+    assert possible_lengths(lengths).to_pylist() == [0, MAX_LENGTH, None, None, None, None, None]

@@ -25,6 +25,8 @@ from gc_assets.state.side_tables import EXTERNAL_SIDE, HASHES, STATES
 
 STORAGES = ("disk", "bucket")
 KINDS = (Kind.DATA, Kind.POSITION_DELETES)
+# Recorded lengths that no object has.
+IMPOSSIBLE = (2**63 - 1, 2**62, -1)
 
 
 class Case(NamedTuple):
@@ -44,7 +46,7 @@ def random_case(chance: Random) -> Case:
             "address": f"a{chance.randint(0, 9)}",
             "kind": chance.choice(KINDS),
             "is_container": False,
-            "size_bytes": chance.choice([None, 5, 7]),
+            "size_bytes": chance.choice([None, 5, 7, *IMPOSSIBLE]),
             "entry_status": chance.choice([None, "added", "deleted"]),
             "must_exist": chance.choice([True, False]),
         }
@@ -101,7 +103,8 @@ def count(case: Case) -> dict[tuple[str | None, str, str, str], tuple[int, int]]
                 state["must_exist"],
                 state["kind"],
             )
-            found[row["storage"], row["key"] or row["address"]].append((witness, row["kind"], row["size_bytes"] or 0))
+            size = 0 if row["size_bytes"] in IMPOSSIBLE else row["size_bytes"] or 0
+            found[row["storage"], row["key"] or row["address"]].append((witness, row["kind"], size))
     totals = defaultdict[tuple[str | None, str, str, str], tuple[int, int]](lambda: (0, 0))
     for (storage, _), rows in found.items():
         witness, kind, _ = min(rows)
