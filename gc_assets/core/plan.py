@@ -198,12 +198,13 @@ class Uploads(_Model):
 
 
 class LeftOut(_Model):
-    """Files or history edits that a plan leaves out because they cannot succeed now.
+    """Files or history edits that a plan leaves out, because they cannot succeed now, or another
+    lake keeps the history.
 
     Attributes:
         name: The files, or the table, for messages.
         edits: Number of history edits.
-        reason: Reason why they cannot succeed, and what to do about it.
+        reason: Reason why they are left out, and what to do about it.
     """
 
     name: str
@@ -277,8 +278,8 @@ class PlanHeader(RenamedKeys, _Model):
         held_for_expiry: Files waiting for a lake whose history is not edited by this plan.
         unreadable: Unreadable tables. While there are any, nothing is purged (since 0.4). The plan
             id depends on the tables, but not on the error messages.
-        left_out: Files and edits that cannot succeed now, so that the plan does not contain them
-            (since 0.4). They are not part of the id.
+        left_out: Files and edits that the plan does not contain, because they cannot succeed now, or
+            another lake keeps the history (since 0.4). They are not part of the id.
         warnings: Sentences that a user should read before the approval (since 0.4). They are not
             part of the id.
         aliases: The `aliases` of the storage in this run and in the accepted runs before it (since

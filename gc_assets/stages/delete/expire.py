@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -48,6 +49,7 @@ from gc_assets.lakes.protocol import (
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
 from gc_assets.stages.delete.planned_edits import PlannedPaths, planned_actions
 from gc_assets.stages.delete.removed_objects import describe_removed_objects
+from gc_assets.stages.mark.shared_tables import edit_keys, find_kept_edits
 from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import DAMAGE, StoredPlan, execution_directory, record_damage
@@ -247,7 +249,8 @@ def expire_lakes(
         lease.check()
         if not only_interrupted:
             announce_deletions(plan, actions, record)
-        edited |= make_edits(record, actions, lease, unreadable, only_interrupted=only_interrupted)
+        kept = _find_kept(mark, lake_name, actions)
+        edited |= make_edits(record, actions, lease, unreadable, kept, only_interrupted=only_interrupted)
         published = _publish(plan, actions, record)
         counts.update(published)
         done_by_lake[lake_name] = published.get(DONE, 0)
@@ -259,16 +262,32 @@ def expire_lakes(
     return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made), done_by_lake, frozenset(edited_histories))
 
 
+def _find_kept(mark: RunContext, lake_name: str, actions: Sequence[ExpiryAction]) -> dict[ExpiryAction, str]:
+    """Return the actions on history that another lake keeps in the mark, with the reasons."""
+    lakes = [lake.name for lake in mark.config.lakes]
+    if len(lakes) < 2 or lake_name not in lakes:
+        return {}
+    rows = pa.Table.from_pylist([asdict(action) for action in actions], EXPIRY_PLAN.schema)
+    kept = find_kept_edits(mark, lake_name, rows, lakes)
+    return {action: kept[key].reason for action, key in zip(actions, edit_keys(rows), strict=True) if key in kept}
+
+
 def make_edits(
-    record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, unreadable: Sequence[Unreadable] = (), *, only_interrupted: bool
+    record: ExpiryRecord,
+    actions: Sequence[ExpiryAction],
+    lease: Lease,
+    unreadable: Sequence[Unreadable] = (),
+    kept: Mapping[ExpiryAction, str] = MappingProxyType({}),
+    *,
+    only_interrupted: bool,
 ) -> bool:
     """Execute a lake's actions and record their outcomes.
 
     Returns False if the outcomes of all actions were already final.
 
-    Histories of unreadable tables are not edited. An action that failed is tried again, unless it
-    damaged the lake. If an earlier run began, an edit that is already in effect is recorded as
-    `done`.
+    Histories of unreadable tables are not edited, nor is history that another lake keeps (`kept`,
+    with the reasons). An action that failed is tried again, unless it damaged the lake. If an
+    earlier run began, an edit that is already in effect is recorded as `done`.
 
     With `only_interrupted`, no action is started and no failed action is retried, so that the plan
     ends.
@@ -291,7 +310,10 @@ def make_edits(
             return True
     if not resumed:
         record.record_intent(actions)
-    pending = _defer_unreadable(record, pending, unreadable, lease)
+    waiting = {
+        action: f"{item.name} cannot be read" for action in pending for item in unreadable if item.covers(record.lake, action.table_uuid)
+    }
+    pending = _defer(record, pending, {**kept, **waiting}, lease)
     pending = _cancel_actions(record, pending, _find_without_rule(record, pending), recorded, lease, WITHOUT_RULE, resumed=resumed)
     if pending:
         _execute(record, pending, lease, resumed=resumed)
@@ -355,16 +377,13 @@ def _cancel_actions(
     return [action for action in pending if action not in cancelled]
 
 
-def _defer_unreadable(
-    record: ExpiryRecord, pending: Sequence[ExpiryAction], unreadable: Sequence[Unreadable], lease: Lease
-) -> list[ExpiryAction]:
-    """Record `changed` for actions on unreadable tables, and return the other actions."""
-    waiting = {action: item for action in pending for item in unreadable if item.covers(record.lake, action.table_uuid)}
-    if waiting:
-        at = record.context.clock.now()
-        outcomes = [EditOutcome(action, CHANGED, f"{item.name} cannot be read", at) for action, item in waiting.items()]
+def _defer(record: ExpiryRecord, pending: Sequence[ExpiryAction], reasons: Mapping[ExpiryAction, str], lease: Lease) -> list[ExpiryAction]:
+    """Record `changed` for the actions in `reasons`, and return the other actions."""
+    at = record.context.clock.now()
+    outcomes = [EditOutcome(action, CHANGED, reasons[action], at) for action in pending if action in reasons]
+    if outcomes:
         record.record_outcomes(outcomes, lease.token)
-    return [action for action in pending if action not in waiting]
+    return [action for action in pending if action not in reasons]
 
 
 def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, *, resumed: bool) -> None:

@@ -1,4 +1,5 @@
-"""Find what a plan leaves out because it cannot succeed now: history edits and files.
+"""Find what a plan leaves out: history edits and files that cannot succeed now, and edits of history
+that another lake keeps.
 
 The plan shows each group with the reason. The files stay in place, and later plans try again.
 """
@@ -19,20 +20,21 @@ from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
-from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.protocol import as_preflight
 from gc_assets.stages.delete.missing_files import LIVE_LISTED
 from gc_assets.stages.delete.plan_inputs import PlanInputs
+from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, EditKey, edit_keys, find_kept_edits, list_expiry_tables, read_expiry
 from gc_assets.stages.records.denials import denied_histories, find_denial, retry_advice
-from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
-from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, EDITS_SIDE, LEFT_OUT_SIDES, MISSING_FILES_SIDE, TOO_LONG_SIDE
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, LEFT_OUT_SIDES, MISSING_FILES_SIDE, TOO_LONG_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
 # A lake, and the uuid of one of its tables.
 History = tuple[str, str | None]
-_EDITED: Final = ["table_uuid", "table_name"]
+# The keys of edits, by lake.
+KeptEdits = Mapping[str, frozenset[EditKey]]
 _MAX_EXAMPLES: Final = 5
 
 
@@ -53,9 +55,7 @@ class ExpirySource:
 
     @classmethod
     def of(cls, context: RunContext, lake: str, claims: Sequence[str]) -> ExpirySource:
-        tables: list[tuple[PublishedTable, str | None]] = [(context.table(EXPIRY_PLAN, lake), None)]
-        if (edited := context.kind(lake).table_with(TableRole.PATH_EDITS, context.config.lake(lake))) is not None:
-            tables.append((context.table(edited, lake), EDITS_SIDE))
+        tables = list_expiry_tables(context, lake)
         edits = [path for table, side in tables for path in table.paths(side)]
         return cls(lake, tuple(edits), sum(part.rows for table, side in tables for part in table.parts(side)), tuple(claims))
 
@@ -86,10 +86,35 @@ def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, u
     return mine.filter(pa.array([not any(item.covers(lake, uuid) for item in unreadable) for uuid in uuids], pa.bool_()))
 
 
-def find_impossible_edits(inputs: PlanInputs) -> dict[History, LeftOut]:
+def find_kept_by_others(inputs: PlanInputs) -> tuple[KeptEdits, list[LeftOut]]:
+    """Return the edits of history that another lake keeps, with the reasons."""
+    context, kept, found = inputs.context, dict[str, frozenset[EditKey]](), list[LeftOut]()
+    for source in expiry_sources(inputs) if len(inputs.context.config.lakes) > 1 else ():
+        if not source.rows:
+            continue
+        lake, rows = source.lake, read_expiry(context, source.lake, EDIT_COLUMNS)
+        rows = select_editable(rows, lake, read_parts(context.state.files, list(source.claims), CLAIMS), inputs.storage, inputs.unreadable)
+        by_others = find_kept_edits(context, lake, rows, [item.name for item in context.config.lakes])
+        kept[lake] = frozenset(by_others)
+        names = dict(zip(rows.column("table_uuid").to_pylist(), rows.column("table_name").to_pylist(), strict=True))
+        groups = Counter((key[0], by.reason) for key, by in by_others.items())
+        found += [
+            LeftOut(name=_describe_history(lake, uuid, names), edits=edits, reason=reason) for (uuid, reason), edits in groups.items()
+        ]
+    return kept, found
+
+
+def without_kept(rows: pa.Table, lake: str, kept: KeptEdits) -> pa.Table:
+    """Leave out the rows of `expiry_plan` with edits of history that another lake keeps."""
+    mine = kept.get(lake)
+    return rows.filter(pa.array([key not in mine for key in edit_keys(rows)], pa.bool_())) if mine else rows
+
+
+def find_impossible_edits(inputs: PlanInputs, kept: KeptEdits) -> dict[History, LeftOut]:
     """Return the histories whose edits cannot succeed, with the reasons.
 
-    This is the case if their last edit was denied, or the lake cannot edit them.
+    This is the case if their last edit was denied, or the lake cannot edit them. Edits in `kept` are
+    not counted.
     """
     context, files = inputs.context, inputs.context.state.files
     if any(table.summary(LakeRefsSummary).historical for table in inputs.refs):
@@ -98,14 +123,18 @@ def find_impossible_edits(inputs: PlanInputs) -> dict[History, LeftOut]:
     for source in expiry_sources(inputs):
         if not source.rows:
             continue
-        lake, rows = source.lake, read_parts(files, list(source.edits), EXPIRY_PLAN.schema, _EDITED)
+        lake, rows = source.lake, read_parts(files, list(source.edits), EXPIRY_PLAN.schema, EDIT_COLUMNS)
         rows = select_editable(rows, lake, read_parts(files, list(source.claims), CLAIMS), inputs.storage, inputs.unreadable)
+        rows = without_kept(rows, lake, kept)
         edits = Counter(rows.column("table_uuid").to_pylist())
         names = dict(zip(rows.column("table_uuid").to_pylist(), rows.column("table_name").to_pylist(), strict=True))
         for uuid, reason in _find_reasons(context, lake, names).items():
-            name = f"lake {lake}" if uuid is None else f"table {names[uuid] or uuid} of lake {lake}"
-            found[lake, uuid] = LeftOut(name=name, edits=edits[uuid], reason=reason)
+            found[lake, uuid] = LeftOut(name=_describe_history(lake, uuid, names), edits=edits[uuid], reason=reason)
     return found
+
+
+def _describe_history(lake: str, uuid: str | None, names: Mapping[str | None, str | None]) -> str:
+    return f"lake {lake}" if uuid is None else f"table {names[uuid] or uuid} of lake {lake}"
 
 
 def _find_reasons(context: RunContext, lake: str, names: Mapping[str | None, str | None]) -> dict[str | None, str]:

@@ -42,11 +42,14 @@ from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.left_out import (
     ExpirySource,
     History,
+    KeptEdits,
     describe_unlisted,
     expiry_sources,
     find_impossible_edits,
+    find_kept_by_others,
     select_editable,
     sum_left_out,
+    without_kept,
 )
 from gc_assets.stages.delete.plan_header import PlanContent, build_header
 from gc_assets.stages.delete.plan_inputs import PlanInputs
@@ -88,7 +91,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     contains:
 
     - history edits required by the policy (`planned_actions`), and the files that they release
-      (`after_expiry`),
+      (`after_expiry`). Edits of history that another lake keeps are left out,
     - all other orphans, except those held by histories that this plan does not edit
       (`held_for_expiry`),
     - the files in quarantine to restore or purge,
@@ -98,8 +101,9 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     state, inputs = context.state, PlanInputs.of(context, storage_name)
     run = start_run(context, storage_name, DELETION_PLAN)
     log_activity(f"{count_of(inputs.orphans.receipt.rows, 'orphan file')}")
-    excluded = find_impossible_edits(inputs)
-    expiry = _plan_expiry(spark, inputs, run, excluded)
+    kept, of_others = find_kept_by_others(inputs)
+    excluded = find_impossible_edits(inputs, kept)
+    expiry = _plan_expiry(spark, inputs, run, excluded, kept)
     log = LogReader.of(state, storage_name)
     session = choose_session(spark, *_size(inputs, expiry, log))
     rows, deferred = plan_rows(session, inputs, run, expiry, log)
@@ -124,7 +128,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
         uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable, check_foreign)
     files_left_out, expired = sum_left_out(inputs, written, run)
     waiting = sum_files(deferred)
-    left_out = (*excluded.values(), *files_left_out, *describe_unlisted(inputs, waiting))
+    left_out = (*of_others, *excluded.values(), *files_left_out, *describe_unlisted(inputs, waiting))
     content = PlanContent(
         written,
         expiry,
@@ -167,9 +171,9 @@ def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince
     return expired, tuple(map(str, drops))
 
 
-def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, excluded: Collection[History]) -> WrittenParts:
-    """Write the history edits of all readable tables with a claim in the storage, except
-    `excluded`.
+def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, excluded: Collection[History], kept: KeptEdits) -> WrittenParts:
+    """Write the history edits of all readable tables with a claim in the storage, except those in
+    `excluded` or `kept`.
 
     The result's `summary` contains the number of edits by lake and by action.
     """
@@ -181,6 +185,7 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, exclude
         run,
         inputs.unreadable,
         frozenset(excluded),
+        kept,
     )
     return merge_written(
         run_single_task(spark, copy, sum(source.rows for source in sources), sum(len(source.edits) + 1 for source in sources))
@@ -201,6 +206,7 @@ class _CopyExpiry:
     run: TableRun
     unreadable: tuple[Unreadable, ...]
     excluded: frozenset[History]
+    kept: KeptEdits
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -219,6 +225,7 @@ class _CopyExpiry:
     def _actions(self, source: ExpirySource) -> pa.Table:
         lake, rows = source.lake, read_parts(self.files, list(source.edits), EXPIRY_PLAN.schema)
         mine = select_editable(rows, lake, read_parts(self.files, list(source.claims), CLAIMS), self.storage, self.unreadable)
+        mine = without_kept(mine, lake, self.kept)
         uuids = mine.column("table_uuid").to_pylist()
         mine = mine.filter(pa.array([(lake, uuid) not in self.excluded for uuid in uuids], pa.bool_()))
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)

@@ -39,7 +39,7 @@ class PlanContent:
         aliases: Messages about rows that are live under another address.
         unknown: Rows that may be live under an unknown address.
         deferred: Files that would be purged if all tables were readable.
-        left_out: Files and edits that cannot succeed now.
+        left_out: Files and edits that the plan leaves out, with the reasons.
         left_out_expired: The expired files in `left_out`.
         open_plans: Unfinished earlier plans, with the reasons why they are open.
         expired_since: Live files of the last accepted run that the policy has expired since.

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.lakes.protocol import RETAINED
+from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, RETAINED
 from gc_assets.stages.mark.lake_refs import read_side_rows
+from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, find_kept_edits, read_expiry
 from gc_assets.stages.read.usage import TableUsage, usage_by_table
 from gc_assets.stages.sweep.probe import PROTECTED, UNOWNED
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
@@ -43,8 +44,8 @@ class RunTable:
     Attributes:
         table: The name of the table, `CURRENT_STATE`, or None for a lake with one repository.
         policy: The table's retention as text.
-        kept: Number of retained snapshots or commits.
-        expiring: Number of snapshots or commits that the policy does not keep.
+        kept: Number of retained snapshots or commits, also by another lake with the same table.
+        expiring: Number of snapshots or commits that no policy keeps.
         live: The live files, which remain after the expiry. None if they were not counted.
         expired: Files needed by expired history only.
         garbage: All other garbage, without foreign files.
@@ -80,7 +81,7 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
         with_dropped: If True, dropped tables have their own rows. Otherwise, their files are
             counted in `CURRENT_STATE`.
     """
-    found = [table for lake in lakes for table in _policies(context, lake)]
+    found = [table for lake in lakes for table in _policies(context, lake, lakes)]
     named = {(item.lake, item.table) for item in found}
     files = sum(context.table(LIVE_FILES, lake).summary(LiveFilesSummary).files for lake in lakes)
     counted = bool(storages) and files <= MAX_COUNTED_FILES
@@ -133,8 +134,11 @@ def protected_files(context: RunContext, storage: str) -> Amount:
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(PROTECTED, Amount())
 
 
-def _policies(context: RunContext, lake: str) -> Iterator[RunTable]:
-    """Yield each of a lake's tables with its policy and snapshots."""
+def _policies(context: RunContext, lake: str, lakes: Sequence[str]) -> Iterator[RunTable]:
+    """Yield each of a lake's tables with its policy and snapshots.
+
+    Snapshots that another one of `lakes` keeps do not expire.
+    """
     kind, config = context.kind(lake), context.config.lake(lake)
     sources = read_side_rows(context, context.table(LAKE_REFS, lake), SOURCES_SIDE, SOURCES)
     tables = {row["table_uuid"]: (row["table_name"], row["properties"]) for row in sources}
@@ -142,5 +146,12 @@ def _policies(context: RunContext, lake: str) -> Iterator[RunTable]:
     retained = pc.equal(states.column("state"), RETAINED)
     kept = Counter(states.filter(retained).column("table_uuid").to_pylist())
     expiring = Counter(states.filter(pc.invert(retained)).column("table_uuid").to_pylist())
+    by_others = find_kept_edits(context, lake, read_expiry(context, lake, EDIT_COLUMNS), lakes) if len(lakes) > 1 else {}
+    keeping = {uuid: by.lake for (uuid, *_), by in by_others.items()}
+    removals = Counter(uuid for uuid, action, *_ in by_others if action == REMOVE_SNAPSHOT)
     for uuid, (name, properties) in tables.items():
-        yield RunTable(lake, name, kind.describe_retention(config, properties), kept[uuid], expiring[uuid])
+        policy, still_kept = kind.describe_retention(config, properties), removals[uuid]
+        if uuid in keeping:
+            policy = f"{policy}; lake {context.config.label_of(keeping[uuid])} keeps more"
+            still_kept = expiring[uuid] if uuid is None else still_kept
+        yield RunTable(lake, name, policy, kept[uuid] + still_kept, expiring[uuid] - still_kept)

@@ -1,0 +1,149 @@
+"""Find the edits of a history that another lake with the same table or repository does not make.
+
+Several lakes may collect a table, for example by overlapping `tables`, or from two catalogs. The
+table keeps the history that any of them keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, REMOVE_SNAPSHOT
+from gc_assets.stages.mark.lake_refs import locate_catalog
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import EDITS_SIDE, SOURCES, SOURCES_SIDE
+
+# Table uuid, action, snapshot id and ref name.
+EditKey = tuple[str | None, str, str, str | None]
+_KEY: Final = ["table_uuid", "action", "snapshot_id", "ref_name"]
+# Columns that `find_kept_edits` needs.
+EDIT_COLUMNS: Final = [*_KEY, "table_name"]
+_REF_EDITS: Final = (DELETE_REF, DELETE_IDLE_BRANCH)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBy:
+    """The other lake that keeps what an edit removes, and the reason for messages."""
+
+    lake: str
+    reason: str
+
+
+def list_expiry_tables(context: RunContext, lake: str) -> list[tuple[PublishedTable, str | None]]:
+    """Return the tables with the edits of a lake, and their side tables (columns of `expiry_plan`)."""
+    tables: list[tuple[PublishedTable, str | None]] = [(context.table(EXPIRY_PLAN, lake), None)]
+    if (edited := context.kind(lake).table_with(TableRole.PATH_EDITS, context.config.lake(lake))) is not None:
+        tables.append((context.table(edited, lake), EDITS_SIDE))
+    return tables
+
+
+def read_expiry(context: RunContext, lake: str, columns: list[str] | None = None) -> pa.Table:
+    """Read the edits of a lake, with all columns of `expiry_plan` or some of them."""
+    paths = [path for table, side in list_expiry_tables(context, lake) for path in table.paths(side)]
+    return read_parts(context.state.files, paths, EXPIRY_PLAN.schema, columns)
+
+
+def edit_keys(rows: pa.Table) -> list[EditKey]:
+    return list(zip(*(rows.column(name).to_pylist() for name in _KEY), strict=True))
+
+
+def find_kept_edits(context: RunContext, lake: str, edits: pa.Table, lakes: Collection[str]) -> dict[EditKey, KeptBy]:
+    """Return those of a lake's edits (columns `EDIT_COLUMNS`) that another one of `lakes` does not
+    make.
+
+    Another lake counts if its configuration selects the table. It keeps
+
+    - a listed snapshot or ref that it does not remove,
+    - schemas and partition specs that it does not remove,
+    - everything of a table of its own catalog that it has not read in this run.
+
+    Of a repository, all edits are kept unless both lakes make the same ones, because a part of them
+    could cut off history.
+    """
+    found: dict[EditKey, KeptBy] = {}
+    for other in sorted(set(lakes) - {lake}) if edits.num_rows else ():
+        found = {key: KeptBy(other, reason) for key, reason in _find_kept_by(context, lake, edits, other)} | found
+    return found
+
+
+def _find_kept_by(context: RunContext, lake: str, edits: pa.Table, other: str) -> Iterator[tuple[EditKey, str]]:
+    """Yield the edits that one other lake does not make, with the reasons."""
+    config, files = context.config.lake(other), context.state.files
+    catalog, label = locate_catalog(context, lake), context.config.label_of(other)
+    is_same_catalog = bool(catalog) and catalog == locate_catalog(context, other)
+    of_repository = pc.is_null(edits.column("table_uuid"))
+    if is_same_catalog and pc.any(of_repository).as_py() and _repository_edits(context, lake) != _repository_edits(context, other):
+        reason = (
+            f"lake {label} has the same repository, and plans other edits. Remove one of these lakes, or give both the same `retention`"
+        )
+        yield from ((key, reason) for key in edit_keys(edits.filter(of_repository)))
+    sources = read_parts(files, context.table(LAKE_REFS, other).paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"])
+    uuids, names = (sources.column(name).to_pylist() for name in ("table_uuid", "table_name"))
+    selected = pa.array(sorted({uuid for uuid, name in zip(uuids, names, strict=True) if uuid and config.collects(name)}), pa.string())
+    if is_same_catalog:
+        is_known = pc.is_in(edits.column("table_uuid"), sources.column("table_uuid").combine_chunks())
+        unread = edits.filter(pc.invert(pc.or_(is_known, of_repository)))
+        reason = f"lake {label} collects this table too, but has not read it in this run"
+        of_unread = zip(edit_keys(unread), unread.column("table_name").to_pylist(), strict=True)
+        yield from ((key, reason) for key, name in of_unread if config.collects(name))
+    shared = edits.filter(pc.is_in(edits.column("table_uuid"), selected))
+    if shared.num_rows:
+        reason = (
+            f"lake {label} collects this table too, and keeps what they remove. "
+            "Use the same `retention` in both lakes, or let only one of them collect it (`tables`)"
+        )
+        keeps = _OtherHistory.read(context, other, selected)
+        yield from ((key, reason) for key in edit_keys(shared) if keeps.keeps(key))
+
+
+@dataclass(frozen=True, slots=True)
+class _OtherHistory:
+    """Snapshots and refs of the tables that another lake selects, and the edits that it makes."""
+
+    snapshots: frozenset[tuple[str, str]]
+    refs: frozenset[tuple[str, str]]
+    edits: frozenset[EditKey]
+
+    @classmethod
+    def read(cls, context: RunContext, lake: str, selected: pa.Array) -> _OtherHistory:
+        files = context.state.files
+
+        def pairs(rows: pa.Table) -> frozenset[tuple[str, str]]:
+            mine = rows.filter(pc.is_in(rows.column("table_uuid"), selected))
+            return frozenset(zip(*(column.to_pylist() for column in mine.columns), strict=True))
+
+        commits = read_parts(
+            files, context.table(REACHABLE_SNAPSHOTS, lake).paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id"]
+        )
+        refs = read_parts(files, context.table(LAKE_REFS, lake).paths(), LAKE_REFS.schema, ["table_uuid", "ref_name"])
+        return cls(pairs(commits), pairs(refs), frozenset(map(_effect, edit_keys(read_expiry(context, lake, _KEY)))))
+
+    def keeps(self, key: EditKey) -> bool:
+        uuid, action, snapshot_id, ref_name = key
+        if _effect(key) in self.edits:
+            return False
+        if action == REMOVE_SNAPSHOT:
+            return (uuid, snapshot_id) in self.snapshots
+        return action not in _REF_EDITS or (uuid, ref_name) in self.refs
+
+
+def _effect(key: EditKey) -> EditKey:
+    """Return the key with one action for both ways to delete a ref."""
+    uuid, action, snapshot_id, ref_name = key
+    return uuid, DELETE_REF if action in _REF_EDITS else action, snapshot_id, ref_name
+
+
+def _repository_edits(context: RunContext, lake: str) -> set[tuple[str | None, ...]]:
+    """Return a lake's edits without a table, except for their descriptions."""
+    rows = read_expiry(context, lake)
+    rows = rows.filter(pc.is_null(rows.column("table_uuid"))).drop_columns(["reason", "table_name", "table_uuid"])
+    return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))
