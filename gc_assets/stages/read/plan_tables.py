@@ -25,7 +25,9 @@ from gc_assets.stages.read.dropped_tables import dropped_names
 from gc_assets.stages.read.reversibility import count_final_edits, describe_effects, has_final_edits
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES
+from gc_assets.state.side_tables import EXPIRY_ACTIONS, EXPIRY_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary
 
 # Larger plans are only summed by lake, so that a report reads no large table into memory.
@@ -81,7 +83,7 @@ def amounts_by_table(context: RunContext, header: PlanHeader, published: Publish
     """
     files, edits, final_edits = _files(context, header, published), Counter[_Group](), Counter[_Group]()
     for lake in header.expiry_actions:
-        every, final = _edits(context, header, lake)
+        every, final = _edits(context, header, lake, published)
         edits += every
         final_edits += final
     groups = files.keys() | edits.keys()
@@ -172,14 +174,18 @@ def _table_names(context: RunContext, header: PlanHeader, sweeps: Sequence[Publi
     return found
 
 
-def _edits(context: RunContext, header: PlanHeader, lake: str) -> tuple[Counter[_Group], Counter[_Group]]:
+def _edits(context: RunContext, header: PlanHeader, lake: str, plan: PublishedTable) -> tuple[Counter[_Group], Counter[_Group]]:
     """Return the number of all edits and of the irreversible edits of a lake, by table.
 
-    They are counted by lake if the expiry plan belongs to a later run.
+    They are counted by lake if the plan has no table of its edits and the expiry plan belongs to a
+    later run.
     """
+    planned = read_parts(context.state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS, ["lake", "table_name", "action"])
+    rows = planned.filter(pc.equal(planned.column("lake"), lake)).to_pylist()
     count, published = header.expiry_actions[lake], context.state.current(lake, EXPIRY_PLAN.name, header.run_date)
-    if published is None or published.receipt.rows != count:
+    if not rows and published is not None and published.receipt.rows == count:
+        rows = read_rows(context.state, EXPIRY_PLAN, published, columns=["table_name", "action"]).to_pylist()
+    if not rows:
         return Counter({(lake, None): count}), Counter({(lake, None): count_final_edits(header, context.config).get(lake, 0)})
-    rows = read_rows(context.state, EXPIRY_PLAN, published, columns=["table_name", "action"]).to_pylist()
     final = [row for row in rows if row["action"] not in _BRANCH_EDITS] if has_final_edits(context.config, lake) else []
     return Counter((lake, row["table_name"]) for row in rows), Counter((lake, row["table_name"]) for row in final)

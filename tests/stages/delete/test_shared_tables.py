@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.mark.mark_lake import mark
+from gc_assets.stages.read.plan_tables import amounts_by_table
 from gc_assets.stages.read.run_tables import RunTable, summarize_tables
 from gc_assets.stages.records.plans import find_plan
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
@@ -78,6 +79,8 @@ def test_history_that_another_lake_of_the_catalog_keeps_is_left_out(spark: Spark
     assert (of_rest.kept, of_rest.expiring) == (len(kept), 0)
     assert of_rest.policy.endswith("; lake ledger keeps more")
     assert (rows["rest", "db.events"].kept, rows["rest", "db.events"].expiring) == (2, len(expiring) - 2)
+    of_plan = amounts_by_table(house.run_context(), header, find_plan(house.config, header.plan_id).published)
+    assert [(item.lake, item.table, item.edits) for item in of_plan if item.edits] == [("rest", "db.events", len(expiring) - 2)]
     assert outcomes(house.approve_and_apply(header)) == {"done"}
     assert (snapshots(ledger), snapshots(events)) == (kept, expiring[-2:])
     assert [ledger.table.scan(snapshot_id=int(item)).to_arrow().num_rows for item in kept] == [1, *(0, 1) * (len(DAYS) - 1)]
