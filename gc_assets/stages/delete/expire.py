@@ -49,7 +49,7 @@ from gc_assets.lakes.protocol import (
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
 from gc_assets.stages.delete.planned_edits import PlannedPaths, planned_actions
 from gc_assets.stages.delete.removed_objects import describe_removed_objects
-from gc_assets.stages.mark.shared_tables import edit_keys, find_kept_edits
+from gc_assets.stages.mark.shared_tables import SharedTables, edit_keys
 from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import DAMAGE, StoredPlan, execution_directory, record_damage
@@ -238,7 +238,7 @@ def expire_lakes(
     missed = read_missed_tables(context, plan.header.storage)
     unreadable = (*list_unreadable([mark.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *missed)
     edited, failed, not_made, done_by_lake = False, set[HistoryName](), set[HistoryName](), dict[str, int]()
-    edited_histories = set[HistoryName]()
+    edited_histories, shared = set[HistoryName](), SharedTables.of(mark, [lake.name for lake in mark.config.lakes])
     for lake_name, actions in read_actions(context, plan).items():
         record = ExpiryRecord(context, plan.header, lake_name)
         settled_actions = record.settled_actions()
@@ -249,7 +249,7 @@ def expire_lakes(
         lease.check()
         if not only_interrupted:
             announce_deletions(plan, actions, record)
-        kept = _find_kept(mark, lake_name, actions)
+        kept = _find_kept(shared, lake_name, actions)
         edited |= make_edits(record, actions, lease, unreadable, kept, only_interrupted=only_interrupted)
         published = _publish(plan, actions, record)
         counts.update(published)
@@ -262,13 +262,10 @@ def expire_lakes(
     return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made), done_by_lake, frozenset(edited_histories))
 
 
-def _find_kept(mark: RunContext, lake_name: str, actions: Sequence[ExpiryAction]) -> dict[ExpiryAction, str]:
+def _find_kept(shared: SharedTables, lake_name: str, actions: Sequence[ExpiryAction]) -> dict[ExpiryAction, str]:
     """Return the actions on history that another lake keeps in the mark, with the reasons."""
-    lakes = [lake.name for lake in mark.config.lakes]
-    if len(lakes) < 2 or lake_name not in lakes:
-        return {}
     rows = pa.Table.from_pylist([asdict(action) for action in actions], EXPIRY_PLAN.schema)
-    kept = find_kept_edits(mark, lake_name, rows, lakes)
+    kept = shared.find_kept_edits(lake_name, rows)
     return {action: kept[key].reason for action, key in zip(actions, edit_keys(rows), strict=True) if key in kept}
 
 

@@ -23,7 +23,7 @@ from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.protocol import as_preflight
 from gc_assets.stages.delete.missing_files import LIVE_LISTED
 from gc_assets.stages.delete.plan_inputs import PlanInputs
-from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, EditKey, edit_keys, find_kept_edits, list_expiry_tables, read_expiry
+from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, EditKey, SharedTables, edit_keys, list_expiry_tables, read_expiry
 from gc_assets.stages.records.denials import denied_histories, find_denial, retry_advice
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
@@ -89,12 +89,13 @@ def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, u
 def find_kept_by_others(inputs: PlanInputs) -> tuple[KeptEdits, list[LeftOut]]:
     """Return the edits of history that another lake keeps, with the reasons."""
     context, kept, found = inputs.context, dict[str, frozenset[EditKey]](), list[LeftOut]()
-    for source in expiry_sources(inputs) if len(inputs.context.config.lakes) > 1 else ():
+    shared = SharedTables.of(context, [lake.name for lake in context.config.lakes])
+    for source in expiry_sources(inputs):
         if not source.rows:
             continue
         lake, rows = source.lake, read_expiry(context, source.lake, EDIT_COLUMNS)
         rows = select_editable(rows, lake, read_parts(context.state.files, list(source.claims), CLAIMS), inputs.storage, inputs.unreadable)
-        by_others = find_kept_edits(context, lake, rows, [item.name for item in context.config.lakes])
+        by_others = shared.find_kept_edits(lake, rows)
         kept[lake] = frozenset(by_others)
         names = dict(zip(rows.column("table_uuid").to_pylist(), rows.column("table_name").to_pylist(), strict=True))
         groups = Counter((key[0], by.reason) for key, by in by_others.items())

@@ -6,7 +6,8 @@ table keeps the history that any of them keeps.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +26,7 @@ from gc_assets.state.side_tables import EDITS_SIDE, SOURCES, SOURCES_SIDE
 # Table uuid, action, snapshot id and ref name.
 EditKey = tuple[str | None, str, str, str | None]
 _KEY: Final = ["table_uuid", "action", "snapshot_id", "ref_name"]
-# Columns that `find_kept_edits` needs.
+# Columns that `SharedTables.find_kept_edits` needs.
 EDIT_COLUMNS: Final = [*_KEY, "table_name"]
 _REF_EDITS: Final = (DELETE_REF, DELETE_IDLE_BRANCH)
 
@@ -56,53 +57,97 @@ def edit_keys(rows: pa.Table) -> list[EditKey]:
     return list(zip(*(rows.column(name).to_pylist() for name in _KEY), strict=True))
 
 
-def find_kept_edits(context: RunContext, lake: str, edits: pa.Table, lakes: Collection[str]) -> dict[EditKey, KeptBy]:
-    """Return those of a lake's edits (columns `EDIT_COLUMNS`) that another one of `lakes` does not
-    make.
+@dataclass(frozen=True, slots=True)
+class SharedTables:
+    """The tables and repositories that several lakes collect.
 
-    Another lake counts if its configuration selects the table. It keeps
-
-    - a listed snapshot or ref that it does not remove,
-    - schemas and partition specs that it does not remove,
-    - everything of a table of its own catalog that it has not read in this run.
-
-    Of a repository, all edits are kept unless both lakes make the same ones, because a part of them
-    could cut off history.
+    Attributes:
+        tables: Uuids of the tables that each lake's catalog lists, with their names.
+        by_uuid: The lakes that list a table, by its uuid.
+        by_catalog: The lakes of each catalog or server.
     """
-    found: dict[EditKey, KeptBy] = {}
-    for other in sorted(set(lakes) - {lake}) if edits.num_rows else ():
-        found = {key: KeptBy(other, reason) for key, reason in _find_kept_by(context, lake, edits, other)} | found
-    return found
+
+    context: RunContext
+    tables: Mapping[str, Mapping[str, str | None]]
+    by_uuid: Mapping[str, frozenset[str]]
+    by_catalog: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, context: RunContext, lakes: Collection[str]) -> SharedTables:
+        """Read the tables of all lakes."""
+        tables = {lake: _list_tables(context, lake) for lake in lakes} if len(lakes) > 1 else {}
+        by_uuid, by_catalog = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        for lake, names in tables.items():
+            by_catalog[locate_catalog(context, lake)].add(lake)
+            for table_uuid in names:
+                by_uuid[table_uuid].add(lake)
+        return cls(
+            context,
+            tables,
+            {table_uuid: frozenset(found) for table_uuid, found in by_uuid.items() if len(found) > 1},
+            {catalog: frozenset(found) for catalog, found in by_catalog.items() if len(found) > 1 and catalog},
+        )
+
+    def find_kept_edits(self, lake: str, edits: pa.Table) -> dict[EditKey, KeptBy]:
+        """Return those of a lake's edits (columns `EDIT_COLUMNS`) that another lake does not make.
+
+        Another lake counts if its configuration selects the table. It keeps
+
+        - a listed snapshot or ref that it does not remove,
+        - schemas and partition specs that it does not remove,
+        - everything of a table of its own catalog that it has not read in this run.
+
+        Of a repository, all edits are kept unless both lakes make the same ones, because a part of
+        them could cut off history.
+        """
+        found: dict[EditKey, KeptBy] = {}
+        for other in sorted(self._find_others(lake, edits)):
+            found = {key: KeptBy(other, reason) for key, reason in self._find_kept_by(lake, edits, other)} | found
+        return found
+
+    def _find_others(self, lake: str, edits: pa.Table) -> set[str]:
+        """Return the other lakes of the same catalog, and those that list one of the edited tables."""
+        if lake not in self.tables or not edits.num_rows:
+            return set()
+        uuids = edits.column("table_uuid").drop_null().unique().to_pylist()
+        of_tables = frozenset[str]().union(*(self.by_uuid.get(table_uuid, frozenset()) for table_uuid in uuids))
+        return {*self.by_catalog.get(locate_catalog(self.context, lake), frozenset()), *of_tables} - {lake}
+
+    def _find_kept_by(self, lake: str, edits: pa.Table, other: str) -> Iterator[tuple[EditKey, str]]:
+        """Yield the edits that one other lake does not make, with the reasons."""
+        context = self.context
+        config, label = context.config.lake(other), context.config.label_of(other)
+        is_same_catalog = other in self.by_catalog.get(locate_catalog(context, lake), frozenset())
+        of_repository = pc.is_null(edits.column("table_uuid"))
+        if is_same_catalog and pc.any(of_repository).as_py() and _repository_edits(context, lake) != _repository_edits(context, other):
+            reason = (
+                f"lake {label} has the same repository, and plans other edits. Remove one of these lakes, or give both the same `retention`"
+            )
+            yield from ((key, reason) for key in edit_keys(edits.filter(of_repository)))
+        names = self.tables[other]
+        if is_same_catalog:
+            is_known = pc.is_in(edits.column("table_uuid"), pa.array(sorted(names), pa.string()))
+            unread = edits.filter(pc.invert(pc.or_(is_known, of_repository)))
+            reason = f"lake {label} collects this table too, but has not read it in this run"
+            of_unread = zip(edit_keys(unread), unread.column("table_name").to_pylist(), strict=True)
+            yield from ((key, reason) for key, name in of_unread if config.collects(name))
+        selected = pa.array(sorted(table_uuid for table_uuid, name in names.items() if config.collects(name)), pa.string())
+        shared = edits.filter(pc.is_in(edits.column("table_uuid"), selected))
+        if shared.num_rows:
+            reason = (
+                f"lake {label} collects this table too, and keeps what they remove. "
+                "Use the same `retention` in both lakes, or let only one of them collect it (`tables`)"
+            )
+            keeps = _OtherHistory.read(context, other, selected)
+            yield from ((key, reason) for key in edit_keys(shared) if keeps.keeps(key))
 
 
-def _find_kept_by(context: RunContext, lake: str, edits: pa.Table, other: str) -> Iterator[tuple[EditKey, str]]:
-    """Yield the edits that one other lake does not make, with the reasons."""
-    config, files = context.config.lake(other), context.state.files
-    catalog, label = locate_catalog(context, lake), context.config.label_of(other)
-    is_same_catalog = bool(catalog) and catalog == locate_catalog(context, other)
-    of_repository = pc.is_null(edits.column("table_uuid"))
-    if is_same_catalog and pc.any(of_repository).as_py() and _repository_edits(context, lake) != _repository_edits(context, other):
-        reason = (
-            f"lake {label} has the same repository, and plans other edits. Remove one of these lakes, or give both the same `retention`"
-        )
-        yield from ((key, reason) for key in edit_keys(edits.filter(of_repository)))
-    sources = read_parts(files, context.table(LAKE_REFS, other).paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"])
-    uuids, names = (sources.column(name).to_pylist() for name in ("table_uuid", "table_name"))
-    selected = pa.array(sorted({uuid for uuid, name in zip(uuids, names, strict=True) if uuid and config.collects(name)}), pa.string())
-    if is_same_catalog:
-        is_known = pc.is_in(edits.column("table_uuid"), sources.column("table_uuid").combine_chunks())
-        unread = edits.filter(pc.invert(pc.or_(is_known, of_repository)))
-        reason = f"lake {label} collects this table too, but has not read it in this run"
-        of_unread = zip(edit_keys(unread), unread.column("table_name").to_pylist(), strict=True)
-        yield from ((key, reason) for key, name in of_unread if config.collects(name))
-    shared = edits.filter(pc.is_in(edits.column("table_uuid"), selected))
-    if shared.num_rows:
-        reason = (
-            f"lake {label} collects this table too, and keeps what they remove. "
-            "Use the same `retention` in both lakes, or let only one of them collect it (`tables`)"
-        )
-        keeps = _OtherHistory.read(context, other, selected)
-        yield from ((key, reason) for key in edit_keys(shared) if keeps.keeps(key))
+def _list_tables(context: RunContext, lake: str) -> dict[str, str | None]:
+    """Return the names of the tables that a lake's catalog lists, by uuid."""
+    sources = read_parts(
+        context.state.files, context.table(LAKE_REFS, lake).paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"]
+    ).to_pylist()
+    return {row["table_uuid"]: row["table_name"] for row in sources if row["table_uuid"]}
 
 
 @dataclass(frozen=True, slots=True)

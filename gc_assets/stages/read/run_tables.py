@@ -17,7 +17,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, RETAINED
 from gc_assets.stages.mark.lake_refs import read_side_rows
-from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, find_kept_edits, read_expiry
+from gc_assets.stages.mark.shared_tables import EDIT_COLUMNS, SharedTables, read_expiry
 from gc_assets.stages.read.usage import TableUsage, usage_by_table
 from gc_assets.stages.sweep.probe import PROTECTED, UNOWNED
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
@@ -81,7 +81,8 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
         with_dropped: If True, dropped tables have their own rows. Otherwise, their files are
             counted in `CURRENT_STATE`.
     """
-    found = [table for lake in lakes for table in _policies(context, lake, lakes)]
+    shared = SharedTables.of(context, lakes)
+    found = [table for lake in lakes for table in _policies(context, lake, shared)]
     named = {(item.lake, item.table) for item in found}
     files = sum(context.table(LIVE_FILES, lake).summary(LiveFilesSummary).files for lake in lakes)
     counted = bool(storages) and files <= MAX_COUNTED_FILES
@@ -134,10 +135,10 @@ def protected_files(context: RunContext, storage: str) -> Amount:
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(PROTECTED, Amount())
 
 
-def _policies(context: RunContext, lake: str, lakes: Sequence[str]) -> Iterator[RunTable]:
+def _policies(context: RunContext, lake: str, shared: SharedTables) -> Iterator[RunTable]:
     """Yield each of a lake's tables with its policy and snapshots.
 
-    Snapshots that another one of `lakes` keeps do not expire.
+    Snapshots that another lake keeps do not expire.
     """
     kind, config = context.kind(lake), context.config.lake(lake)
     sources = read_side_rows(context, context.table(LAKE_REFS, lake), SOURCES_SIDE, SOURCES)
@@ -146,7 +147,7 @@ def _policies(context: RunContext, lake: str, lakes: Sequence[str]) -> Iterator[
     retained = pc.equal(states.column("state"), RETAINED)
     kept = Counter(states.filter(retained).column("table_uuid").to_pylist())
     expiring = Counter(states.filter(pc.invert(retained)).column("table_uuid").to_pylist())
-    by_others = find_kept_edits(context, lake, read_expiry(context, lake, EDIT_COLUMNS), lakes) if len(lakes) > 1 else {}
+    by_others = shared.find_kept_edits(lake, read_expiry(context, lake, EDIT_COLUMNS))
     keeping = {uuid: by.lake for (uuid, *_), by in by_others.items()}
     removals = Counter(uuid for uuid, action, *_ in by_others if action == REMOVE_SNAPSHOT)
     for uuid, (name, properties) in tables.items():
