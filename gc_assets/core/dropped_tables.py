@@ -226,20 +226,22 @@ class AdoptableFiles:
     If the table's commits name such a file, the table adopted it. Instances are picklable.
 
     Attributes:
-        first: Time from which files under a prefix cannot be adopted, in microseconds since 1970.
+        first: Time from which the files of a prefix cannot be adopted, in microseconds since 1970.
+            The deepest prefix decides.
     """
 
     first: Mapping[str, int]
 
     @classmethod
     def of(cls, tables: Iterable[RememberedTable]) -> AdoptableFiles:
-        """Index the prefixes of the listed tables that own no older files."""
+        """Index the prefixes of the listed tables. Tables with files of any age adopt no files."""
         first: dict[str, int] = {}
         for table in tables:
-            if table.gone_since is None and table.owns_from is not None:
+            if table.gone_since is None:
+                limit = 0 if table.owns_from is None else _microseconds(table.owns_from)
                 for prefix in table.prefixes:
-                    first[prefix] = max(first.get(prefix, 0), _microseconds(table.owns_from))
-        return cls(first)
+                    first[prefix] = max(first.get(prefix, 0), limit)
+        return cls(first if any(first.values()) else {})
 
     def select(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
         """Return a mask of the files."""
@@ -249,9 +251,7 @@ class AdoptableFiles:
         if not len(older):
             return is_older
         directories = pc.replace_substring_regex(older, "[^/]*$", "").dictionary_encode()
-        first = [
-            max((self.first[at] for at in upwards(name) if at in self.first), default=0) for name in directories.dictionary.to_pylist()
-        ]
+        first = [next((self.first[at] for at in upwards(name) if at in self.first), 0) for name in directories.dictionary.to_pylist()]
         is_adoptable = pc.less(times.filter(is_older), pa.array(first, pa.int64()).take(directories.indices))
         return pc.replace_with_mask(is_older, is_older, is_adoptable)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Final
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import GcError, StateError, StoreError, UsageError
+from gc_assets.core.errors import GcError, StateError, StoreError
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.journal import State
 from gc_assets.state.registry import (
@@ -160,28 +160,10 @@ def _id_address(storage: StorageConfig) -> str:
     return f"{storage.location.rstrip('/')}/{RESERVED_PREFIX}{_STORAGE_ID}"
 
 
-def _refuse_repeated_lakes(entries: Sequence[ConfiguredEntry]) -> None:
-    """Refuse two lakes of the same repository, or of the same catalog with the same patterns.
-
-    Raises:
-        UsageError: If there are such lakes.
-    """
-    found: dict[tuple[str, str], str] = {}
-    for entry in entries:
-        if entry.scope == "lake" and entry.location:
-            first = found.setdefault((entry.location, entry.detail), entry.name)
-            if first != entry.name:
-                raise UsageError(
-                    f"lakes {first} and {entry.name} read the same {'tables' if entry.detail else 'repository or catalog'}, so the shorter "
-                    "retention would apply to both. Remove one of them from lakes.yaml."
-                )
-
-
 def _assign(config: Config, state: State, registry: Registry) -> Assignment:
-    storages, entries = {storage.label: storage for storage in config.storages}, configured_entries(config)
-    _refuse_repeated_lakes(entries)
+    storages = {storage.label: storage for storage in config.storages}
     return assign(
-        entries,
+        configured_entries(config),
         registry,
         lambda name: bool(state.files.directories(name)),
         lambda name: read_storage_id(config, storages[name]),

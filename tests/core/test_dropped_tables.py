@@ -331,8 +331,17 @@ def test_only_older_files_under_the_claims_of_a_listed_table_can_be_adopted() ->
     table = RememberedTable("red", "u1", "t", "red", ("t/", "shared/"), START, owns_from=START)
     later = replace(table, table_uuid="u2", prefixes=("shared/",), owns_from=START + WAIT)
     dropped = replace(table, table_uuid="u3", prefixes=("u/",), gone_since=START)
-    of_any_age = replace(table, table_uuid="u4", prefixes=("v/",), owns_from=None)
-    files = {"t/a/older": -1, "t/newer": 0, "shared/older": 3, "shared/newer": 7, "u/older": -1, "v/older": -1, "other": -1}
+    of_any_age = replace(table, table_uuid="u4", prefixes=("v/", "t/inner/"), owns_from=None)
+    files = {
+        "t/inner/older": -1,
+        "t/a/older": -1,
+        "t/newer": 0,
+        "shared/older": 3,
+        "shared/newer": 7,
+        "u/older": -1,
+        "v/older": -1,
+        "other": -1,
+    }
     times = [*(START + timedelta(days=days) for days in files.values()), None]
     selected = AdoptableFiles.of([table, later, dropped, of_any_age]).select(
         pa.array([*files, "t/unknown"]), pa.array(times, pa.timestamp("us", "UTC"))

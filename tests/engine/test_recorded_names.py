@@ -11,7 +11,7 @@ import pytest
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import StateError, StoreError, UsageError
+from gc_assets.core.errors import StateError, StoreError
 from gc_assets.engine.recorded_names import configured_entries, read_storage_id, record_names, record_storage_id, with_recorded_names
 from gc_assets.lakes.kinds import config_models
 from gc_assets.state.journal import State
@@ -87,17 +87,6 @@ def test_lakes_swap_names(tmp_path: Path, lake: dict[str, Any], other: dict[str,
 def test_credentials_and_spelling_do_not_identify_a_lake(tmp_path: Path, lake: dict[str, Any], other: dict[str, Any]) -> None:
     run_first(configuration(tmp_path, {"s": "s"}, a=lake))
     assert names(with_recorded_names(configuration(tmp_path, {"s": "s"}, b=other))) == ["s", "a"]
-
-
-@pytest.mark.parametrize("lake", [REST, SQL, NESSIE, LAKEFS, ICECHUNK], ids=["rest", "sql", "nessie", "lakefs", "icechunk"])
-def test_two_lakes_of_one_repository_are_refused(tmp_path: Path, lake: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="lakes first and second read the same"):
-        with_recorded_names(configuration(tmp_path, {"disk": "disk"}, first=lake, second={**lake, "retention": lake.get("retention", {})}))
-
-
-def test_two_lakes_of_one_catalog_with_other_patterns_are_allowed(tmp_path: Path) -> None:
-    found = with_recorded_names(configuration(tmp_path, {"disk": "disk"}, ledger={**REST, "tables": ["db.ledger*"]}, rest=REST))
-    assert names(found) == ["disk", "ledger", "rest"]
 
 
 def test_registry_contains_no_secrets(tmp_path: Path) -> None:

@@ -62,28 +62,34 @@ class SharedTables:
     """The tables and repositories that several lakes collect.
 
     Attributes:
-        tables: Uuids of the tables that each lake's catalog lists, with their names.
-        by_uuid: The lakes that list a table, by its uuid.
+        listed: Uuids of the tables that each lake's catalog lists.
+        selected: Uuids of those tables that each lake's configuration selects.
+        by_uuid: The lakes that select a table, by its uuid.
         by_catalog: The lakes of each catalog or server.
     """
 
     context: RunContext
-    tables: Mapping[str, Mapping[str, str | None]]
+    listed: Mapping[str, frozenset[str]]
+    selected: Mapping[str, frozenset[str]]
     by_uuid: Mapping[str, frozenset[str]]
     by_catalog: Mapping[str, frozenset[str]]
 
     @classmethod
     def of(cls, context: RunContext, lakes: Collection[str]) -> SharedTables:
         """Read the tables of all lakes."""
-        tables = {lake: _list_tables(context, lake) for lake in lakes} if len(lakes) > 1 else {}
+        listed, selected = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
         by_uuid, by_catalog = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-        for lake, names in tables.items():
+        for lake in lakes if len(lakes) > 1 else ():
+            config, tables = context.config.lake(lake), _list_tables(context, lake)
+            listed[lake] = frozenset(table_uuid for table_uuid, _ in tables)
+            selected[lake] = frozenset(table_uuid for table_uuid, name in tables if config.collects(name))
             by_catalog[locate_catalog(context, lake)].add(lake)
-            for table_uuid in names:
+            for table_uuid in selected[lake]:
                 by_uuid[table_uuid].add(lake)
         return cls(
             context,
-            tables,
+            listed,
+            selected,
             {table_uuid: frozenset(found) for table_uuid, found in by_uuid.items() if len(found) > 1},
             {catalog: frozenset(found) for catalog, found in by_catalog.items() if len(found) > 1 and catalog},
         )
@@ -106,64 +112,72 @@ class SharedTables:
         return found
 
     def _find_others(self, lake: str, edits: pa.Table) -> set[str]:
-        """Return the other lakes of the same catalog, and those that list one of the edited tables."""
-        if lake not in self.tables or not edits.num_rows:
+        """Return the other lakes of the catalog, and those that select one of the edited tables."""
+        if lake not in self.listed or not edits.num_rows:
             return set()
-        uuids = edits.column("table_uuid").drop_null().unique().to_pylist()
-        of_tables = frozenset[str]().union(*(self.by_uuid.get(table_uuid, frozenset()) for table_uuid in uuids))
-        return {*self.by_catalog.get(locate_catalog(self.context, lake), frozenset()), *of_tables} - {lake}
+        of_tables = frozenset[str]().union(*(self.by_uuid.get(table_uuid, frozenset()) for table_uuid in _uuids_of(edits)))
+        return {*self._list_neighbours(lake), *of_tables} - {lake}
+
+    def _list_neighbours(self, lake: str) -> frozenset[str]:
+        return self.by_catalog.get(locate_catalog(self.context, lake), frozenset())
 
     def _find_kept_by(self, lake: str, edits: pa.Table, other: str) -> Iterator[tuple[EditKey, str]]:
         """Yield the edits that one other lake does not make, with the reasons."""
         context = self.context
         config, label = context.config.lake(other), context.config.label_of(other)
-        is_same_catalog = other in self.by_catalog.get(locate_catalog(context, lake), frozenset())
+        is_same_catalog, uuids = other in self._list_neighbours(lake), _uuids_of(edits)
         of_repository = pc.is_null(edits.column("table_uuid"))
         if is_same_catalog and pc.any(of_repository).as_py() and _repository_edits(context, lake) != _repository_edits(context, other):
             reason = (
                 f"lake {label} has the same repository, and plans other edits. Remove one of these lakes, or give both the same `retention`"
             )
             yield from ((key, reason) for key in edit_keys(edits.filter(of_repository)))
-        names = self.tables[other]
-        if is_same_catalog:
-            is_known = pc.is_in(edits.column("table_uuid"), pa.array(sorted(names), pa.string()))
-            unread = edits.filter(pc.invert(pc.or_(is_known, of_repository)))
+        # Catalogs of two accounts can have the same address, but they have no table in common.
+        if is_same_catalog and not (self.listed[other] and self.listed[lake].isdisjoint(self.listed[other])):
+            unread = _select_tables(edits, uuids - self.listed[other])
             reason = f"lake {label} collects this table too, but has not read it in this run"
             of_unread = zip(edit_keys(unread), unread.column("table_name").to_pylist(), strict=True)
             yield from ((key, reason) for key, name in of_unread if config.collects(name))
-        selected = pa.array(sorted(table_uuid for table_uuid, name in names.items() if config.collects(name)), pa.string())
-        shared = edits.filter(pc.is_in(edits.column("table_uuid"), selected))
-        if shared.num_rows:
+        if shared := uuids & self.selected[other]:
             reason = (
                 f"lake {label} collects this table too, and keeps what they remove. "
                 "Use the same `retention` in both lakes, or let only one of them collect it (`tables`)"
             )
-            keeps = _OtherHistory.read(context, other, selected)
-            yield from ((key, reason) for key in edit_keys(shared) if keeps.keeps(key))
+            keeps = _OtherHistory.read(context, other, pa.array(sorted(shared), pa.string()))
+            yield from ((key, reason) for key in edit_keys(_select_tables(edits, shared)) if keeps.keeps(key))
 
 
-def _list_tables(context: RunContext, lake: str) -> dict[str, str | None]:
-    """Return the names of the tables that a lake's catalog lists, by uuid."""
-    sources = read_parts(
-        context.state.files, context.table(LAKE_REFS, lake).paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"]
-    ).to_pylist()
-    return {row["table_uuid"]: row["table_name"] for row in sources if row["table_uuid"]}
+def _list_tables(context: RunContext, lake: str) -> list[tuple[str, str | None]]:
+    """Return the uuids and names of the tables that a lake's catalog lists. A table may have several
+    names.
+    """
+    sources = read_parts(context.state.files, context.table(LAKE_REFS, lake).paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"])
+    found = zip(sources.column("table_uuid").to_pylist(), sources.column("table_name").to_pylist(), strict=True)
+    return [(table_uuid, name) for table_uuid, name in found if table_uuid]
+
+
+def _uuids_of(edits: pa.Table) -> set[str]:
+    return set(edits.column("table_uuid").drop_null().unique().to_pylist())
+
+
+def _select_tables(edits: pa.Table, uuids: Collection[str]) -> pa.Table:
+    return edits.filter(pc.is_in(edits.column("table_uuid"), pa.array(sorted(uuids), pa.string())))
 
 
 @dataclass(frozen=True, slots=True)
 class _OtherHistory:
-    """Snapshots and refs of the tables that another lake selects, and the edits that it makes."""
+    """Snapshots and refs of some tables in another lake, and the edits that this lake makes."""
 
     snapshots: frozenset[tuple[str, str]]
     refs: frozenset[tuple[str, str]]
     edits: frozenset[EditKey]
 
     @classmethod
-    def read(cls, context: RunContext, lake: str, selected: pa.Array) -> _OtherHistory:
+    def read(cls, context: RunContext, lake: str, uuids: pa.Array) -> _OtherHistory:
         files = context.state.files
 
         def pairs(rows: pa.Table) -> frozenset[tuple[str, str]]:
-            mine = rows.filter(pc.is_in(rows.column("table_uuid"), selected))
+            mine = rows.filter(pc.is_in(rows.column("table_uuid"), uuids))
             return frozenset(zip(*(column.to_pylist() for column in mine.columns), strict=True))
 
         commits = read_parts(

@@ -76,6 +76,8 @@ DUE, WAITS = "due", "waits"
 _LISTED: Final = pa.schema([STORAGE_INVENTORY.schema.field(name) for name in ("key", "size_bytes", "last_modified")])
 _NOTHING: Final = DroppedPrefixes(())
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# The earliest time of Python, in microseconds since 1970.
+_FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 # Every task of the search for adopted files holds their hashes and times, with 16 bytes each.
 MAX_ADOPTABLE: Final = 2_000_000
 
@@ -168,9 +170,11 @@ class DroppedTables:
         rows = read_parts(files, probed.paths(run, ADOPTABLE_SIDE), ADOPTABLE)
         first = rows.group_by("key_hash").aggregate([("modified_us", "min")]).sort_by("key_hash")
         hashes, times = first.column("key_hash").to_numpy(), first.column("modified_us_min").to_numpy()
+        with_limit = {item.lake for item in self.remembered if item.gone_since is None and item.owns_from is not None}
         oldest = {
-            (item.lake, table_uuid): _EPOCH + timedelta(microseconds=time)
+            (item.lake, table_uuid): _EPOCH + timedelta(microseconds=max(time, _FIRST_US))
             for item, lake in zip(keys.sets, keys.lakes, strict=True)
+            if item.lake in with_limit
             for table_uuid, time in lake.oldest_by_table(storage_name, hashes, times).items()
         }
         return replace(self, remembered=tuple(with_oldest_files(self.remembered, oldest)))

@@ -67,7 +67,7 @@ MAX_IN_PROCESS_ENTRIES: Final = 20_000
 MAX_IN_PROCESS_SECONDS: Final = 2.0
 # The same before the first job of a local session, which also loads classes and starts Python
 # workers.
-MAX_FIRST_LISTING_SECONDS: Final = 8.0
+MAX_FIRST_LISTING_SECONDS: Final = 15.0
 # A directory modified less than this before the listing is listed again in the next run.
 SETTLED_AFTER: Final = timedelta(minutes=1)
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
