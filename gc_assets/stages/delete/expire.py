@@ -249,7 +249,7 @@ def expire_lakes(
         lease.check()
         if not only_interrupted:
             announce_deletions(plan, actions, record)
-        kept = _find_kept(shared, lake_name, actions)
+        kept = {} if shared.is_empty else _find_kept(shared, lake_name, actions)
         edited |= make_edits(record, actions, lease, unreadable, kept, only_interrupted=only_interrupted)
         published = _publish(plan, actions, record)
         counts.update(published)

@@ -90,7 +90,7 @@ def find_kept_by_others(inputs: PlanInputs) -> tuple[KeptEdits, list[LeftOut]]:
     """Return the edits of history that another lake keeps, with the reasons."""
     context, kept, found = inputs.context, dict[str, frozenset[EditKey]](), list[LeftOut]()
     shared = SharedTables.of(context, [lake.name for lake in context.config.lakes])
-    for source in expiry_sources(inputs):
+    for source in () if shared.is_empty else expiry_sources(inputs):
         if not source.rows:
             continue
         lake, rows = source.lake, read_expiry(context, source.lake, EDIT_COLUMNS)

@@ -230,9 +230,10 @@ def _describe_mismatch(context: RunContext, plan: StoredPlan, failed: Sequence[G
     header, now = plan.header, context.clock.now()
     findings = [f"  {gate.name}: {without_override(gate)}" for gate in failed]
     advice = "If this was not intended, repair the lakes and apply the plan again."
-    if all(gate.overridable for gate in failed) and now < header.approve_before:
-        names = tuple({*plan.verdict.overrides, *(gate.name for gate in failed)})
-        advice += f" To apply it anyway: `{override_command(header, names)}`, then apply it again."
+    names = tuple(sorted({*plan.verdict.overrides, *(gate.name for gate in failed)}))
+    approval = override_command(header, names) if all(gate.overridable for gate in failed) else None
+    if approval is not None and now < header.approve_before:
+        advice += f" To apply it anyway: `{approval}`, then apply it again."
     if header.run_date == context.clock.today():
         advice += " A run of the same date (UTC) reads the refs that are frozen for it, so only a run of a later date makes a new plan."
     else:

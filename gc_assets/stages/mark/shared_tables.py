@@ -94,6 +94,11 @@ class SharedTables:
             {catalog: frozenset(found) for catalog, found in by_catalog.items() if len(found) > 1 and catalog},
         )
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no lake can keep an edit of another, so that the edits need not be read."""
+        return not self.by_uuid and not self.by_catalog
+
     def find_kept_edits(self, lake: str, edits: pa.Table) -> dict[EditKey, KeptBy]:
         """Return those of a lake's edits (columns `EDIT_COLUMNS`) that another lake does not make.
 

@@ -147,7 +147,7 @@ def _policies(context: RunContext, lake: str, shared: SharedTables) -> Iterator[
     retained = pc.equal(states.column("state"), RETAINED)
     kept = Counter(states.filter(retained).column("table_uuid").to_pylist())
     expiring = Counter(states.filter(pc.invert(retained)).column("table_uuid").to_pylist())
-    by_others = shared.find_kept_edits(lake, read_expiry(context, lake, EDIT_COLUMNS))
+    by_others = {} if shared.is_empty else shared.find_kept_edits(lake, read_expiry(context, lake, EDIT_COLUMNS))
     keeping = {uuid: by.lake for (uuid, *_), by in by_others.items()}
     removals = Counter(uuid for uuid, action, *_ in by_others if action == REMOVE_SNAPSHOT)
     for uuid, (name, properties) in tables.items():
