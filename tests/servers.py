@@ -17,6 +17,7 @@ from tests.debian import Unavailable
 from tests.depth import INCLUDES_FULL
 from tests.gcs import servers as gcs
 from tests.lakes.icechunk.v2 import environment as icechunk
+from tests.lakes.lakefs import server as lakefs
 from tests.lakes.nessie import server as nessie
 from tests.s3 import servers as s3
 
@@ -31,6 +32,8 @@ def _fetch_programs_of_go() -> None:
         s3.fetch(["versity"])
     if INCLUDES_FULL:
         gcs.fetch()
+        if _is_wanted("LAKEFS"):
+            lakefs.fetch()
 
 
 def _fetch_packages() -> None:

@@ -86,12 +86,14 @@ class Repository:
         read_only: True if it has no staging areas.
         server_time: Time according to the server's clock.
         created: Creation time, in seconds since 1970.
+        default_branch: Name of the branch that the server deletes only with the repository.
     """
 
     storage_namespace: str
     read_only: bool
     server_time: datetime
     created: int
+    default_branch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ class RepositoryClient:
         except ValueError as error:
             raise self._unreadable("repository", f"the response has an invalid Date header ({error})") from error
         entry = response.data
-        return Repository(entry.storage_namespace, bool(entry.read_only), server_time, int(entry.creation_date))
+        return Repository(entry.storage_namespace, bool(entry.read_only), server_time, int(entry.creation_date), entry.default_branch)
 
     def installation_id(self) -> str | None:
         """Return the id of the lakeFS installation, or None if the server does not provide it.

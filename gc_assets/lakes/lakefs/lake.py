@@ -257,6 +257,18 @@ class LakeFsLake:
         key, secret = config.access_key_id.get_secret_value(), config.secret_access_key.get_secret_value()
         return Server(config.endpoint, key, secret, read_seconds=config.read_seconds)
 
+    def _refuse_deletion(self, repository: Repository, *lists: Mapping[str, str]) -> None:
+        """Raise `LakeUnreadable` if a list of branches lacks the default branch.
+
+        A server deletes the refs of a repository first, and lists the repository for some seconds
+        after that (`graveler.repository_cache`).
+        """
+        if any(repository.default_branch not in branches for branches in lists):
+            raise LakeUnreadable(
+                f"lake {self.name}: repository {self._config.repository} has no branch {repository.default_branch!r}, which is its default "
+                "branch, so it is being deleted or was created bare; run again, or create the branch"
+            )
+
     def _refuse_clock_skew(self, repository: Repository) -> None:
         skew = abs(repository.server_time - Clock().now())
         if skew > MAX_SKEW:
@@ -294,6 +306,7 @@ class LakeFsLake:
         tags = self._refs(location, dump.tags, TAG)
         later_branches, later_tags = client.branches(), client.tags()
         staged += staged_objects(client, later_branches)
+        self._refuse_deletion(repository, heads, later_branches)
         self._refuse_hidden_branches(client, later_branches, commit_ids)
         for ref, head in (*heads.items(), *branches.items(), *later_branches.items(), *later_tags.items(), *tags.items()):
             if head not in commit_ids:

@@ -328,6 +328,25 @@ def test_branch_deleted_during_listing_loses_only_its_staging(builder: Builder, 
     assert pinned_keys(refs, builder.repository.namespace) >= {f"data/p/main{number}" for number in range(7)}
 
 
+@pytest.mark.parametrize("after_dump", [False, True])
+def test_repository_without_its_default_branch_is_unreadable(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer], after_dump: bool
+) -> None:
+    """A real server deletes the branches first. For five seconds, it still finds the repository, without any refs."""
+    builder.commit("head", ["first"], 1, {"b": "data/p/b"})
+    builder.branch("dev", "head")
+    branches = builder.repository.branches
+
+    def fault(method: str, path: str, query: Any) -> None:
+        del method, query
+        if path.endswith("/branches") and is_dumped(lake[1]) == after_dump:
+            branches.pop("main", None)
+
+    lake[1].fault = fault
+    with pytest.raises(LakeUnreadable, match="no branch 'main', which is its default branch, so it is being deleted or was created bare"):
+        lake[0].freeze(NOW)
+
+
 def test_freeze_refuses_branch_with_name_of_commit_prefix(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """The server lists the commit instead, so staged objects would look unused."""
     builder.commit("fade" + "0" * 60, ["first"], 1, {"a": "data/p/a"})
