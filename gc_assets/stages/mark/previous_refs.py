@@ -15,7 +15,7 @@ from itertools import pairwise
 from gc_assets.core.errors import GcError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.lakes.protocol import Claim, FrozenRefs, Lake, PreviousRef, Ref, UnreadableTable, as_filtered, as_listing
+from gc_assets.lakes.protocol import Claim, FrozenRefs, Lake, ListingLake, PreviousRef, Ref, UnreadableTable, as_filtered, as_listing
 from gc_assets.stages.mark.last_known import find_last_known
 from gc_assets.stages.mark.resolution import find_resolvable
 from gc_assets.state.index import PastRun
@@ -62,65 +62,78 @@ def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_
     missed = _find_missed(context, newest, lake.name, refs, frozen_at)
     if not missed:
         return refs
-    try:
-        reasons = opened.find_listed({uuid: item.table_name for uuid, item in missed.items()}, is_strict=False)
-    except (GcError, OSError) as error:
-        reasons = dict.fromkeys(missed, f"its catalog cannot be asked for it: {error}")
+    hidden = list(_find_hidden(opened, missed))
     hint = "Grant the user of gc-assets the right to list it, or set it aside, or run again"
-    found = ((missed[uuid], reason) for uuid, reason in sorted(reasons.items()))
-    hidden = [UnreadableTable(item.table_name, f"{reason}. {hint}", item.address, table_uuid=item.table_uuid) for item, reason in found]
-    shields = _find_claims(context, newest, {uuid: missed[uuid].table_name for uuid in sorted(reasons)})
-    return replace(refs, unreadable=(*refs.unreadable, *hidden), claims=(*refs.claims, *shields))
+    unreadable = [
+        UnreadableTable(item.table_name, f"{reason}. {hint}", item.address, table_uuid=item.table_uuid) for item, reason in hidden
+    ]
+    shields = _find_claims(context, newest, [item for item, _ in hidden])
+    return replace(refs, unreadable=(*refs.unreadable, *unreadable), claims=(*refs.claims, *shields))
 
 
 @dataclass(frozen=True, slots=True)
 class _MissedTable:
-    """A table of the last run, with its last metadata address and its uuid, if known."""
+    """A name of a table in the last run, with its last metadata address and its uuid, if known."""
 
     table_name: str
     address: str | None
     table_uuid: str | None = None
 
 
-def _find_missed(
-    context: RunContext, newest: PublishedTable, lake_name: str, refs: FrozenRefs, frozen_at: datetime
-) -> dict[str, _MissedTable]:
+def _find_hidden(opened: ListingLake, missed: Sequence[_MissedTable]) -> Iterator[tuple[_MissedTable, str]]:
+    """Yield the tables that the catalog may still have, with the reasons. It is asked for one name
+    of each uuid at a time.
+    """
+    remaining = list(missed)
+    while remaining:
+        # The name takes the place of an unknown uuid.
+        asked = {item.table_uuid or item.table_name: item for item in reversed(remaining)}
+        remaining = [item for item in remaining if asked[item.table_uuid or item.table_name] is not item]
+        try:
+            reasons = opened.find_listed({key: item.table_name for key, item in asked.items()}, is_strict=False)
+        except (GcError, OSError) as error:
+            reasons = dict.fromkeys(asked, f"its catalog cannot be asked for it: {error}")
+        yield from ((asked[key], reason) for key, reason in sorted(reasons.items()))
+
+
+def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, refs: FrozenRefs, frozen_at: datetime) -> list[_MissedTable]:
     """Return the tables of the last run that the catalog does not list.
 
-    The keys are uuids, or the name of an unreadable table whose uuid is unknown. A table is left
-    out if its name now belongs to another table, a view, or an unreadable table. A listed table's
-    name with two dots is ignored, because several tables can have it: `a`.`b.c` and `a.b`.`c`.
+    Each name counts alone, because a table can be registered under several names, each with its own
+    history. So the catalog is also asked for the old name of a renamed table. A table is left out
+    if its name now belongs to another table, a view, or an unreadable table. A listed table's name
+    with two dots is ignored, because several tables can have it: `a`.`b.c` and `a.b`.`c`.
     """
     listed = {source.table_uuid for source in refs.sources}
+    pairs = {(source.table_name, source.table_uuid) for source in refs.sources}
     names = {item.table_name for item in refs.unreadable} | {view.name for view in refs.views}
     names |= {source.table_name for source in refs.sources if str(source.table_name).count(".") < 2}
     rows = read_rows(context.state, LAKE_REFS, newest, columns=["table_uuid", "table_name"]).to_pylist()
     unread = {item.table_name: item.address for item in newest.summary(LakeRefsSummary).unread}
-    if all(row["table_uuid"] in listed for row in rows) and unread.keys() <= names:
-        return {}
+    frozen = {(row["table_name"], row["table_uuid"]) for row in rows}
+    if frozen <= pairs and unread.keys() <= names:
+        return []
     last_known = find_last_known(context, lake_name, frozen_at)
     uuids, addresses = ({}, {}) if last_known is None else (last_known.uuids, last_known.addresses)
-    known = {(row["table_name"], row["table_uuid"]) for row in rows} | {(name, uuid) for name, found in uuids.items() for uuid in found}
-    unknown = {
-        name: _MissedTable(name, address)
+    known = frozen | {(name, uuid) for name, found in uuids.items() for uuid in found if uuid not in listed}
+    unknown = [
+        _MissedTable(name, address)
         for name, address in unread.items()
         if name is not None and name not in names and all(uuid in listed for uuid in uuids.get(name, ()))
-    }
-    return unknown | {
-        uuid: _MissedTable(name, addresses.get(uuid, unread.get(name)), uuid)
-        for name, uuid in sorted(known, key=str)
-        if uuid is not None and uuid not in listed and name is not None and name not in names
-    }
+    ]
+    return unknown + [
+        _MissedTable(name, addresses.get(uuid, unread.get(name)), uuid)
+        for name, uuid in sorted(known - pairs, key=str)
+        if uuid is not None and name is not None and name not in names
+    ]
 
 
-def _find_claims(context: RunContext, newest: PublishedTable, names: Mapping[str, str]) -> list[Claim]:
+def _find_claims(context: RunContext, newest: PublishedTable, tables: Sequence[_MissedTable]) -> list[Claim]:
     """Return shields for the last claims of tables. Claims are matched by name if the uuid was
     unknown.
-
-    Args:
-        names: Table names by uuid.
     """
     rows = read_parts(context.state.files, newest.paths(CLAIMS_SIDE), CLAIMS, ["address", "table_uuid", "table_name"]).to_pylist()
+    names = {item.table_uuid or item.table_name: item.table_name for item in tables}
     unnamed = set(names.values())
     found = {
         (row["address"], names.get(row["table_uuid"], row["table_name"]))

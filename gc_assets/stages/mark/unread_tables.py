@@ -85,6 +85,8 @@ def list_unreadable(
     claims = [row for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist() if row["storage"] is not None]
     renamed = find_renamed_tables(inputs, last_known)
     unread = {item.table_name: item for item in summary.unread if item.table_name is not None}
+    # A listed copy of an unreadable table may have its uuid.
+    names |= {uuid: name for name in unread for uuid in previous.uuids_by_name.get(name, ())}
     identities = {key: item.identity for key, name in names.items() if (item := unread.get(name)) is not None}
     identities |= {row["table_uuid"]: row["table_uuid"] for row in rows} | {WHOLE_LAKE: None}
     known = [

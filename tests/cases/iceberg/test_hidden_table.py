@@ -142,3 +142,30 @@ def test_unreadable_table_may_have_the_name_of_a_dropped_one(spark: SparkSession
     assert needed <= house.live()
     unreadable = house.summary("live_files", "sales")["unreadable"]
     assert {item["table_name"]: item["may_be"] for item in unreadable} == {"db.moved": "db.taken", "db.taken": None}
+
+
+def test_live_files_of_a_hidden_table_stay_although_a_copy_with_its_uuid_is_listed(spark: SparkSession, tmp_path: Path) -> None:
+    """`register_table` gives a table a second name. Its files after that were planned as garbage of the copy."""
+    house = Lakehouse(spark, tmp_path)
+    lake = LakeBuilder(house.root)
+    table, other = (lake.table(f"db.{name}", days_ago(40)) for name in ("orders", "other"))
+    table.append(days_ago(30))
+    copy = lake.register("db.copy", table.metadata_location)
+    for days in (29, 28):
+        table.append(days_ago(days))
+        other.overwrite(days_ago(days))
+    copy.append(days_ago(27))
+    needed = {house.key(table.metadata_location), *map(house.key, table.data_files())}
+    house.lakes = [lake.config("sales")]
+    house.plan()
+    listed = CatalogClient.list_pointers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            CatalogClient, "list_pointers", lambda client: (item for item in listed(client) if getattr(item, "name", "") != "db.orders")
+        )
+        for day in (1, 9):
+            house.now = NOW + timedelta(days=day)
+            house.plan()
+            assert not needed & house.planned_actions().keys()
+            assert needed <= house.live()
+            assert [item["table_name"] for item in house.summary("live_files", "sales")["unreadable"]] == ["db.orders"]

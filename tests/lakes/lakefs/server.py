@@ -157,7 +157,8 @@ def running(blocks: Path, folder: Path) -> Iterator[LakeFs]:
     program = _program()
     if not program.is_file():
         skip_or_fail(f"there is no lakeFS server: python -m tests.lakes.lakefs.server, {WITHOUT}", "GC_ASSETS_TEST_LAKEFS")
-    blocks.mkdir(parents=True, exist_ok=True)
+    for path in (blocks, folder):
+        path.mkdir(parents=True, exist_ok=True)
     address = f"127.0.0.1:{free_port()}"
     settings = {
         "DATABASE_TYPE": "local",
@@ -176,7 +177,8 @@ def running(blocks: Path, folder: Path) -> Iterator[LakeFs]:
         "COMMITTED_LOCAL_CACHE_SIZE_BYTES": str(64 << 20),
     }
     with daemons(folder / "log", {f"LAKEFS_{name}": value for name, value in settings.items()}) as group:
-        group.start(str(program), "run")
+        # The server creates a folder `gc.db` in its working directory.
+        group.start("env", "--chdir", str(folder), str(program), "run")
         group.wait(lambda: _answers(f"http://{address}/_health"))
         yield LakeFs(f"http://{address}", blocks)
 

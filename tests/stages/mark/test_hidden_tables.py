@@ -119,6 +119,34 @@ def test_hidden_table_keeps_its_claims_if_a_listed_one_has_its_name(lake: Hiding
     assert not [claim for claim in refs.claims if claim.is_unread]
 
 
+def test_table_is_hidden_although_a_copy_with_its_uuid_is_listed(lake: HidingLake) -> None:
+    """`register_table` gives a table a second name, with a history of its own from then on."""
+    now = Clock().now()
+    original = lake.builder.catalog.load_table("db.secret")
+    lake.builder.catalog.register_table("db.copy", original.metadata_location)
+    read = RunContext.of(lake.config, Clock(now), Clock(now).today())
+    claims = {
+        claim.address for claim in read_frozen_refs(read, "sales", lake_refs(read, "sales")).claims if claim.table_name == "db.secret"
+    }
+    assert claims
+    for day in (1, 2):
+        refs = lake.freeze(Clock(now + timedelta(days=day)), None)
+        assert [item.table_name for item in refs.unreadable] == ["db.secret"]
+        assert shields_of(refs) == claims
+    lake.builder.catalog.drop_table("db.secret")
+    refs = lake.freeze(Clock(now + timedelta(days=3)), None)
+    assert not refs.unreadable
+    assert not shields_of(refs)
+
+
+def test_renamed_table_is_not_hidden(lake: HidingLake) -> None:
+    now = Clock().now()
+    lake.freeze(Clock(now), UnreadableTable("db.secret", "RESTError 403"))
+    lake.builder.catalog.rename_table("db.other", "db.renamed")
+    lake.builder.catalog.drop_table("db.secret")
+    assert not lake.freeze(Clock(now + timedelta(days=1)), None).unreadable
+
+
 def last_known(addresses: Mapping[str, str], *uuids: str) -> LastKnown:
     roots: Any = RootTables
     return LastKnown(
