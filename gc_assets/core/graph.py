@@ -162,6 +162,16 @@ class CommitGraph:
         return pa.chunked_array(chunks, lists.type), pa.array(sets.counts[set_of], pa.int32())
 
 
+def merge_parents(listed: Iterable[Sequence[str] | None]) -> tuple[list[str], bool]:
+    """Return all parents of a commit that was read several times, and whether its readings differ.
+
+    Iceberg metadata under a second name may lack a parent, because pyiceberg removes the parents of
+    snapshots whose history it expires.
+    """
+    readings = [tuple(parents or ()) for parents in listed]
+    return list(dict.fromkeys(parent for parents in readings for parent in parents)), len(set(readings)) > 1
+
+
 def _one_array(values: _Column) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from gc_assets.core.graph import merge_parents
 from gc_assets.lakes.iceberg.catalog_policy import CatalogPolicy
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, MAX_REF_AGE_MS, TABLE_SETTINGS, TableMetadata
 from gc_assets.lakes.iceberg.retention import COLLECT, WRITABLE
@@ -102,7 +103,7 @@ def build_source(item: Registration) -> CommitSource:
 
 
 def build_graph(items: Iterable[Registration]) -> pa.Table:
-    """Build `commit_graph` rows of the distinct snapshots of all registrations.
+    """Build `commit_graph` rows of the distinct snapshots of all registrations, with all parents.
 
     Only the columns read by retention are filled.
     """
@@ -115,6 +116,9 @@ def build_graph(items: Iterable[Registration]) -> pa.Table:
                 "parents": [] if snapshot.parent_id is None else [snapshot.parent_id],
                 "committed_at": snapshot.committed_at,
                 "table_name": item.name,
+                "parents_differ": False,
             }
-            rows.setdefault((item.table.table_uuid, snapshot.snapshot_id), row)
+            first = rows.setdefault((item.table.table_uuid, snapshot.snapshot_id), row)
+            parents, differ = merge_parents([first["parents"], row["parents"]])
+            first |= {"parents": parents, "parents_differ": differ or first["parents_differ"]}
     return pa.Table.from_pylist(list(rows.values()), schema=COMMIT_GRAPH.schema)

@@ -72,11 +72,18 @@ class _LapsedRef:
 
 @dataclass(frozen=True, slots=True)
 class _TableHistory:
-    """Snapshots of a table, with its registrations and their refs."""
+    """Snapshots of a table, with its registrations and their refs.
+
+    Attributes:
+        disputed: Positions of the snapshots whose parent only some of the registrations list.
+        ambiguous: Ids of the snapshots for which the registrations list several parents.
+    """
 
     uuid: str
     rows: Sequence[int]
     forest: Forest
+    disputed: frozenset[int]
+    ambiguous: Sequence[str]
     stamps: Sequence[int]
     registrations: Sequence[tuple[CommitSource, Sequence[Ref]]]
 
@@ -117,7 +124,9 @@ class _Verdicts:
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, policy: IcebergRetention) -> Retention:
     """Apply the retention settings of all tables.
 
-    A table that is registered twice keeps the union of both registrations.
+    A table that is registered twice keeps the union of both registrations. If only one of them
+    lists the parent of a snapshot, the history continues there. If they list different parents, the
+    whole history is kept.
 
     Args:
         refs: The frozen refs, with the settings of the tables in their sources.
@@ -185,7 +194,7 @@ def _name_errors(table_name: str) -> Generator[None]:
 
 
 def _group_tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids: Sequence[str]) -> Iterator[_TableHistory]:
-    parents = commits["parents"].to_pylist()
+    parents, differ = commits["parents"].to_pylist(), commits["parents_differ"].to_pylist()
     stamps = commits["committed_at"].cast(TIMESTAMP).cast(pa.int64()).to_pylist()
     rows_of: dict[str, list[int]] = defaultdict(list)
     for row, uuid in enumerate(uuids):
@@ -203,8 +212,10 @@ def _group_tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids
     for uuid, sources in sources_of.items():
         rows = rows_of.get(uuid, [])
         forest = build_forest([ids[row] for row in rows], [next(iter(parents[row] or ()), None) for row in rows])
+        disputed = frozenset(index for index, row in enumerate(rows) if differ[row])
+        ambiguous = [ids[row] for row in rows if len(parents[row] or ()) > 1]
         registrations = [(source, refs_of[uuid, source.table_name]) for source in sources]
-        yield _TableHistory(uuid, rows, forest, [stamps[row] for row in rows], registrations)
+        yield _TableHistory(uuid, rows, forest, disputed, ambiguous, [stamps[row] for row in rows], registrations)
 
 
 def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention) -> _Verdicts:
@@ -240,7 +251,7 @@ def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention
             verdicts.keep(head, _KeepRule(keep_until, f"kept: head of {ref.ref_type} {name}"))  # step 2
             if ref.ref_type == "branch":  # step 4: a tag keeps its own snapshot and no ancestor
                 _keep_branch(table, verdicts, walked, name, head, ref_limits, keep_until)  # step 3
-                _mark_ancestry(table.forest, head, on_branches)
+                _mark_ancestry(table, head, on_branches)
         referenced = on_branches.union(head for _, head, _, _ in kept_refs)
         for index, stamp in enumerate(table.stamps):  # step 5
             if index not in referenced and limits.unreferenced.keeps(stamp):
@@ -282,21 +293,30 @@ def _describe_start(age: AgeLimit, stamp: int) -> str:
     return f", counted from {format_time(datetime.fromtimestamp(as_of / 1e6, UTC))}" if stamp > as_of else ""
 
 
-def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
-    """Add the head and its ancestors, up to the first marked one, whose ancestors are marked too."""
+def _mark_ancestry(table: _TableHistory, head: int, marked: set[int]) -> None:
+    """Add the head and its ancestors, up to the first marked one, whose ancestors are marked too.
+
+    A disputed parent is not added, because no branch reaches it by the metadata of another name.
+    The rule for unreferenced snapshots then applies to it too.
+    """
     index = head
     while index != NO_PARENT and index not in marked:
         marked.add(index)
-        index = forest.parent[index]
+        index = NO_PARENT if index in table.disputed else table.forest.parent[index]
 
 
 def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int, policy: IcebergRetention) -> list[str]:
     """Keep additional snapshots, beyond Iceberg's rules, and return notes.
 
     These are the snapshots of tables that are not collected or not writable, or have an invalid
-    retention setting, snapshots on a cycle of parents, and snapshots younger than the grace period.
+    retention setting or contradictory parents, snapshots on a cycle of parents, and snapshots
+    younger than the grace period.
     """
     notes: list[str] = []
+    if table.ambiguous:
+        reason = f"the names of the table list different parents of snapshot {table.ambiguous[0]}"
+        _keep_all(table, verdicts, f"{reason}, so its history is unknown")
+        notes.append(f"table {_table_name(table)}: {reason}; its whole history is kept")
     for source, refs in table.registrations:
         if source.properties[COLLECT] != "true":
             reason = _not_collected_reason(source.properties)

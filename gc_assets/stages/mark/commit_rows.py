@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import GcError, LakeUnreadable, StoreError
-from gc_assets.core.graph import CommitGraph
+from gc_assets.core.graph import CommitGraph, merge_parents
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, as_incremental
 from gc_assets.state.files import Files
@@ -144,6 +144,7 @@ def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.Record
                 "message": commit.message,
                 "table_name": commit.table_name,
                 "summary": list(commit.summary.items()),
+                "parents_differ": False,
             }
         )
     return pa.RecordBatch.from_pylist(rows, schema=COMMIT_GRAPH.schema)
@@ -181,13 +182,20 @@ def _split_by_table(graph: pa.Table) -> Iterator[pa.Table]:
 
 
 def merge_commits(rows: pa.Table) -> pa.Table:
-    """Merge rows by table and commit, with the union of their content roots."""
+    """Merge rows by table and commit, with the union of their parents and of their content roots.
+
+    The other columns are those of the first row. They are equal in all rows, because a commit never
+    changes, except the name of an Iceberg table.
+    """
     keys = rows.group_by(["table_uuid", "commit_id"]).aggregate([([], "count_all")])
     if keys.num_rows == rows.num_rows:
         return rows
     merged: dict[tuple[str | None, str], dict[str, Any]] = {}
     for row in rows.to_pylist(maps_as_pydicts="lossy"):
         first = merged.setdefault((row["table_uuid"], row["commit_id"]), row)
+        parents, differ = merge_parents([first["parents"], row["parents"]])
+        differ = any((differ, first["parents_differ"], row["parents_differ"]))
+        first |= {"parents": parents, "parents_differ": differ}
         known = {root["address"] for root in first["content_roots"]}
         first["content_roots"] += [root for root in row["content_roots"] if root["address"] not in known]
     return pa.Table.from_pylist([{**row, "summary": list(row["summary"].items())} for row in merged.values()], schema=rows.schema)
