@@ -23,7 +23,9 @@ from tests.depth import example_count, full_suite_only
 from tests.lakes.lakefs.server import LakeFs, Repository, running
 from tests.lakes.lakefs.support import config_of
 from tests.lakes.lakefs.test_retention_random import expected_commits
+from tests.stages.bucket_house import BucketHouse
 from tests.stages.lakehouse import Lakehouse, counts
+from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = [pytest.mark.spark, full_suite_only]
 
@@ -264,3 +266,33 @@ def test_results_of_lifecycle_rules_are_published_into_the_namespace(house: Lake
     assert counts(applied.by_outcome) == {("quarantine", "done"): 1}
     results = repository.folder / "_lakefs" / "retention" / "lc" / "addresses"
     assert [path.parent.name for path in results.rglob("*.parquet")] == [f"date={house.clock.today()}"]
+
+
+def test_files_in_a_bucket_go_and_the_server_reads_what_is_retained(spark: SparkSession, tmp_path: Path) -> None:
+    with open_s3_bench("versity", prefix="lake/") as bench, running(tmp_path / "unused", tmp_path / "server", bench.server) as server:
+        repository = server.create("models", f"{bench.store.location}models")
+        commits: list[str] = []
+        for number in range(3):
+            repository.upload("main", "a", b"%d" % number)
+            commits.append(repository.commit("main", days_ago(30 - 10 * number)))
+        for path in ("lost", "staged"):
+            repository.upload("main", path, path.encode())
+            if path == "lost":
+                lost = repository.keys("main")[path]
+                repository.reset("main")
+        expired = repository.keys(commits[0])["a"]
+        repository.rules(15)
+        house = BucketHouse(spark, tmp_path, [config_of(server.uri, "models")], SETTINGS, datetime.now(UTC) + AGE, bench=bench)
+        contents = house.contents()
+
+        header = house.plan()
+
+        assert house.orphans("models/") == {expired: "expired", lost: "uncommitted"}
+        house.approve_and_apply(header)
+        assert repository.contents("main") == {"a": b"2", "staged": b"staged"}
+        assert repository.contents(commits[1]) == {"a": b"1"}
+        with pytest.raises(RuntimeError, match="410"):
+            repository.contents(commits[0])
+        house.restore(header.plan_id)
+        assert contents.items() <= house.contents().items()
+        assert repository.contents(commits[0]) == {"a": b"0"}

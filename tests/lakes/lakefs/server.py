@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.debian import Unavailable, run_command, run_fetch, skip_or_fail
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET
 from tests.ports import free_port
 from tests.s3.daemons import daemons
+from tests.s3.servers import REGION, S3Server
 
 # The version of the recordings in tests/data/lakefs.
 VERSION = "v1.84.0"
@@ -36,10 +38,10 @@ TASK_SECONDS = 60
 class Repository:
     """A repository of a server, as a user of its REST API writes it."""
 
-    def __init__(self, uri: str, name: str, blocks: Path) -> None:
-        self.name, self.folder, self.uri = name, blocks / name, uri
-        self._api = httpx.Client(base_url=f"{uri}/api/v1/", auth=(KEY_ID, SECRET), trust_env=False, timeout=60)
-        creation = {"name": name, "storage_namespace": f"local://{name}", "default_branch": "main"}
+    def __init__(self, server: LakeFs, name: str, namespace: str) -> None:
+        self.name, self.uri, self.folder = name, server.uri, server.blocks / name
+        self._api = httpx.Client(base_url=f"{self.uri}/api/v1/", auth=(KEY_ID, SECRET), trust_env=False, timeout=60)
+        creation = {"name": name, "storage_namespace": namespace, "default_branch": "main"}
         self.request("POST", "repositories", json=creation)
 
     def request(self, method: str, path: str, **content: Any) -> Any:
@@ -140,20 +142,27 @@ class Repository:
 
 @dataclass(frozen=True)
 class LakeFs:
-    """A running server. `blocks` is the folder of its block store."""
+    """A running server. `blocks` is the folder of its local block store."""
 
     uri: str
     blocks: Path
 
-    def create(self, name: str) -> Repository:
-        return Repository(self.uri, name, self.blocks)
+    def create(self, name: str, namespace: str | None = None) -> Repository:
+        """Create a repository, in the local block store unless it has a namespace in a bucket."""
+        return Repository(self, name, namespace or f"local://{name}")
 
 
 @contextmanager
-def running(blocks: Path, folder: Path) -> Iterator[LakeFs]:
-    """Run a server for a test, with its own files in `folder`. Skip or fail the test if this machine cannot run one."""
+def running(blocks: Path, folder: Path, bucket: S3Server | None = None) -> Iterator[LakeFs]:
+    """Run a server for a test. Skip or fail the test if this machine cannot run one.
+
+    Args:
+        blocks: Folder of its block store.
+        folder: Folder for its own files.
+        bucket: The S3 server that is its block store instead.
+    """
     if os.environ.get("GC_ASSETS_TEST_LAKEFS") == "none":
-        skip_or_fail("GC_ASSETS_TEST_LAKEFS=none: the lakeFS server is disabled", "GC_ASSETS_TEST_LAKEFS")
+        pytest.skip("GC_ASSETS_TEST_LAKEFS=none: the lakeFS server is disabled")
     program = _program()
     if not program.is_file():
         skip_or_fail(f"there is no lakeFS server: python -m tests.lakes.lakefs.server, {WITHOUT}", "GC_ASSETS_TEST_LAKEFS")
@@ -163,8 +172,6 @@ def running(blocks: Path, folder: Path) -> Iterator[LakeFs]:
     settings = {
         "DATABASE_TYPE": "local",
         "DATABASE_LOCAL_PATH": str(folder / "kv"),
-        "BLOCKSTORE_TYPE": "local",
-        "BLOCKSTORE_LOCAL_PATH": str(blocks),
         "AUTH_ENCRYPT_SECRET_KEY": "only for tests",
         "LISTEN_ADDRESS": address,
         "INSTALLATION_USER_NAME": "ada",
@@ -175,12 +182,25 @@ def running(blocks: Path, folder: Path) -> Iterator[LakeFs]:
         "SECURITY_CHECK_LATEST_VERSION": "false",
         "COMMITTED_LOCAL_CACHE_DIR": str(folder / "cache"),
         "COMMITTED_LOCAL_CACHE_SIZE_BYTES": str(64 << 20),
+        **({"BLOCKSTORE_TYPE": "local", "BLOCKSTORE_LOCAL_PATH": str(blocks)} if bucket is None else _build_s3_settings(bucket)),
     }
     with daemons(folder / "log", {f"LAKEFS_{name}": value for name, value in settings.items()}) as group:
         # The server creates a folder `gc.db` in its working directory.
         group.start("env", "--chdir", str(folder), str(program), "run")
         group.wait(lambda: _answers(f"http://{address}/_health"))
         yield LakeFs(f"http://{address}", blocks)
+
+
+def _build_s3_settings(server: S3Server) -> dict[str, str]:
+    return {
+        "BLOCKSTORE_TYPE": "s3",
+        "BLOCKSTORE_S3_ENDPOINT": server.endpoint,
+        "BLOCKSTORE_S3_REGION": REGION,
+        "BLOCKSTORE_S3_FORCE_PATH_STYLE": "true",
+        "BLOCKSTORE_S3_DISCOVER_BUCKET_REGION": "false",
+        "BLOCKSTORE_S3_CREDENTIALS_ACCESS_KEY_ID": server.access_key,
+        "BLOCKSTORE_S3_CREDENTIALS_SECRET_ACCESS_KEY": server.secret_key,
+    }
 
 
 def _answers(url: str) -> bool:
