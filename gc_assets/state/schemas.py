@@ -129,7 +129,7 @@ COMMIT_GRAPH = table(
     column("message", STRING, "Commit message or operation."),
     TABLE_NAME,
     column("summary", PROPERTIES, "Further properties of the commit in its format."),
-    column("parents_differ", BOOL, "True if an Iceberg table has several names, and they list different parents.", since="0.4"),
+    column("parents_differ", BOOL, "True if the table has several names, and they list different parents.", since="0.4"),
 )
 
 REACHABLE_SNAPSHOTS = table(

@@ -110,7 +110,7 @@ def build_graph(items: Iterable[Registration]) -> pa.Table:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for item in items:
         for snapshot in item.table.snapshots:
-            row = {
+            row: dict[str, Any] = {
                 "table_uuid": item.table.table_uuid,
                 "commit_id": snapshot.snapshot_id,
                 "parents": [] if snapshot.parent_id is None else [snapshot.parent_id],
