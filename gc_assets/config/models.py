@@ -277,6 +277,13 @@ class LakeConfig(_RecordOwner):
         """
         return "", ""
 
+    def catalog_selectors(self) -> tuple[str, ...]:
+        """Return, without secrets, what selects one of several catalogs at `catalog_location`.
+
+        Its changes never change the recorded name of the lake, so it may depend on the environment.
+        """
+        return ()
+
     def location_detail(self) -> str:
         """Return the settings that distinguish lakes of the same catalog, such as table patterns."""
         return ""

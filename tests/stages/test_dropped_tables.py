@@ -732,6 +732,27 @@ def test_accepted_table_of_a_former_catalog_is_collected(spark: SparkSession, tm
     assert shop.list_planned() == {"db/a"}
 
 
+def test_table_waits_if_another_realm_of_its_server_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Polaris selects one of its catalogs by a header. The other realm lacks the table."""
+    shop = Shop(spark, tmp_path, "ab")
+    with serve_catalog(shop.lake) as server:
+
+        def read_realm(name: str, token: str) -> None:
+            catalog = {"type": "rest", "uri": server.uri, "header.Polaris-Realm": name, "header.Authorization": f"Bearer {token}"}
+            shop.house.lakes = [shop.lake.config(catalog=catalog)]
+
+        read_realm("blue", "1")
+        shop.run(1)
+        read_realm("green", "1")
+        shop.drop("a")
+        shop.run(2)
+        assert shop.run(12).rows == 0
+        assert shop.read_dropped() == {}
+        read_realm("blue", "2")
+        shop.run(13)
+        assert str(shop.waits_for("a")).startswith("its waiting time ends at")
+
+
 def test_link_re_pointed_during_the_freeze_stops_the_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(spark, tmp_path, "a")
     link = tmp_path / "current.db"

@@ -20,6 +20,7 @@ from gc_assets.config.values import Age, Count, Duration, Model, check_above_zer
 from gc_assets.core.errors import UsageError
 from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.units import Cutoff, parse_cutoff
+from gc_assets.lakes.iceberg.catalog_selectors import list_selectors
 
 # pyiceberg properties that identify the client rather than the catalog.
 SECRET_KEY: Final = re.compile(r"secret|password|token|credential|key|auth", re.IGNORECASE)
@@ -173,6 +174,9 @@ class IcebergLakeConfig(LakeConfig):
         keys = () if uri and not is_server else _SERVER_KEYS if uri else _ACCOUNT_KEYS
         selected = [f"{key}={known[key]}" for key in keys if key in known]
         return f"iceberg {'' if is_server else f'{self.catalog_name} '}", " ".join([uri, *selected]).strip()
+
+    def catalog_selectors(self) -> tuple[str, ...]:
+        return list_selectors(self.identity(), os.environ)
 
     def location_detail(self) -> str:
         return " ".join(sorted(self.tables))

@@ -135,9 +135,19 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def locate_catalog(context: RunContext, lake_name: str) -> str:
+    """Return the kind and the address of a lake's catalog or server, without secrets, and what
+    selects a catalog there.
+
+    A lake that is configured with another realm, region or profile reads another catalog.
+    """
+    return " ".join([locate_server(context, lake_name), *context.config.lake(lake_name).catalog_selectors()])
+
+
+def locate_server(context: RunContext, lake_name: str) -> str:
     """Return the kind and the address of a lake's catalog or server, without secrets.
 
-    Symbolic links in a local path are resolved, because a link may lead to another catalog later.
+    Lakes with the same address may read different catalogs of a server. Symbolic links in a local
+    path are resolved, because a link may lead to another catalog later.
     """
     kind, address = context.config.lake(lake_name).catalog_location()
     return f"{kind}{os.path.realpath(address) if address.startswith('/') else address}"

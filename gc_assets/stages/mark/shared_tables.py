@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, REMOVE_SNAPSHOT
-from gc_assets.stages.mark.lake_refs import locate_catalog
+from gc_assets.stages.mark.lake_refs import locate_server
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
@@ -65,7 +65,8 @@ class SharedTables:
         listed: Uuids of the tables that each lake's catalog lists.
         selected: Uuids of those tables that each lake's configuration selects.
         by_uuid: The lakes that select a table, by its uuid.
-        by_catalog: The lakes of each catalog or server.
+        by_catalog: The lakes of each catalog or server, including those that may read other
+            catalogs at its address.
     """
 
     context: RunContext
@@ -83,7 +84,7 @@ class SharedTables:
             config, tables = context.config.lake(lake), _list_tables(context, lake)
             listed[lake] = frozenset(table_uuid for table_uuid, _ in tables)
             selected[lake] = frozenset(table_uuid for table_uuid, name in tables if config.collects(name))
-            by_catalog[locate_catalog(context, lake)].add(lake)
+            by_catalog[locate_server(context, lake)].add(lake)
             for table_uuid in selected[lake]:
                 by_uuid[table_uuid].add(lake)
         return cls(
@@ -124,7 +125,7 @@ class SharedTables:
         return {*self._list_neighbours(lake), *of_tables} - {lake}
 
     def _list_neighbours(self, lake: str) -> frozenset[str]:
-        return self.by_catalog.get(locate_catalog(self.context, lake), frozenset())
+        return self.by_catalog.get(locate_server(self.context, lake), frozenset())
 
     def _find_kept_by(self, lake: str, edits: pa.Table, other: str) -> Iterator[tuple[EditKey, str]]:
         """Yield the edits that one other lake does not make, with the reasons."""
