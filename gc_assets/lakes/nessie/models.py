@@ -6,10 +6,11 @@ compatibility with newer servers.
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Final, Literal, cast
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from gc_assets.core.deferred_models import DEFER_BUILD
 
@@ -97,10 +98,26 @@ class Operation(_Answer):
     content: Content | None = None
 
 
+# Nanoseconds after the microseconds of a time.
+_NANOSECONDS: Final = re.compile(r"\.\d{6}(\d+)")
+_LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
+
+
+def _round_up(value: object, parse: ValidatorFunctionWrapHandler) -> datetime:
+    """Parse a time, and round its nanoseconds up to a microsecond.
+
+    The server compares nanoseconds, so a commit in the microsecond of a cut-off is after it.
+    """
+    moment: datetime = parse(value)
+    found = _NANOSECONDS.search(value) if isinstance(value, str) else None
+    has_rest = found is not None and found[1].strip("0") != ""
+    return moment + timedelta(microseconds=1) if has_rest and moment < _LAST_MOMENT else moment
+
+
 class CommitMeta(_Answer):
     hash: str
     message: str = ""
-    committed_at: datetime = Field(alias="commitTime")
+    committed_at: Annotated[datetime, WrapValidator(_round_up)] = Field(alias="commitTime")
     parents: tuple[str, ...] = Field(default=(), alias="parentCommitHashes")
 
 

@@ -111,7 +111,7 @@ class NessieBuilder:
     def time_of(self, commit: str) -> datetime:
         """Return the commit time of Nessie."""
         entry = self._parse(self.api.get(f"trees/@{commit}/history", params={"max-records": 1}))["logEntries"][0]
-        return datetime.fromisoformat(entry["commitMeta"]["commitTime"])
+        return parse_time(entry["commitMeta"]["commitTime"])
 
     def _create(self, name: str, kind: str, source: str, at: str | None) -> None:
         body = {**self.ref(source), "hash": at or self.head(source)}
@@ -121,6 +121,12 @@ class NessieBuilder:
     def _parse(answer: httpx.Response) -> Json:
         assert answer.is_success, f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else {}
+
+
+def parse_time(text: str) -> datetime:
+    """Return the first microsecond at which the server shows a commit. Its times have nanoseconds, which Python drops."""
+    has_nanoseconds = len(text.partition(".")[2].rstrip("Z0")) > 6
+    return datetime.fromisoformat(text) + timedelta(microseconds=has_nanoseconds)
 
 
 def put(key: Sequence[str], content: Json) -> Json:

@@ -18,6 +18,7 @@ from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.protocol import FrozenRefs, Retention
 from gc_assets.stages.mark.commit_rows import build_commit_rows
+from tests.lakes.nessie.builder import parse_time
 
 # No commit is younger, so only the policy applies to dangling commits.
 NO_GRACE = datetime(2100, 1, 1, tzinfo=UTC)
@@ -68,8 +69,8 @@ def walk_log(api: httpx.Client, head: str) -> list[LogCommit]:
     while True:
         page = api.get(f"trees/@{head}/history", params={"fetch": "ALL", "max-records": 25, **token}).json()
         for entry in page["logEntries"]:
-            at = datetime.fromisoformat(entry["commitMeta"]["commitTime"])
-            found.append(LogCommit(entry["commitMeta"]["hash"], at, entry["operations"] or []))
+            meta = entry["commitMeta"]
+            found.append(LogCommit(meta["hash"], parse_time(meta["commitTime"]), entry["operations"] or []))
         if not page["hasMore"]:
             return found
         token = {"page-token": page["token"]}

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.depth import example_count
-from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
+from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, parse_time, put
 from tests.lakes.nessie.oracle import (
     apply_plain_rule,
     apply_readable_rule,
@@ -132,3 +132,18 @@ def _rule(value: Any, now: datetime) -> Any:
     if isinstance(value, timedelta):
         return now - value
     return "none" if value is None else value
+
+
+def test_state_before_a_commit_is_kept_at_a_cutoff_in_the_same_microsecond(nessie: Server, tmp_path: Path) -> None:
+    """The server compares nanoseconds. The cut-off is the commit's time without them, so the commit is after it."""
+    builder = NessieBuilder(nessie.uri, tmp_path)
+    for number in (1, 2):
+        known = builder.content(["t"]) if number > 1 else None
+        location = f"file:///lake/t/metadata/{number:05}.metadata.json"
+        builder.commit([put(["t"], iceberg_table(location, number, known and known["id"]))])
+    (text, *_) = (entry["commitMeta"]["commitTime"] for entry in builder.api.get("trees/main/history").json()["logEntries"])
+    cutoff = datetime.fromisoformat(text)
+    refs = [{"match": ".*", "cutoff": cutoff.isoformat()}]
+    found = run_retention(builder.config(retention={"refs": refs, "state_at_cutoff": True}), datetime.now(UTC))
+    assert contents(found) == contents_since_cutoff(builder.api, lambda _: cutoff, datetime.now(UTC))
+    assert len(contents(found)) == (2 if cutoff < parse_time(text) else 1)
