@@ -17,8 +17,11 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from gc_assets.core.hashing import xxhash64
 from gc_assets.core.printable import show
+from gc_assets.core.sorted_hashes import sort_distinct
 
 # A dropped table without files is forgotten after this time. Until then, its copies in quarantine
 # have a claim, so that they can be purged.
@@ -545,6 +548,21 @@ class DroppedPrefixes:
                 found[rows[is_own]] = index
         return pa.array(found, pa.int32(), mask=found < 0)
 
+    def is_outside(self, keys: pa.Array, tables: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return a mask of the files that are outside the claims of the table that names each.
+
+        Args:
+            tables: Index of the dropped table that names each file.
+        """
+        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
+        directory = directories.indices.to_numpy(zero_copy_only=False)
+        found = np.ones(len(keys), bool)
+        for index in np.unique(tables).tolist():
+            own, rows = set(self.tables[index].table.prefixes), tables == index
+            found[rows] = np.array([prefix not in own for prefix in prefixes], bool)[directory[rows]]
+        return found
+
     def explained_until(self, prefix: str) -> datetime:
         """Return the time before which the files of a prefix may be those of its dropped tables.
 
@@ -561,6 +579,43 @@ class DroppedPrefixes:
         """Return True for files that belong to tables with collected files."""
         due = pa.array([item.is_due for item in self.tables], pa.bool_())
         return pc.fill_null(due.take(indices), False)
+
+
+@dataclass(frozen=True)
+class AdoptedFiles:
+    """Files outside the claims of dropped tables that the tables' commits named.
+
+    Such a file waits with each of these tables.
+
+    Attributes:
+        rows: The files, with the columns lake, table_uuid and key_hash.
+    """
+
+    rows: pa.Table
+
+    def select(self, tables: Iterable[tuple[str, str]]) -> AdoptedFiles:
+        """Return the files of these tables (lake and uuid)."""
+        by_lake: dict[str, list[str]] = {}
+        for lake, uuid in tables:
+            by_lake.setdefault(lake, []).append(uuid)
+        is_selected = pa.repeat(False, self.rows.num_rows)
+        for lake, uuids in by_lake.items():
+            is_named = pc.is_in(self.rows.column("table_uuid"), pa.array(uuids, pa.string()))
+            is_selected = pc.or_(is_selected, pc.and_(pc.equal(self.rows.column("lake"), lake), is_named))
+        return AdoptedFiles(self.rows.filter(is_selected))
+
+    def find_waiting(self, tables: Iterable[DroppedTable]) -> NDArray[np.int64]:
+        """Return the sorted distinct hashes of the files of those tables that wait."""
+        if not self.rows.num_rows:
+            return np.empty(0, np.int64)
+        waiting = self.select((item.table.lake, item.table.table_uuid) for item in tables if not item.is_due)
+        return sort_distinct(waiting.rows.column("key_hash").to_numpy())
+
+    def find_owner(self, key: str, tables: Iterable[DroppedTable]) -> DroppedTable | None:
+        """Return the first table that waits and names a file, or None."""
+        rows = self.rows.filter(pc.equal(self.rows.column("key_hash"), xxhash64(pa.array([key]))[0]))
+        owners = set(zip(rows.column("lake").to_pylist(), rows.column("table_uuid").to_pylist(), strict=True))
+        return next((item for item in tables if not item.is_due and (item.table.lake, item.table.table_uuid) in owners), None)
 
 
 def _microseconds(time: datetime) -> int:

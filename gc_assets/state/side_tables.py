@@ -390,6 +390,13 @@ DROPPED_COLUMNS: Final = (
     column("noun", STRING, "table, or repository for a repository of a server.", since="0.4"),
 )
 DROPPED_TABLES: Final = schema_of(*DROPPED_COLUMNS)
+# Files outside the claims of dropped tables that the tables' commits named.
+ADOPTED_SIDE: Final = "_adopted_files"
+ADOPTED_FILES: Final = schema_of(
+    column("lake", STRING, "Lake whose catalog listed the table.", since="0.4"),
+    column("table_uuid", STRING, "Uuid of the table.", since="0.4"),
+    column("key_hash", LONG, "Hash of the file's key.", since="0.4"),
+)
 # Views that accepted runs have read, including those no longer listed by a catalog.
 KNOWN_VIEWS_SIDE: Final = "_known_views"
 KNOWN_VIEWS: Final = schema_of(

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from gc_assets.core.dropped_tables import (
     AdoptableFiles,
+    AdoptedFiles,
     DroppedPrefixes,
     DroppedTable,
     FormerFiles,
@@ -25,6 +27,7 @@ from gc_assets.core.dropped_tables import (
     remember_tables,
     with_oldest_files,
 )
+from gc_assets.core.hashing import xxhash64
 from tests.depth import example_count
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -356,6 +359,41 @@ def test_table_with_a_commit_that_no_run_read_may_own_any_older_file(sign: dict[
     second = DroppedTable(replace(first, table_uuid="u2", last_seen=START + WAIT, owns_from=START), waits_for="its time", **sign)
     index = DroppedPrefixes((DroppedTable(first), second)).find(pa.array(["t/a"]), pa.array([START - WAIT], pa.timestamp("us", "UTC")))
     assert index.to_pylist() == [1 if sign else 0]
+
+
+def test_files_outside_the_deepest_claims_of_their_table_are_adopted() -> None:
+    """A claim inside of the table's location belongs to another table."""
+    tables = [
+        DroppedTable(RememberedTable("red", f"u{number}", None, "red", prefixes, START, gone_since=START))
+        for number, prefixes in enumerate([("t/", "shared/"), ("u/", "t/x/", "shared/")])
+    ]
+    found = DroppedPrefixes(tuple(tables), frozenset({"t/y/", "shared/"}))
+    names = {"t/a": (False, True), "t/x/a": (True, False), "t/y/a": (True, True), "u/a": (True, False), "shared/a": (False, False)}
+    keys = pa.array(list(names))
+    for index in (0, 1):
+        assert found.is_outside(keys, np.full(len(names), index)).tolist() == [flags[index] for flags in names.values()]
+    each = found.is_outside(pa.array([key for key in names for _ in (0, 1)]), np.tile([0, 1], len(names)))
+    assert each.tolist() == [flag for flags in names.values() for flag in flags]
+    assert found.is_outside(pa.array([], pa.string()), np.empty(0, np.int64)).tolist() == []
+
+
+def test_adopted_file_waits_for_each_table_that_waits() -> None:
+    tables = [RememberedTable(lake, uuid, None, lake, ("t/",), START, gone_since=START) for lake in LAKES for uuid in ("u1", "u2")]
+    named = {("red", "u1"): ["a", "b"], ("red", "u2"): ["a"], ("blue", "u1"): ["c"]}
+    rows = [
+        {"lake": lake, "table_uuid": uuid, "key_hash": xxhash64(pa.array([key]))[0]} for (lake, uuid), keys in named.items() for key in keys
+    ]
+    schema = pa.schema([("lake", pa.string()), ("table_uuid", pa.string()), ("key_hash", pa.int64())])
+    adopted = AdoptedFiles(pa.Table.from_pylist(rows, schema))
+    for waiting in (set(), {("red", "u1")}, {("red", "u2")}, {("blue", "u1"), ("red", "u2")}, {("blue", "u2")}):
+        found = [DroppedTable(item, waits_for="its time" if (item.lake, item.table_uuid) in waiting else None) for item in tables]
+        expected = {key for table in waiting for key in named.get(table, ())}
+        assert adopted.find_waiting(found).tolist() == sorted(xxhash64(pa.array(sorted(expected), pa.string())).tolist())
+        owners = {key: adopted.find_owner(key, found) for key in "abcd"}
+        assert {key for key, owner in owners.items() if owner is not None} == expected
+        assert all(owner is None or (owner.table.lake, owner.table.table_uuid) in waiting for owner in owners.values())
+    assert adopted.select([("red", "u1")]).rows.num_rows == 2
+    assert AdoptedFiles(schema.empty_table()).find_waiting(map(DroppedTable, tables)).tolist() == []
 
 
 def test_acceptance_of_one_table_hides_no_file_of_another() -> None:

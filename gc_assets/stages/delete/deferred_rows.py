@@ -24,6 +24,7 @@ from gc_assets.engine.tables import map_arrow
 from gc_assets.lakes.kinds import uncollected_metadata
 from gc_assets.stages.delete.missing_files import find_missing, last_sweep
 from gc_assets.stages.records.set_aside import with_set_aside
+from gc_assets.stages.sweep.adopted_files import read_adopted_files
 from gc_assets.stages.sweep.claims import claims_of, list_unread_locations, prefixes_of
 from gc_assets.stages.sweep.dropped_tables import DroppedFinder, FindUndue, load_dropped_tables
 from gc_assets.state.arrow_types import BOOL, STRING
@@ -115,7 +116,8 @@ def _add_undue_rows(
     dropped = load_dropped_tables(context, storage_name, tables)
     if not (dropped.tables or has_dropped):
         return needed
-    find = FindUndue(DroppedFinder.of(dropped, None, ForeignRules(Claims({}), {})), context.store(storage_name))
+    finder = DroppedFinder.of(dropped, None, ForeignRules(Claims({}), {}), read_adopted_files(context, storage_name))
+    find = FindUndue(finder, context.store(storage_name))
     reason = F.lit("its dropped table is listed again, or waits").alias("needed")
     undue = map_arrow(rows().select("key", "action", "reason", "etag"), find, _KEY).select("key", reason, F.lit(True).alias("is_live"))
     return needed.unionByName(undue.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))

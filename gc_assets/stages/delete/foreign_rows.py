@@ -25,6 +25,7 @@ from gc_assets.engine.tables import collect, frame_from_arrow, map_arrow, read_t
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.records.dead_tables import read_table_id, withdrawn_since
 from gc_assets.stages.records.plans import list_plans
+from gc_assets.stages.sweep.adopted_files import NO_ADOPTED_FILES
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.dropped_tables import DROPPED, DroppedFinder, build_claims, claims_with_dropped, load_dropped_tables
 from gc_assets.stages.sweep.foreign_files import (
@@ -108,7 +109,7 @@ class ForeignRows:
         purges = rows.filter(F.col("action") == PURGE).select("key", "etag", "lake", "source_plan_id")
         copies = foreign_copies(spark, context, storage, tables, live, purges)
         found = {row["key"]: row["rule"] for row in collect(copies)} if copies is not None else {}
-        of_dropped = DroppedFinder.of(dropped, finder, rules) if dropped.tables else None
+        of_dropped = DroppedFinder.of(dropped, finder, rules, NO_ADOPTED_FILES) if dropped.tables else None
         remembered = {read_table_id(item.table.table_uuid) for item in dropped.tables}
         withdrawn = [item.prefix for item in withdrawn_since(context, storage, header.as_of) if item.table_uuid not in remembered]
         return cls(protected_keys(context, storage), finder, found, of_dropped, tuple(withdrawn))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -23,7 +23,18 @@ from gc_assets.core.sorted_hashes import sort_distinct
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local, is_small, large_session
 from gc_assets.engine.state_scan import group_by_size
-from gc_assets.engine.tables import ROUTE, collect_arrow, frame_from_arrow, map_arrow, read_table, write_frame, write_parts
+from gc_assets.engine.tables import (
+    ROUTE,
+    Task,
+    collect_arrow,
+    frame_from_arrow,
+    map_arrow,
+    read_table,
+    spark_schema,
+    write_frame,
+    write_parts,
+)
+from gc_assets.engine.tasks import map_tasks
 from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT, numbered_states
 from gc_assets.stages.mark.container_states import route_of
 from gc_assets.stages.mark.entry_scan import (
@@ -194,6 +205,31 @@ class LiveSet:
         groups = group_by_size(paths, self._files.sizes(paths))
         return self._to_rows(collect_arrow(replace(scan, groups=groups, containers=containers).frame(session), KEYED))
 
+    def find_witnesses(self, table_uuids: Collection[str]) -> pa.Table:
+        """Return the witnesses of these tables' live files (columns `WITNESSES`). Requires a view."""
+        states = numbered_states(self._files, self._states)
+        rows, wanted = states.witnesses, pa.array(sorted(table_uuids), pa.string())
+        return rows.filter(pc.and_(pc.is_in(rows.column("table_uuid"), wanted), pc.less(rows.column("witness"), states.live)))
+
+    def run_on(self, spark: SparkSession, witnesses: pa.Table, task: Task, schema: pa.Schema) -> pa.Table:
+        """Run a task over the files of witnesses, and return the rows that it yields. Requires a view.
+
+        In executors, the task runs once for each group of parts.
+
+        Args:
+            witnesses: Columns `WITNESSES`.
+            task: Called with batches of the columns `KEYED`, which may contain files of other
+                witnesses.
+            schema: The columns of the result.
+        """
+        containers = tuple(sorted(witnesses.filter(witnesses.column("expands")).column("container").to_pylist()))
+        paths, entries = self._paths_with(containers)
+        session, scan = large_session(spark), replace(self._scan((tuple(paths),)), containers=containers)
+        if entries <= MAX_IN_PROCESS_ENTRIES * (LOCAL_FACTOR if is_local(session) else 1):
+            return pa.Table.from_batches(task(scan.run()), schema)
+        scan = replace(scan, groups=group_by_size(paths, self._files.sizes(paths)))
+        return collect_arrow(map_tasks(session, _MapKeyed(scan, task), scan.tasks, spark_schema(schema)), schema)
+
     def direct_rows(self) -> pa.Table:
         """Return the containers and directly referenced files (columns `ROUTED_ROWS`).
 
@@ -350,6 +386,17 @@ class LiveSet:
     @property
     def _storages(self) -> tuple[str, ...]:
         return tuple(storage.name for storage in self.context.config.storages)
+
+
+@dataclass(frozen=True)
+class _MapKeyed:
+    """Task that scans groups of parts, and runs another task over their rows."""
+
+    scan: EntryScan
+    task: Task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.task(self.scan(batches))
 
 
 def _find_missing(states: pa.Table, index: pa.Table) -> pa.ChunkedArray:

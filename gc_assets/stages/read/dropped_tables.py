@@ -114,12 +114,17 @@ def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
 
 
 def find_dropped_table(context: RunContext, storage_name: str, key: str, modified: datetime | None) -> DroppedTable | None:
-    """Return the dropped table to which a listed file belongs in a run date's sweep, or None."""
-    from gc_assets.stages.sweep.dropped_tables import find_stored  # this module imports Spark
+    """Return the dropped table for which a listed file waits in a run date's sweep, or to which it
+    belongs, or None.
+    """
+    from gc_assets.stages.sweep.adopted_files import read_adopted_files  # these modules import Spark
+    from gc_assets.stages.sweep.dropped_tables import find_stored
 
     found = find_stored(context, storage_name)
     if modified is None or not found.tables:
         return None
+    if (adopter := read_adopted_files(context, storage_name).find_owner(key, found.tables)) is not None:
+        return adopter
     index = found.find(pa.array([key], pa.string()), pa.array([modified], TIMESTAMP))[0].as_py()
     return None if index is None else found.tables[index]
 

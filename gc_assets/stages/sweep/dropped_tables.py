@@ -9,12 +9,14 @@ changed since.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import LakeConfig
@@ -23,6 +25,8 @@ from gc_assets.core.commands import command
 from gc_assets.core.dropped_tables import (
     FORGET_AFTER,
     REPOSITORY,
+    TABLE,
+    AdoptedFiles,
     DroppedPrefixes,
     DroppedTable,
     FormerFiles,
@@ -36,9 +40,11 @@ from gc_assets.core.dropped_tables import (
 )
 from gc_assets.core.errors import GcError
 from gc_assets.core.foreign import OTHER_FORMAT, ForeignRules
+from gc_assets.core.hashing import xxhash64
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import Unreadable
 from gc_assets.core.printable import show, to_message
+from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import MAX_SAMPLES, ROUTE, WrittenParts, spark_schema, write_parts
@@ -46,6 +52,7 @@ from gc_assets.lakes.protocol import as_listing, as_repository
 from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify, is_never_read
 from gc_assets.stages.records.dead_tables import dead_tables, read_table_id
 from gc_assets.stages.records.set_aside import with_set_aside
+from gc_assets.stages.sweep.adopted_files import NO_ADOPTED_FILES, find_adopted_files
 from gc_assets.stages.sweep.claims import claims_of, collector_paths, effective_claims
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
 from gc_assets.stages.sweep.foreign_metadata import directory_of
@@ -65,7 +72,15 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartFile, read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.state.side_tables import ADOPTABLE, ADOPTABLE_SIDE, CANDIDATES, DEFERRED_SIDE, DROPPED_FILES, DROPPED_TABLES_SIDE
+from gc_assets.state.side_tables import (
+    ADOPTABLE,
+    ADOPTABLE_SIDE,
+    ADOPTED_SIDE,
+    CANDIDATES,
+    DEFERRED_SIDE,
+    DROPPED_FILES,
+    DROPPED_TABLES_SIDE,
+)
 from gc_assets.state.summaries import DroppedTableSummary, GoneNamespaceSummary, LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary
 from gc_assets.stores.protocol import Store
 
@@ -90,11 +105,13 @@ class DroppedTables:
         remembered: All tables that the next run must know.
         prefixes: The dropped tables, indexed by the prefixes that they claimed.
         lakes: The tables that each lake lists now.
+        adopted: The files that the remembered tables named outside their claims.
     """
 
     remembered: tuple[RememberedTable, ...] = ()
     prefixes: DroppedPrefixes = _NOTHING
     lakes: tuple[LakeTables, ...] = ()
+    adopted: AdoptedFiles = NO_ADOPTED_FILES
 
     @property
     def tables(self) -> tuple[DroppedTable, ...]:
@@ -192,7 +209,7 @@ class DroppedTables:
         return replace(self, prefixes=DroppedPrefixes(tables, self.prefixes.present, self.prefixes.of_lakes))
 
     def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
-        """Write the remembered tables to a side table of the run."""
+        """Write the remembered tables and their adopted files to side tables of the run."""
         states = {(item.table.lake, item.table.table_uuid): item for item in self.tables}
         rows = [
             {**memory_row(table), **_state_row(states.get((table.lake, table.table_uuid)))}
@@ -201,7 +218,12 @@ class DroppedTables:
         ]
         if not rows:
             return {}
-        return {DROPPED_TABLES_SIDE: tuple(write_parts(memory_table(rows), run, context.state.files, DROPPED_TABLES_SIDE))}
+        files = context.state.files
+        written = {DROPPED_TABLES_SIDE: tuple(write_parts(memory_table(rows), run, files, DROPPED_TABLES_SIDE))}
+        if not self.adopted.rows.num_rows:
+            return written
+        adopted = self.adopted.select((row["lake"], row["table_uuid"]) for row in rows).rows
+        return {**written, ADOPTED_SIDE: tuple(write_parts(adopted, run, files, ADOPTED_SIDE))}
 
 
 def _summarize(item: DroppedTable) -> DroppedTableSummary:
@@ -264,10 +286,15 @@ def find_dropped_tables(
     claims, _ = effective_claims(context, storage_name, [*refs, *live])
     remembered, lakes = update_memory(context, storage_name, claims, refs)
     gone = [item for item in remembered if item.gone_since is not None]
+    read = {(table.lake, table.table_uuid) for lake in lakes for table in lake.tables}
+    unread = {(item.lake, item.table_uuid) for item in remembered} - read
     if not gone:
-        return DroppedTables(tuple(remembered))
+        return DroppedTables(tuple(remembered), adopted=find_adopted_files(spark, context, storage_name, _NOTHING, (), unread))
     present, of_lakes = _present_prefixes(context, storage_name, claims)
     bare = DroppedPrefixes(tuple(map(DroppedTable, gone)), present, of_lakes)
+    times = {lake.lake: lake.waits_from for lake in lakes}
+    missed = [number for number, item in enumerate(gone) if item.noun == TABLE and item.gone_since == times.get(item.lake)]
+    adopted = find_adopted_files(spark, context, storage_name, bare, missed, unread)
     accepted = _accepted_times(context, storage_name, gone)
     tables = tuple(
         replace(item, accepted_at=accepted.get(index), shares_location=all(map(bare.is_shared, item.table.prefixes)))
@@ -279,7 +306,6 @@ def find_dropped_tables(
     now = min(frozen_at, listing.as_of or frozen_at)
     decided = [replace(item, former_files=sums.get(index, FormerFiles())) for index, item in enumerate(tables)]
     unreadable = _list_unreadable(context, live)
-    times = {lake.lake: lake.waits_from for lake in lakes}
     decided = [_add_state(context, item, now, unreadable, is_new=item.table.gone_since == times.get(item.table.lake)) for item in decided]
     if listing.is_earlier:
         decided = [item if item.waits_for is not None else replace(item, waits_for="this run did not list the storage") for item in decided]
@@ -287,7 +313,7 @@ def find_dropped_tables(
     prefixes = DroppedPrefixes(tuple(decided), present, of_lakes)
     if prefixes.has_several_owners:
         prefixes = _count_again(prefixes, _sum_former_files(spark, context, prefixes, listing.inventory))
-    return DroppedTables(tuple(remembered), prefixes, tuple(lakes))
+    return DroppedTables(tuple(remembered), prefixes, tuple(lakes), adopted)
 
 
 def _count_again(found: DroppedPrefixes, sums: Mapping[int, FormerFiles]) -> DroppedPrefixes:
@@ -640,21 +666,24 @@ class DroppedFinder:
 
     A due table's file gets the reason `dropped`, unless expired history or a lifecycle rule holds
     it, or the ages of the dropped claims make it foreign. A file waits if its table is not due, and
-    if no commit referenced it and another catalog may write a table that claimed it. Picklable.
+    if no commit referenced it and another catalog may write a table that claimed it. It also waits
+    if a table that is not due adopted it. Picklable.
 
     Attributes:
         found: The dropped tables.
         foreign: Task that finds the foreign files among the candidates, or None.
         rules: The foreign-file rules for dropped tables' files.
+        adopted: Sorted hashes of the files adopted by tables that are not due.
     """
 
     found: DroppedPrefixes
     foreign: ForeignFinder | None
     rules: ForeignRules
+    adopted: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
-    def of(cls, found: DroppedPrefixes, foreign: ForeignFinder | None, rules: ForeignRules) -> DroppedFinder:
-        return cls(found, foreign, replace(rules, ages=rules.dropped_ages, seen=rules.dropped_seen))
+    def of(cls, found: DroppedPrefixes, foreign: ForeignFinder | None, rules: ForeignRules, adopted: AdoptedFiles) -> DroppedFinder:
+        return cls(found, foreign, replace(rules, ages=rules.dropped_ages, seen=rules.dropped_seen), adopted.find_waiting(found.tables))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -680,9 +709,10 @@ class DroppedFinder:
 
     def find_states(self, keys: pa.Array, modified: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return each file's state, missing if it belongs to no dropped table, and a mask of the files
-        claimed by dropped tables only.
+        for which only this state counts.
 
-        A file of unknown origin waits if only dropped tables claim it.
+        These are the files claimed by dropped tables only, and those adopted by a table that is not
+        due. A file of unknown origin waits if only dropped tables claim it.
         """
         index = self.found.find(keys, modified)
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
@@ -691,7 +721,13 @@ class DroppedFinder:
         alone = pc.fill_null(pa.array(unshared, pa.bool_()).take(directories.indices), False)
         matched = pc.if_else(self.found.is_due(index), DUE, WAITS)
         other = pc.if_else(alone, pa.scalar(WAITS), pa.scalar(None, pa.string()))
-        return pc.if_else(pc.is_valid(index), matched, other), alone
+        states = pc.if_else(pc.is_valid(index), matched, other)
+        is_adopted = self.find_adopted(keys)
+        return pc.if_else(is_adopted, WAITS, states), pc.or_(alone, is_adopted)
+
+    def find_adopted(self, keys: pa.Array) -> pa.Array:
+        """Return a mask of the files adopted by a table that is not due."""
+        return pa.array(is_in_sorted(xxhash64(keys), self.adopted)) if len(self.adopted) else pa.repeat(False, len(keys))
 
     def find_written(self, keys: pa.Array) -> pa.Array:
         """Return a mask of the files claimed by dropped tables that another catalog may write."""
@@ -720,7 +756,7 @@ class FindUndue:
     """Task that yields the keys of plan rows whose dropped table is not due any more (column key).
 
     It checks rows with the reason `dropped`, and purges of files claimed by dropped tables only.
-    Runs in executors.
+    Files that a dropped table adopted are checked in both phases. Runs in executors.
     """
 
     finder: DroppedFinder
@@ -731,7 +767,8 @@ class FindUndue:
             states, is_alone = self.finder.find_states(batch.column("key"), self.store.modification_times(batch.column("etag")))
             is_due = pc.fill_null(pc.equal(states, DUE), False)
             is_purge = pc.and_(pc.equal(batch.column("action"), PURGE), is_alone)
-            is_planned = pc.and_(pc.equal(batch.column("action"), QUARANTINE), pc.equal(batch.column("reason"), DROPPED))
+            is_dropped = pc.or_(pc.equal(batch.column("reason"), DROPPED), self.finder.find_adopted(batch.column("key")))
+            is_planned = pc.and_(pc.equal(batch.column("action"), QUARANTINE), is_dropped)
             undue = pc.and_not(pc.or_(is_purge, is_planned), is_due)
             yield pa.RecordBatch.from_arrays([batch.column("key").filter(undue)], schema=pa.schema([("key", pa.string())]))
 

@@ -390,7 +390,10 @@ def _write_orphans(
     log_activity(f"{candidates:,} candidates against the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
     if candidates:
-        dropped = DroppedFinder.of(checks.dropped.prefixes, foreign.finder, foreign.rules) if checks.dropped.tables else None
+        found_dropped = checks.dropped
+        dropped = (
+            DroppedFinder.of(found_dropped.prefixes, foreign.finder, foreign.rules, found_dropped.adopted) if found_dropped.tables else None
+        )
         search = ReasonSearch(spark, context, sweep.keys, foreign.finder, dropped, checks.deferred)
         found = search.find(ParquetScan.of(state.files, CANDIDATES, run.path, probed.side[CANDIDATES_SIDE]), candidates)
         written = write_routed(_route_repeated(spark, found), ORPHAN_FILES, run, state, ["reason", "lake", "foreign_rule"], STOPPED_SIDES)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -21,6 +23,8 @@ from gc_assets.engine.tables import ROUTE
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import EXPIRED
 from gc_assets.stages.mark import live_set
+from gc_assets.stages.mark.container_scan import KIND_COUNT
+from gc_assets.stages.mark.entry_scan import KEYED
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.state.schemas import LIVE_FILES
@@ -51,7 +55,7 @@ HISTORIES = example_count(100, 200)
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", LAKES)
 def test_live_files_of_random_histories_equal_brute_force(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    events = play(spark, tmp_path, kind, HISTORIES, runs=example_count(5, 20))
+    events = play(spark, tmp_path, kind, HISTORIES, runs=example_count(5, 10))
     assert min(events["live"], events["_external"]) > HISTORIES
 
 
@@ -59,7 +63,7 @@ def test_live_files_of_random_histories_equal_brute_force(spark: SparkSession, t
 @pytest.mark.parametrize("kind", select_cases(["lakefs"], ["iceberg", "icechunk", "nessie"]))
 def test_spark_computes_the_live_files_of_random_histories(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     with large_lake():
-        events = play(spark, tmp_path, kind, HISTORIES, runs=example_count(2, 20), with_spark=True)
+        events = play(spark, tmp_path, kind, HISTORIES, runs=example_count(2, 10), with_spark=True)
     assert events["live"] > HISTORIES
 
 
@@ -130,6 +134,38 @@ def test_rows_of_some_keys_equal_those_of_all(scene: Scene, monkeypatch: pytest.
         assert rows_by_key(live, "first", "second", "unknown", spark=session) == {key: everything[key] for key in ("first", "second")}
         assert rows_by_key(live, *everything, spark=session) == everything
         assert rows_by_key(live, spark=session) == {}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("entries", [0, 10**6], ids=["in executors", "in this process"])
+def test_files_of_tables_are_found_by_their_witnesses(scene: Scene, monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+    """A file that several tables name belongs to each of them, unlike in the rows of the live set."""
+    monkeypatch.setattr(live_set, "MAX_IN_PROCESS_ENTRIES", entries)
+    scene.world.commits["1"].state = EXPIRED
+    only = scene.world.container("c", Kind.MANIFEST, [file("first"), file("other")])
+    scene.commit("4", "c", [only])
+    live = scene.live()
+    found = dict[str, set[str]]()
+    for table in ("a", "b", "c", "unknown"):
+        witnesses = live.find_witnesses({table})
+        rows = live.run_on(scene.spark, witnesses, _Keep(witnesses.column("witness").to_pylist()), KEYED)
+        found[table] = set(rows.column("key").to_pylist()) & {"first", "both", "second", "other"}
+    assert found["c"] == {"first", "other"}
+    assert "second" not in found["a"]
+    assert "first" in found["b"]
+    assert found["unknown"] == set()
+
+
+@dataclass(frozen=True)
+class _Keep:
+    """Task that keeps the files of some witnesses."""
+
+    witnesses: list[int]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            witness = pa.array(batch.column("strongest").to_numpy() // KIND_COUNT)
+            yield batch.filter(pc.is_in(witness, pa.array(self.witnesses, pa.int64())))
 
 
 @pytest.mark.spark

@@ -1,0 +1,147 @@
+"""Remember the files that dropped tables adopted outside of their claims.
+
+A table can name files in the location of another one, as after `add_files`. The first run that
+misses the table finds these files in the live set of the last accepted run. Later runs carry the
+rows on while they remember the table, so that the files wait with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+
+from gc_assets.core.dropped_tables import AdoptedFiles, DroppedPrefixes
+from gc_assets.core.errors import StateError
+from gc_assets.core.hashing import xxhash64
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.mark.container_scan import KIND_COUNT
+from gc_assets.stages.mark.live_set import LiveSet
+from gc_assets.stages.records.accepted_runs import newest_accepted_run
+from gc_assets.stages.sweep.table_memory import open_sweep
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
+
+# `empty_table` would import pandas.
+NO_ADOPTED_FILES: Final = AdoptedFiles(pa.Table.from_batches([], ADOPTED_FILES))
+_FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64())])
+_log = logging.getLogger(__name__)
+
+
+def find_adopted_files(
+    spark: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    found: DroppedPrefixes,
+    missed: Collection[int],
+    unread: Collection[tuple[str, str]],
+) -> AdoptedFiles:
+    """Return the adopted files of the tables that this run did not read.
+
+    Args:
+        found: The dropped tables.
+        missed: Indices of the tables that this run is the first to miss.
+        unread: Lakes and uuids of all remembered tables that this run did not read.
+    """
+    accepted = newest_accepted_run(context, storage_name) if unread else None
+    swept = None if accepted is None else open_sweep(context, storage_name, accepted)
+    if swept is None:
+        return NO_ADOPTED_FILES
+    known = _read(context, swept).select(unread).rows
+    by_lake: dict[str, dict[str, int]] = {}
+    for index in missed:
+        table = found.tables[index].table
+        by_lake.setdefault(table.lake, {})[table.table_uuid] = index
+    new = (_find_named(spark, context, storage_name, found, swept, lake, tables) for lake, tables in by_lake.items())
+    rows = pa.concat_tables([known, *new])
+    distinct = rows.group_by(rows.column_names).aggregate([]).select(rows.column_names)
+    return AdoptedFiles(distinct.sort_by([(name, "ascending") for name in rows.column_names]))
+
+
+def read_adopted_files(context: RunContext, storage_name: str) -> AdoptedFiles:
+    """Return the adopted files that the sweep of this run date remembers."""
+    swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
+    return NO_ADOPTED_FILES if swept is None else _read(context, swept)
+
+
+def _read(context: RunContext, swept: PublishedTable) -> AdoptedFiles:
+    return AdoptedFiles(read_parts(context.state.files, swept.paths(ADOPTED_SIDE), ADOPTED_FILES))
+
+
+def _find_named(
+    spark: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    found: DroppedPrefixes,
+    swept: PublishedTable,
+    lake: str,
+    tables: dict[str, int],
+) -> pa.Table:
+    """Return the files that tables of a lake named outside their claims (columns `ADOPTED_FILES`)."""
+    live = _open_live_set(context, swept, lake)
+    if live is None:
+        return ADOPTED_FILES.empty_table()
+    storages = [storage.name for storage in context.config.storages]
+    try:
+        witnesses = live.find_witnesses(tables).sort_by("witness")
+        if not witnesses.num_rows:
+            return ADOPTED_FILES.empty_table()
+        numbers = pa.array(list(tables.values()), pa.int64()).take(
+            pc.index_in(witnesses.column("table_uuid"), pa.array(list(tables), pa.string()))
+        )
+        find = FindAdopted(found, storages.index(storage_name), witnesses.column("witness").to_numpy(), numbers.to_numpy())
+        rows = live.run_on(spark, witnesses, find, _FOUND)
+    except StateError as error:
+        _log.warning("lake %s: the files that its dropped tables adopted cannot be found: %s", lake, error)
+        return ADOPTED_FILES.empty_table()
+    uuids = pa.array([item.table.table_uuid for item in found.tables], pa.string()).take(rows.column("table").combine_chunks())
+    return pa.table(
+        {"lake": pa.repeat(pa.scalar(lake), rows.num_rows), "table_uuid": uuids, "key_hash": rows.column("key_hash")}, schema=ADOPTED_FILES
+    )
+
+
+def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> LiveSet | None:
+    """Return the live set of a lake that a sweep used, or None if it is not available any more."""
+    references = (value for name, value in swept.receipt.inputs.items() if name.startswith(f"{lake}/{LIVE_FILES.name}/"))
+    run_id = next(references, "").partition(":")[0]
+    run = next((run for run in context.state.history(lake, LIVE_FILES.name) if run.run_id == run_id), None)
+    live = None if run is None else LiveSet(context, context.state.open(run))
+    return live if live is not None and live.is_view else None
+
+
+@dataclass(frozen=True)
+class FindAdopted:
+    """Task that yields the files that dropped tables name outside their claims (columns `_FOUND`).
+
+    The input has the columns `KEYED`. Runs in executors.
+
+    Attributes:
+        found: The dropped tables.
+        position: Position of the storage.
+        witnesses: Sorted numbers of the tables' witnesses. At least one.
+        tables: Index of each witness's table.
+    """
+
+    found: DroppedPrefixes
+    position: int
+    witnesses: NDArray[np.int64]
+    tables: NDArray[np.int64]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            witness = batch.column("strongest").to_numpy() // KIND_COUNT
+            at = np.minimum(np.searchsorted(self.witnesses, witness), len(self.witnesses) - 1)
+            is_own = (self.witnesses[at] == witness) & (batch.column("storage").to_numpy() == self.position)
+            keys, tables = batch.column("key").filter(pa.array(is_own)), self.tables[at[is_own]]
+            is_outside = self.found.is_outside(keys, tables)
+            hashes = xxhash64(keys.filter(pa.array(is_outside)))
+            yield pa.RecordBatch.from_arrays([pa.array(tables[is_outside], pa.int32()), pa.array(hashes)], schema=_FOUND)

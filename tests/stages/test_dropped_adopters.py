@@ -1,0 +1,136 @@
+"""Files that a dropped table adopted outside of its own location wait with it.
+
+Table `db.b` adopted the data files of two tables. `db.a` was dropped after this move, and its
+waiting time has ended. `db.k` is listed, and its own history no longer names the files.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.stages.read.explain import explain
+from gc_assets.stages.records.dead_tables import accept_dead_table
+from gc_assets.state.parts import read_parts
+from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
+from tests.depth import in_turn
+from tests.stages.lakehouse import NOW, outcomes
+from tests.stages.test_dropped_tables import Shop, path_of
+
+pytestmark = [pytest.mark.spark, in_turn]
+
+
+class Adoption(Shop):
+    """`db.b` is dropped on day 12.5, when the files that it adopted are needed by no other table.
+
+    Attributes:
+        moved: Keys of the data files of `db.a`.
+        cloned: Keys of the data files of `db.k`.
+        address: Newest metadata of `db.b`.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
+        super().__init__(spark, root, "abck", **settings)
+        files = {name: self.tables[name].data_files() for name in "ak"}
+        self.moved, self.cloned = ({self.house.key(path) for path in files[name]} for name in "ak")
+        clone, b = self.tables["k"].table, self.tables["b"].table
+        with self.lake.at(NOW + timedelta(hours=1)):
+            b.add_files([f"file://{path}" for paths in files.values() for path in paths])
+            clone.overwrite(clone.scan().to_arrow())
+            old = [snapshot.snapshot_id for snapshot in clone.snapshots()][:-1]
+            clone.maintenance.expire_snapshots().by_ids(old).commit()
+        self.rows = b.scan().to_arrow().num_rows
+        self.uuid, self.address = self.tables["b"].uuid, b.metadata_location
+        self.run(0.5)
+        self.drop("a")
+        self.run(4)
+        self.run(12)
+        assert self.list_adopted_in_plan() == set()
+        self.drop("b")
+
+    @property
+    def adopted(self) -> set[str]:
+        return self.moved | self.cloned
+
+    def list_adopted_in_plan(self) -> set[str]:
+        return self.adopted & set(self.house.keys("deletion_plan"))
+
+    def read_adopted(self) -> pa.Table:
+        """Return the rows of the side table of the last run."""
+        swept = self.house.find_table("orphan_files")
+        return read_parts(self.house.run_context().state.files, swept.paths(ADOPTED_SIDE), ADOPTED_FILES)
+
+    def accept(self, *, withdraw: bool = False) -> None:
+        """Accept `db.b` as dead, or withdraw that."""
+        location = f"file://{self.house.warehouse}/db/b/"
+        accept_dead_table(self.house.config, self.house.clock, self.uuid, location, "ada", withdraw=withdraw)
+
+
+def test_adopted_files_wait_as_long_as_their_table(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Adoption(spark, tmp_path)
+    planned = {day: (shop.run(day), shop.list_adopted_in_plan())[1] for day in (13, 19.5)}
+    assert planned == {13: set(), 19.5: set()}
+    for key in shop.adopted:
+        (found,) = explain(shop.house.run_context(), key)
+        assert (found.verdict, "table db.b of lake sales" in found.sentence) == ("dropped", True)
+    shop.run(20.5)
+    assert shop.list_adopted_in_plan() == shop.adopted
+
+
+def test_table_with_adopted_files_can_be_registered_again(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Adoption(spark, tmp_path)
+    header = shop.run(13)
+    assert shop.house.failed_gates(header) == set()
+    assert outcomes(shop.house.approve_and_apply(header)) == {"done"}
+    shop.register("b", shop.address)
+    assert shop.lake.catalog.load_table("db.b").scan().to_arrow().num_rows == shop.rows
+    shop.run(14)
+    assert shop.read_adopted().num_rows == 0
+    shop.drop("b")
+    for day in (15, 21):
+        shop.run(day)
+        assert shop.list_adopted_in_plan() == set()
+
+
+def test_withdrawn_acceptance_of_a_table_keeps_the_files_that_it_adopted(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Adoption(spark, tmp_path)
+    shop.run(13)
+    shop.house.now += timedelta(hours=1)
+    shop.accept()
+    refused = shop.run(14)
+    assert shop.list_adopted_in_plan() == shop.adopted
+    shop.house.approve(refused)
+    shop.accept(withdraw=True)
+    assert "changed" in outcomes(shop.house.apply(refused))
+    assert shop.adopted <= shop.house.files().keys()
+    shop.accept()
+    header = shop.run(15)
+    assert shop.list_adopted_in_plan() == shop.adopted
+    assert outcomes(shop.house.approve_and_apply(header)) == {"done"}
+    purge = shop.run(15.5)
+    assert shop.house.planned_actions().keys() >= shop.adopted
+    shop.house.approve(purge)
+    shop.accept(withdraw=True)
+    assert "changed" in outcomes(shop.house.apply(purge))
+    shop.house.restore(header.plan_id)
+    shop.register("b", shop.address)
+    assert shop.lake.catalog.load_table("db.b").scan().to_arrow().num_rows == shop.rows
+
+
+def test_adopted_files_are_remembered_while_their_table_may_be_unreadable(spark: SparkSession, tmp_path: Path) -> None:
+    """An unreadable table of the same name may be the dropped one, so no run misses that."""
+    shop = Adoption(spark, tmp_path)
+    shop.run(13)
+    other = shop.lake.table("db.b", NOW + timedelta(days=13), location=f"file://{shop.house.warehouse}/other")
+    path_of(other.metadata_location).write_text("{")
+    shop.run(14)
+    assert "db.b" not in shop.read_dropped()
+    shop.lake.catalog.drop_table("db.b")
+    shop.run(15)
+    assert shop.read_dropped()["db.b"]["gone_since"] is not None
+    assert shop.list_adopted_in_plan() == set()
