@@ -82,6 +82,7 @@ def test_every_snapshot_is_kept_that_is_kept_with_the_parents_of_one_name_alone(
     kept = retained_ids(retain(frozen, graph, AS_OF, AS_OF + 1000 * DAY, policy))
     for first, second in permutations(items):
         parents = {item.snapshot_id: item.parent_id for registration in (second, first) for item in registration.table.snapshots}
-        rows = [{**row, "parents": [parents[row["commit_id"]]], "parents_differ": False} for row in graph.drop(["summary"]).to_pylist()]
-        of_first = pa.Table.from_pylist([{**row, "parents": [item for item in row["parents"] if item]} for row in rows], graph.schema)
+        of_one = [[parent] if (parent := parents[item]) is not None else [] for item in graph["commit_id"].to_pylist()]
+        columns = {"parents": of_one, "parents_differ": [False] * graph.num_rows}
+        of_first = pa.table({**{name: graph[name] for name in graph.column_names}, **columns}, graph.schema)
         assert retained_ids(retain(frozen, of_first, AS_OF, AS_OF + 1000 * DAY, policy)) <= kept
