@@ -323,6 +323,21 @@ def test_table_that_returns_after_the_plan_is_not_removed(shop: Shop) -> None:
     assert shop.house.files() == before
 
 
+def test_table_that_returns_hidden_after_the_plan_is_not_removed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registered again, without the right to list it for the user of gc-assets."""
+    metadata, before = shop.drop("a"), shop.house.files()
+    for day in (1, 9):
+        header = shop.run(day)
+    assert header.by_reason["dropped"].files
+    shop.register("a", metadata)
+    listed = CatalogClient.list_pointers
+    monkeypatch.setattr(
+        CatalogClient, "list_pointers", lambda client: (item for item in listed(client) if getattr(item, "name", "") != "db.a")
+    )
+    assert outcomes(shop.house.approve_and_apply(header)) == {"changed"}
+    assert shop.house.files() == before
+
+
 def test_plan_waits_if_a_later_run_read_the_table(shop: Shop) -> None:
     metadata = shop.drop("a")
     shop.run(1)

@@ -87,13 +87,13 @@ def _find_hidden(opened: ListingLake, missed: Sequence[_MissedTable]) -> Iterato
     remaining = list(missed)
     while remaining:
         # The name takes the place of an unknown uuid.
-        asked = {item.table_uuid or item.table_name: item for item in reversed(remaining)}
-        remaining = [item for item in remaining if asked[item.table_uuid or item.table_name] is not item]
+        batch = {item.table_uuid or item.table_name: item for item in reversed(remaining)}
+        remaining = [item for item in remaining if batch[item.table_uuid or item.table_name] is not item]
         try:
-            reasons = opened.find_listed({key: item.table_name for key, item in asked.items()}, is_strict=False)
+            reasons = opened.find_listed({key: item.table_name for key, item in batch.items()}, is_strict=False)
         except (GcError, OSError) as error:
-            reasons = dict.fromkeys(asked, f"its catalog cannot be asked for it: {error}")
-        yield from ((asked[key], reason) for key, reason in sorted(reasons.items()))
+            reasons = dict.fromkeys(batch, f"its catalog cannot be asked for it: {error}")
+        yield from ((batch[key], reason) for key, reason in sorted(reasons.items()))
 
 
 def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, refs: FrozenRefs, frozen_at: datetime) -> list[_MissedTable]:

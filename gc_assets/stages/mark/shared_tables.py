@@ -17,11 +17,14 @@ import pyarrow.compute as pc
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, REMOVE_SNAPSHOT
+from gc_assets.stages.mark.deleted_repositories import identify
 from gc_assets.stages.mark.lake_refs import locate_server
+from gc_assets.stages.mark.resolution import find_resolvable
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import EDITS_SIDE, SOURCES, SOURCES_SIDE
+from gc_assets.state.summaries import LakeRefsSummary
 
 # Table uuid, action, snapshot id and ref name.
 EditKey = tuple[str | None, str, str, str | None]
@@ -65,26 +68,26 @@ class SharedTables:
         listed: Uuids of the tables that each lake's catalog lists.
         selected: Uuids of those tables that each lake's configuration selects.
         by_uuid: The lakes that select a table, by its uuid.
-        by_catalog: The lakes of each catalog or server, including those that may read other
-            catalogs at its address.
+        neighbours: All lakes of the same repository, catalog or server, by lake, including those
+            that may read other catalogs at its address.
     """
 
     context: RunContext
     listed: Mapping[str, frozenset[str]]
     selected: Mapping[str, frozenset[str]]
     by_uuid: Mapping[str, frozenset[str]]
-    by_catalog: Mapping[str, frozenset[str]]
+    neighbours: Mapping[str, frozenset[str]]
 
     @classmethod
     def of(cls, context: RunContext, lakes: Collection[str]) -> SharedTables:
         """Read the tables of all lakes."""
         listed, selected = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
-        by_uuid, by_catalog = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        by_uuid, by_place = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
         for lake in lakes if len(lakes) > 1 else ():
             config, tables = context.config.lake(lake), _list_tables(context, lake)
             listed[lake] = frozenset(table_uuid for table_uuid, _ in tables)
             selected[lake] = frozenset(table_uuid for table_uuid, name in tables if config.collects(name))
-            by_catalog[locate_server(context, lake)].add(lake)
+            by_place[_locate_history(context, lake)].add(lake)
             for table_uuid in selected[lake]:
                 by_uuid[table_uuid].add(lake)
         return cls(
@@ -92,13 +95,13 @@ class SharedTables:
             listed,
             selected,
             {table_uuid: frozenset(found) for table_uuid, found in by_uuid.items() if len(found) > 1},
-            {catalog: frozenset(found) for catalog, found in by_catalog.items() if len(found) > 1 and catalog},
+            {lake: frozenset(found) for found in by_place.values() if len(found) > 1 for lake in found},
         )
 
     @property
     def is_empty(self) -> bool:
         """True if no lake can keep an edit of another, so that the edits need not be read."""
-        return not self.by_uuid and not self.by_catalog
+        return not self.by_uuid and not self.neighbours
 
     def find_kept_edits(self, lake: str, edits: pa.Table) -> dict[EditKey, KeptBy]:
         """Return those of a lake's edits (columns `EDIT_COLUMNS`) that another lake does not make.
@@ -122,16 +125,13 @@ class SharedTables:
         if lake not in self.listed or not edits.num_rows:
             return set()
         of_tables = frozenset[str]().union(*(self.by_uuid.get(table_uuid, frozenset()) for table_uuid in _uuids_of(edits)))
-        return {*self._list_neighbours(lake), *of_tables} - {lake}
-
-    def _list_neighbours(self, lake: str) -> frozenset[str]:
-        return self.by_catalog.get(locate_server(self.context, lake), frozenset())
+        return {*self.neighbours.get(lake, ()), *of_tables} - {lake}
 
     def _find_kept_by(self, lake: str, edits: pa.Table, other: str) -> Iterator[tuple[EditKey, str]]:
         """Yield the edits that one other lake does not make, with the reasons."""
         context = self.context
         config, label = context.config.lake(other), context.config.label_of(other)
-        is_same_catalog, uuids = other in self._list_neighbours(lake), _uuids_of(edits)
+        is_same_catalog, uuids = other in self.neighbours.get(lake, ()), _uuids_of(edits)
         of_repository = pc.is_null(edits.column("table_uuid"))
         if is_same_catalog and pc.any(of_repository).as_py() and _repository_edits(context, lake) != _repository_edits(context, other):
             reason = (
@@ -151,6 +151,20 @@ class SharedTables:
             )
             keeps = _OtherHistory.read(context, other, pa.array(sorted(shared), pa.string()))
             yield from ((key, reason) for key in edit_keys(_select_tables(edits, shared)) if keeps.keeps(key))
+
+
+def _locate_history(context: RunContext, lake: str) -> str:
+    """Return the repository, catalog or server of a lake, independent of the spelling of a
+    repository's address.
+    """
+    repository = context.table(LAKE_REFS, lake).summary(LakeRefsSummary).repository
+    if repository is not None:
+        return identify(repository).uuid
+    resolver = context.resolver()
+    for location in find_resolvable(context.config.lake(lake).own_locations(), resolver):
+        if (place := resolver.locate_one(location)) is not None:
+            return ":".join(place)
+    return locate_server(context, lake)
 
 
 def _list_tables(context: RunContext, lake: str) -> list[tuple[str, str | None]]:

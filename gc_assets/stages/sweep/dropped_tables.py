@@ -332,7 +332,8 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
     """Return the dropped tables found by the sweep of this run date, with their current states.
 
     Tables that a lake lists now are left out. The waiting times and unreadable tables are evaluated
-    now, because an apply may run long after the sweep.
+    now, because an apply may run long after the sweep. For a verification mark, the catalogs and
+    servers are asked for each table again.
 
     Args:
         context: The context of the run, or of a verification mark.
@@ -346,13 +347,18 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
     live = [table for table in tables if table.receipt.asset == LIVE_FILES.name]
     if not rows or {table.receipt.owner for table in live} != {lake.name for lake in context.config.lakes} or len(refs) < len(live):
         return _NOTHING
-    listed = frozenset[str]().union(*(lake.uuids for lake in list_lake_tables(context, refs)))
+    lakes = list_lake_tables(context, refs)
+    listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
     claims, _ = effective_claims(context, storage_name, tables)
     present, of_lakes = _present_prefixes(context, storage_name, claims)
     now, unreadable = context.clock.now(), _list_unreadable(context, live)
     stored = _without_withdrawn(context, storage_name, [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed])
     decided = [item if item.waits_for is not None else _add_state(context, item, now, unreadable) for item in stored]
-    return DroppedPrefixes(tuple(_hold_used(context, storage_name, decided)), present, of_lakes)
+    decided = _hold_used(context, storage_name, decided)
+    if context.verification_id is not None:
+        # Since the sweep, a table may have returned to a catalog that hides it.
+        decided = _confirm_repositories(context, _confirm(context, decided, lakes), claims)
+    return DroppedPrefixes(tuple(decided), present, of_lakes)
 
 
 def _without_withdrawn(context: RunContext, storage_name: str, stored: list[DroppedTable]) -> list[DroppedTable]:

@@ -200,19 +200,23 @@ def test_idle_branches_and_unused_schemas_go_only_if_both_lakes_remove_them(spar
     assert house.plan().expiry_actions == {}
 
 
-def test_repository_of_two_lakes_keeps_its_history_unless_they_plan_the_same_edits(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["file://", ""], ids=["same address", "other spelling"])
+def test_repository_of_two_lakes_keeps_its_history_unless_they_plan_the_same_edits(
+    spark: SparkSession, tmp_path: Path, prefix: str
+) -> None:
     house = Lakehouse(spark, tmp_path, settings=GATES)
     repository = RepositoryBuilder.create(house.warehouse / "weather", days_ago(50))
     for day in (40, 30, 10, 2):
         repository.commit("main", days_ago(day), numbers(f"v{day}", [1, 2]))
     short = house.weather(retention={"default": "5d"})
-    house.lakes = [short, house.weather(retention={"default": "20d"}).model_copy(update={"name": "long"})]
+    other = {"name": "long", "location": f"{prefix}{house.warehouse}/weather/"}
+    house.lakes = [short, house.weather(retention={"default": "20d"}).model_copy(update=other)]
     header = house.plan()
     assert header.expiry_actions == {}
     assert {item.name for item in header.left_out} == {"lake weather", "lake long"}
     assert all("Remove one of these lakes, or give both the same `retention`" in item.reason for item in header.left_out)
     assert {row.expiring for row in rows_of_run(house).values()} == {0}
-    house.lakes = [short, short.model_copy(update={"name": "long"})]
+    house.lakes = [short, short.model_copy(update=other)]
     house.now += timedelta(days=1)
     header = house.plan()
     assert header.left_out == ()

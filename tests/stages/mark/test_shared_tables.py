@@ -38,10 +38,10 @@ def test_table_that_another_lake_has_not_read_is_kept_only_in_the_same_catalog(
     tmp_path: Path, listed: Collection[str], reads_same_catalog: bool
 ) -> None:
     context, tables = context_at(tmp_path), {"red": frozenset({"u1", "u2"}), "blue": frozenset(listed)}
-    by_catalog = {locate_server(context, "red"): frozenset(tables)}
+    neighbours = dict.fromkeys(tables, frozenset(tables))
     assert locate_server(context, "red") == locate_server(context, "blue")
     assert locate_catalog(context, "red") != locate_catalog(context, "blue")
     edit = {"table_uuid": "u1", "action": "remove_snapshot", "snapshot_id": "7", "ref_name": None, "table_name": "db.t"}
     schema = pa.schema([EXPIRY_PLAN.schema.field(name) for name in EDIT_COLUMNS])
-    kept = SharedTables(context, tables, tables, {}, by_catalog).find_kept_edits("red", pa.Table.from_pylist([edit], schema))
+    kept = SharedTables(context, tables, tables, {}, neighbours).find_kept_edits("red", pa.Table.from_pylist([edit], schema))
     assert [item.lake for item in kept.values()] == (["blue"] if reads_same_catalog else [])
