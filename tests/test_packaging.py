@@ -196,7 +196,9 @@ def run_make_test(folder: Path, python: str, lint: str) -> subprocess.CompletedP
         f"MAKE={folder}/make",
         "--no-print-directory",
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    # Variables of the command line of `make test`, such as DEPTH, are in its environment.
+    environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKEOVERRIDES", "DEPTH", "COVERAGE"}}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_only_the_default_demo_uses_the_instance_of_make_ui() -> None:

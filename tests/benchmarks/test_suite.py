@@ -416,4 +416,4 @@ def test_row_is_measured_on_a_real_lake(tmp_path: Path, monkeypatch: pytest.Monk
     assert [one.outcome for one in found] == ["measured", "measured"], [one.reason for one in found]
     assert found[0].values[0] > 0
     assert {"session", "live_files", "deletion_plan"} <= found[0].steps().keys()
-    assert found[1].values[0] >= 1
+    assert found[1].values[0] == 0, "a lake of this size needs no Spark job"

@@ -9,9 +9,10 @@ import json
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -119,21 +120,31 @@ def collect_refusals(spark: SparkSession, bare: Path) -> dict[str, str]:
     check("no libraries", **{python: str(bare)})
     check("speculation", **{"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false", executors.SPECULATION: "true"})
     timeout, executors.TIMEOUT_SECONDS = executors.TIMEOUT_SECONDS, 1.0
-    others = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapInArrow(_delay, "id long").collect())
-    others.start()
-    while not spark.sparkContext.statusTracker().getActiveStageIds():
-        time.sleep(0.01)
-    check("no executor")
-    others.join()
+    with tempfile.TemporaryDirectory() as folder:
+        checked = Path(folder, "checked")
+        others = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapInArrow(_wait_for(checked), "id long").collect())
+        others.start()
+        while not spark.sparkContext.statusTracker().getActiveStageIds():
+            time.sleep(0.01)
+        check("no executor")
+        checked.touch()
+        others.join()
     executors.TIMEOUT_SECONDS = timeout
     spark.sparkContext.pythonVer = "3.9"
     check("another Python")
     return results
 
 
-def _delay(batches: Any) -> Any:
-    time.sleep(6)
-    yield from batches
+def _wait_for(path: Path) -> Callable[[Any], Any]:
+    """Return a function that occupies an executor until a file exists."""
+
+    def wait(batches: Any) -> Any:
+        deadline = time.monotonic() + 120
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        yield from batches
+
+    return wait
 
 
 def read_in_executor(spark: SparkSession, path: Path) -> str:

@@ -57,7 +57,7 @@ def spread_over_weeks(history: History) -> None:
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, icechunk2: Library, tmp_path_factory: pytest.TempPathFactory) -> Story:
     root = tmp_path_factory.mktemp("histories")
-    house = Lakehouse(spark, root)
+    house = Lakehouse(spark, root, settings={"gates": {"max_delete_share": 1}})
     write_data_files(root / "data")
     histories, copies = [], []
     for seed in range(FIRST_SEED, FIRST_SEED + HISTORIES):

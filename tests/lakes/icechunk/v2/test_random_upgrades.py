@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gc_assets.lakes.protocol import DELETE_REF
 from tests.depth import example_count, in_turn
 from tests.lakes.icechunk.support import expire, plan_actions
 from tests.lakes.icechunk.v2.histories import History, write_data_files
@@ -66,13 +68,16 @@ def test_upgrade_changes_no_verdict(copies: list[History]):
 
 @pytest.mark.parametrize("semantics", ["seed", "icechunk"])
 def test_upgrade_after_our_expiry_leaves_nothing_to_do(copies: list[History], semantics: str):
+    """Except refs with the tip of another ref, which only icechunk 2 deletes."""
     for history in copies:
         expiry = Expiry.of(history)
         apply(expiry.lake(history.path, semantics))
         files = names_in(history.path)
         history.upgrade()
         lake = expiry.lake(history.path, semantics)
-        assert plan_actions(lake, AS_OF) == [], history.seed
+        tips = Counter(ref.head_commit_id for ref in lake.freeze(AS_OF).refs)
+        left = [item for item in plan_actions(lake, AS_OF) if item.action != DELETE_REF or tips[item.snapshot_id] == 1]
+        assert left == [], history.seed
         assert paths(mark(lake, AS_OF).garbage, history.path) == set(), history.seed
         assert files <= names_in(history.path), history.seed
         assert_all_readable(history)
