@@ -585,7 +585,8 @@ class DroppedPrefixes:
 class AdoptedFiles:
     """Files outside the claims of dropped tables that the tables' commits named.
 
-    Such a file waits with each of these tables.
+    Such a file waits until all of these tables are due. A table that may be listed again, such as
+    one that cannot be read, is not due.
 
     Attributes:
         rows: The files, with the columns lake, table_uuid and key_hash.
@@ -595,6 +596,10 @@ class AdoptedFiles:
 
     def select(self, tables: Iterable[tuple[str, str]]) -> AdoptedFiles:
         """Return the files of these tables (lake and uuid)."""
+        return AdoptedFiles(self.rows.filter(self._find_rows(tables)))
+
+    def _find_rows(self, tables: Iterable[tuple[str, str]]) -> pa.Array:
+        """Return a mask of the rows of these tables."""
         by_lake: dict[str, list[str]] = {}
         for lake, uuid in tables:
             by_lake.setdefault(lake, []).append(uuid)
@@ -602,17 +607,21 @@ class AdoptedFiles:
         for lake, uuids in by_lake.items():
             is_named = pc.is_in(self.rows.column("table_uuid"), pa.array(uuids, pa.string()))
             is_selected = pc.or_(is_selected, pc.and_(pc.equal(self.rows.column("lake"), lake), is_named))
-        return AdoptedFiles(self.rows.filter(is_selected))
+        return is_selected
 
     def find_waiting(self, tables: Iterable[DroppedTable]) -> NDArray[np.int64]:
-        """Return the sorted distinct hashes of the files of those tables that wait."""
+        """Return the sorted distinct hashes of the files that wait.
+
+        Args:
+            tables: The dropped tables. Files of all other tables wait.
+        """
         if not self.rows.num_rows:
             return np.empty(0, np.int64)
-        waiting = self.select((item.table.lake, item.table.table_uuid) for item in tables if not item.is_due)
-        return sort_distinct(waiting.rows.column("key_hash").to_numpy())
+        is_due = self._find_rows((item.table.lake, item.table.table_uuid) for item in tables if item.is_due)
+        return sort_distinct(self.rows.filter(pc.invert(is_due)).column("key_hash").to_numpy())
 
     def find_owner(self, key: str, tables: Iterable[DroppedTable]) -> DroppedTable | None:
-        """Return the first table that waits and names a file, or None."""
+        """Return the first of these tables that waits and names a file, or None."""
         rows = self.rows.filter(pc.equal(self.rows.column("key_hash"), xxhash64(pa.array([key]))[0]))
         owners = set(zip(rows.column("lake").to_pylist(), rows.column("table_uuid").to_pylist(), strict=True))
         return next((item for item in tables if not item.is_due and (item.table.lake, item.table.table_uuid) in owners), None)

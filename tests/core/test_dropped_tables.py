@@ -393,6 +393,11 @@ def test_adopted_file_waits_for_each_table_that_waits() -> None:
         assert {key for key, owner in owners.items() if owner is not None} == expected
         assert all(owner is None or (owner.table.lake, owner.table.table_uuid) in waiting for owner in owners.values())
     assert adopted.select([("red", "u1")]).rows.num_rows == 2
+    # A table that is not dropped in this run, for example because it cannot be read, is not due.
+    for due, expected in (([], "abc"), ([("red", "u1")], "ac"), ([("red", "u1"), ("red", "u2")], "c")):
+        found = [DroppedTable(item) for item in tables if (item.lake, item.table_uuid) in due]
+        assert adopted.find_waiting(found).tolist() == sorted(xxhash64(pa.array(list(expected))).tolist())
+        assert adopted.find_owner("c", found) is None
     assert AdoptedFiles(schema.empty_table()).find_waiting(map(DroppedTable, tables)).tolist() == []
 
 

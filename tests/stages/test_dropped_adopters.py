@@ -6,6 +6,8 @@ waiting time has ended. `db.k` is listed, and its own history no longer names th
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,10 @@ from pyspark.sql import SparkSession
 
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.dead_tables import accept_dead_table
+from gc_assets.stages.records.set_aside import set_table_aside
+from gc_assets.stages.sweep import adopted_files
+from gc_assets.stages.sweep.table_memory import open_sweep
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
 from tests.depth import in_turn
@@ -130,7 +136,45 @@ def test_adopted_files_are_remembered_while_their_table_may_be_unreadable(spark:
     path_of(other.metadata_location).write_text("{")
     shop.run(14)
     assert "db.b" not in shop.read_dropped()
+    assert shop.list_adopted_in_plan() == set()
+    for key in shop.cloned:
+        assert [found.verdict for found in explain(shop.house.run_context(), key)] == ["waiting"]
+    set_table_aside(shop.house.config, shop.house.clock, "db.b", "ada")
+    shop.run(14.5)
+    assert shop.list_adopted_in_plan() == set()
+    assert shop.read_adopted().num_rows == len(shop.adopted)
     shop.lake.catalog.drop_table("db.b")
     shop.run(15)
     assert shop.read_dropped()["db.b"]["gone_since"] is not None
     assert shop.list_adopted_in_plan() == set()
+
+
+def test_apply_keeps_adopted_files_if_their_table_is_listed_again_and_unreadable(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Adoption(spark, tmp_path)
+    shop.run(13)
+    shop.house.now += timedelta(hours=1)
+    shop.accept()
+    header = shop.run(14)
+    assert shop.list_adopted_in_plan() == shop.adopted
+    shop.house.approve(header)
+    document = json.loads(path_of(shop.address).read_text())
+    for snapshot in document["snapshots"]:
+        snapshot["manifest-list"] += ".missing"
+    other = path_of(shop.address).with_name("99999-restored.metadata.json")
+    other.write_text(json.dumps(document))
+    shop.register("b", f"file://{other}")
+    shop.house.apply(header)
+    assert shop.adopted <= shop.house.files().keys()
+
+
+def test_missing_live_set_of_the_last_accepted_run_is_noted(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Adoption(spark, tmp_path)
+
+    def open_without_inputs(*of: Any) -> PublishedTable | None:
+        swept = open_sweep(*of)
+        return None if swept is None else replace(swept, receipt=swept.receipt.model_copy(update={"inputs": {}}))
+
+    monkeypatch.setattr(adopted_files, "open_sweep", open_without_inputs)
+    shop.run(13)
+    notes = shop.house.summary("orphan_files")["notes"]
+    assert any(note.startswith("lake sales: the files that its dropped tables need outside their own locations") for note in notes)

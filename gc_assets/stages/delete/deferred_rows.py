@@ -69,7 +69,8 @@ def add_deferred_rows(
     """Add the deferred keys of a plan to the needed keys (columns key, needed, is_live).
 
     Keys under the claims of unreadable tables, and keys of dropped tables that are not due any
-    more, are deferred. All purges are deferred too, unless users set all unreadable tables aside.
+    more, or that such a table adopted, are deferred. All purges are deferred too, unless users set
+    all unreadable tables aside.
 
     Args:
         needed: Keys needed by lakes.
@@ -112,11 +113,11 @@ def _add_undue_rows(
     *,
     has_dropped: bool,
 ) -> DataFrame:
-    """Add the keys of dropped tables that are not due any more."""
-    dropped = load_dropped_tables(context, storage_name, tables)
-    if not (dropped.tables or has_dropped):
+    """Add the keys of dropped tables that are not due any more, and those that they adopted."""
+    dropped, adopted = load_dropped_tables(context, storage_name, tables), read_adopted_files(context, storage_name)
+    if not (dropped.tables or adopted.rows.num_rows or has_dropped):
         return needed
-    finder = DroppedFinder.of(dropped, None, ForeignRules(Claims({}), {}), read_adopted_files(context, storage_name))
+    finder = DroppedFinder.of(dropped, None, ForeignRules(Claims({}), {}), adopted)
     find = FindUndue(finder, context.store(storage_name))
     reason = F.lit("its dropped table is listed again, or waits").alias("needed")
     undue = map_arrow(rows().select("key", "action", "reason", "etag"), find, _KEY).select("key", reason, F.lit(True).alias("is_live"))

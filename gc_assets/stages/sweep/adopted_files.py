@@ -2,12 +2,11 @@
 
 A table can name files in the location of another one, as after `add_files`. The first run that
 misses the table finds these files in the live set of the last accepted run. Later runs carry the
-rows on while they remember the table, so that the files wait with it.
+rows on while they remember the table and do not read it, so that the files wait with it.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -34,7 +33,6 @@ from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
 # `empty_table` would import pandas.
 NO_ADOPTED_FILES: Final = AdoptedFiles(pa.Table.from_batches([], ADOPTED_FILES))
 _FOUND: Final = pa.schema([("table", pa.int32()), ("key_hash", pa.int64())])
-_log = logging.getLogger(__name__)
 
 
 def find_adopted_files(
@@ -44,8 +42,8 @@ def find_adopted_files(
     found: DroppedPrefixes,
     missed: Collection[int],
     unread: Collection[tuple[str, str]],
-) -> AdoptedFiles:
-    """Return the adopted files of the tables that this run did not read.
+) -> tuple[AdoptedFiles, tuple[str, ...]]:
+    """Return the adopted files of the tables that this run did not read, and why some are unknown.
 
     Args:
         found: The dropped tables.
@@ -55,16 +53,28 @@ def find_adopted_files(
     accepted = newest_accepted_run(context, storage_name) if unread else None
     swept = None if accepted is None else open_sweep(context, storage_name, accepted)
     if swept is None:
-        return NO_ADOPTED_FILES
+        return NO_ADOPTED_FILES, ()
     known = _read(context, swept).select(unread).rows
     by_lake: dict[str, dict[str, int]] = {}
     for index in missed:
         table = found.tables[index].table
         by_lake.setdefault(table.lake, {})[table.table_uuid] = index
-    new = (_find_named(spark, context, storage_name, found, swept, lake, tables) for lake, tables in by_lake.items())
+    new, notes = list[pa.Table](), list[str]()
+    for lake, tables in by_lake.items():
+        reason: object = "the live files of the last accepted run are not available any more"
+        if (live := _open_live_set(context, swept, lake)) is not None:
+            try:
+                new.append(_find_named(spark, context, storage_name, found, live, tables))
+                continue
+            except StateError as error:
+                reason = error
+        notes.append(
+            f"lake {context.config.label_of(lake)}: the files that its dropped tables need outside their own locations are "
+            f"unknown, so they do not wait with them: {reason}"
+        )
     rows = pa.concat_tables([known, *new])
     distinct = rows.group_by(rows.column_names).aggregate([]).select(rows.column_names)
-    return AdoptedFiles(distinct.sort_by([(name, "ascending") for name in rows.column_names]))
+    return AdoptedFiles(distinct.sort_by([(name, "ascending") for name in rows.column_names])), tuple(notes)
 
 
 def read_adopted_files(context: RunContext, storage_name: str) -> AdoptedFiles:
@@ -82,30 +92,27 @@ def _find_named(
     context: RunContext,
     storage_name: str,
     found: DroppedPrefixes,
-    swept: PublishedTable,
-    lake: str,
+    live: LiveSet,
     tables: dict[str, int],
 ) -> pa.Table:
-    """Return the files that tables of a lake named outside their claims (columns `ADOPTED_FILES`)."""
-    live = _open_live_set(context, swept, lake)
-    if live is None:
-        return ADOPTED_FILES.empty_table()
+    """Return the files that tables of a lake named outside their claims (columns `ADOPTED_FILES`).
+
+    Raises:
+        StateError: If the live set cannot be read.
+    """
     storages = [storage.name for storage in context.config.storages]
-    try:
-        witnesses = live.find_witnesses(tables).sort_by("witness")
-        if not witnesses.num_rows:
-            return ADOPTED_FILES.empty_table()
-        numbers = pa.array(list(tables.values()), pa.int64()).take(
-            pc.index_in(witnesses.column("table_uuid"), pa.array(list(tables), pa.string()))
-        )
-        find = FindAdopted(found, storages.index(storage_name), witnesses.column("witness").to_numpy(), numbers.to_numpy())
-        rows = live.run_on(spark, witnesses, find, _FOUND)
-    except StateError as error:
-        _log.warning("lake %s: the files that its dropped tables adopted cannot be found: %s", lake, error)
+    witnesses = live.find_witnesses(tables).sort_by("witness")
+    if not witnesses.num_rows:
         return ADOPTED_FILES.empty_table()
+    numbers = pa.array(list(tables.values()), pa.int64()).take(
+        pc.index_in(witnesses.column("table_uuid"), pa.array(list(tables), pa.string()))
+    )
+    find = FindAdopted(found, storages.index(storage_name), witnesses.column("witness").to_numpy(), numbers.to_numpy())
+    rows = live.run_on(spark, witnesses, find, _FOUND)
     uuids = pa.array([item.table.table_uuid for item in found.tables], pa.string()).take(rows.column("table").combine_chunks())
     return pa.table(
-        {"lake": pa.repeat(pa.scalar(lake), rows.num_rows), "table_uuid": uuids, "key_hash": rows.column("key_hash")}, schema=ADOPTED_FILES
+        {"lake": pa.repeat(pa.scalar(live.lake), rows.num_rows), "table_uuid": uuids, "key_hash": rows.column("key_hash")},
+        schema=ADOPTED_FILES,
     )
 
 

@@ -106,12 +106,14 @@ class DroppedTables:
         prefixes: The dropped tables, indexed by the prefixes that they claimed.
         lakes: The tables that each lake lists now.
         adopted: The files that the remembered tables named outside their claims.
+        notes: Why such files are unknown.
     """
 
     remembered: tuple[RememberedTable, ...] = ()
     prefixes: DroppedPrefixes = _NOTHING
     lakes: tuple[LakeTables, ...] = ()
     adopted: AdoptedFiles = NO_ADOPTED_FILES
+    notes: tuple[str, ...] = ()
 
     @property
     def tables(self) -> tuple[DroppedTable, ...]:
@@ -208,6 +210,12 @@ class DroppedTables:
         )
         return replace(self, prefixes=DroppedPrefixes(tables, self.prefixes.present, self.prefixes.of_lakes))
 
+    def find_files(self, foreign: ForeignFinder | None, rules: ForeignRules) -> DroppedFinder | None:
+        """Return the task that finds the files of dropped tables, or None if no file can have one."""
+        if not (self.tables or self.adopted.rows.num_rows):
+            return None
+        return DroppedFinder.of(self.prefixes, foreign, rules, self.adopted)
+
     def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
         """Write the remembered tables and their adopted files to side tables of the run."""
         states = {(item.table.lake, item.table.table_uuid): item for item in self.tables}
@@ -289,12 +297,13 @@ def find_dropped_tables(
     read = {(table.lake, table.table_uuid) for lake in lakes for table in lake.tables}
     unread = {(item.lake, item.table_uuid) for item in remembered} - read
     if not gone:
-        return DroppedTables(tuple(remembered), adopted=find_adopted_files(spark, context, storage_name, _NOTHING, (), unread))
+        adopted, notes = find_adopted_files(spark, context, storage_name, _NOTHING, (), unread)
+        return DroppedTables(tuple(remembered), adopted=adopted, notes=notes)
     present, of_lakes = _present_prefixes(context, storage_name, claims)
     bare = DroppedPrefixes(tuple(map(DroppedTable, gone)), present, of_lakes)
     times = {lake.lake: lake.waits_from for lake in lakes}
     missed = [number for number, item in enumerate(gone) if item.noun == TABLE and item.gone_since == times.get(item.lake)]
-    adopted = find_adopted_files(spark, context, storage_name, bare, missed, unread)
+    adopted, notes = find_adopted_files(spark, context, storage_name, bare, missed, unread)
     accepted = _accepted_times(context, storage_name, gone)
     tables = tuple(
         replace(item, accepted_at=accepted.get(index), shares_location=all(map(bare.is_shared, item.table.prefixes)))
@@ -313,7 +322,7 @@ def find_dropped_tables(
     prefixes = DroppedPrefixes(tuple(decided), present, of_lakes)
     if prefixes.has_several_owners:
         prefixes = _count_again(prefixes, _sum_former_files(spark, context, prefixes, listing.inventory))
-    return DroppedTables(tuple(remembered), prefixes, tuple(lakes), adopted)
+    return DroppedTables(tuple(remembered), prefixes, tuple(lakes), adopted, notes)
 
 
 def _count_again(found: DroppedPrefixes, sums: Mapping[int, FormerFiles]) -> DroppedPrefixes:

@@ -51,7 +51,7 @@ from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
-from gc_assets.stages.sweep.dropped_tables import DroppedFinder, DroppedTables, find_dropped_tables
+from gc_assets.stages.sweep.dropped_tables import DroppedTables, find_dropped_tables
 from gc_assets.stages.sweep.exact_comparison import ignores_case
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign_notes, foreign_rules, protected_keys
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
@@ -390,10 +390,7 @@ def _write_orphans(
     log_activity(f"{candidates:,} candidates against the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
     if candidates:
-        found_dropped = checks.dropped
-        dropped = (
-            DroppedFinder.of(found_dropped.prefixes, foreign.finder, foreign.rules, found_dropped.adopted) if found_dropped.tables else None
-        )
+        dropped = checks.dropped.find_files(foreign.finder, foreign.rules)
         search = ReasonSearch(spark, context, sweep.keys, foreign.finder, dropped, checks.deferred)
         found = search.find(ParquetScan.of(state.files, CANDIDATES, run.path, probed.side[CANDIDATES_SIDE]), candidates)
         written = write_routed(_route_repeated(spark, found), ORPHAN_FILES, run, state, ["reason", "lake", "foreign_rule"], STOPPED_SIDES)
@@ -498,6 +495,7 @@ def _summarize(
                     *notes_on_claims(context, storage_name, claims),
                     *foreign_notes(context, storage_name, checks.foreign_files),
                     *checks.missing_statistics,
+                    *checks.dropped.notes,
                     *checks.foreign.views.describe(context, storage_name),
                 ),
             )

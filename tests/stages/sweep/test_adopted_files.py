@@ -7,11 +7,15 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from gc_assets.core.dropped_tables import DroppedPrefixes, DroppedTable, RememberedTable
+from gc_assets.core.claims import Claims
+from gc_assets.core.dropped_tables import AdoptedFiles, DroppedPrefixes, DroppedTable, RememberedTable
+from gc_assets.core.foreign import ForeignRules
 from gc_assets.core.hashing import xxhash64
 from gc_assets.stages.mark.container_scan import EXTERNAL, KIND_COUNT
 from gc_assets.stages.mark.entry_scan import KEYED
 from gc_assets.stages.sweep.adopted_files import FindAdopted
+from gc_assets.stages.sweep.dropped_tables import NO_DROPPED_TABLES, WAITS, DroppedTables
+from gc_assets.state.side_tables import ADOPTED_FILES
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -39,3 +43,16 @@ def test_only_files_of_the_tables_in_this_storage_outside_their_claims_are_found
     expected = {(table, xxhash64(pa.array([key]))[0]) for key, table in zip(keys, adopters, strict=True) if table is not None}
     assert set(zip(found.column("table").to_pylist(), found.column("key_hash").to_pylist(), strict=True)) == expected
     assert found.num_rows == 3
+
+
+def test_adopted_file_waits_if_no_table_is_dropped_any_more() -> None:
+    """A table that was dropped can be listed again and unreadable."""
+    rules = ForeignRules(Claims({}), {})
+    assert NO_DROPPED_TABLES.find_files(None, rules) is None
+    keys = pa.array(["k/a", "k/b"])
+    row = {"lake": "red", "table_uuid": "u1", "key_hash": xxhash64(keys)[0]}
+    finder = DroppedTables(adopted=AdoptedFiles(pa.Table.from_pylist([row], ADOPTED_FILES))).find_files(None, rules)
+    assert finder is not None
+    states, is_alone = finder.find_states(keys, pa.array([START] * 2, pa.timestamp("us", "UTC")))
+    assert (states.to_pylist(), is_alone.to_pylist()) == ([WAITS, None], [True, False])
+    assert finder.find_written(keys).to_pylist() == [False, False]
