@@ -154,7 +154,8 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
     """Return the tables to remember after a run.
 
     A table listed by any lake is not dropped. Tables stay unchanged if their lake was removed from
-    the configuration, has an unknown list of tables, or reads another catalog.
+    the configuration, or has an unknown list of tables. If their lake reads another catalog, they
+    wait until a user accepts them, or their own catalog is read again.
 
     Args:
         previous: The tables remembered by the last accepted run.
@@ -173,7 +174,9 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
             if item.table_uuid in unreadable:
                 found[key] = as_listed(item)
         elif lake is not None and lake.catalog != item.catalog:
-            found[key] = replace(item, other_catalog_since=item.other_catalog_since or lake.waits_from)
+            since = item.other_catalog_since or lake.waits_from
+            # It waits for its own catalog, see `find_reason_to_wait`.
+            found[key] = replace(item, gone_since=item.gone_since or lake.waits_from, other_catalog_since=since)
         elif lake is None or lake.is_unreadable:
             found[key] = item
         elif item.table_name in lake.unreadable_names:
@@ -262,7 +265,8 @@ class AdoptableFiles:
 def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
     """Mark a table as missing from its lake's list. `lost` is the number of tables missed today."""
     is_replaced = table.table_name is not None and table.table_name in lake.names
-    if table.gone_since is None:
+    missed_in_other_catalog = table.other_catalog_since is not None and table.gone_since == table.other_catalog_since
+    if table.gone_since is None or missed_in_other_catalog:
         table = replace(table, gone_since=lake.waits_from, lost_tables=lost, known_tables=lost + len(lake.tables))
     return replace(table, replaced=is_replaced, other_catalog_since=None)
 

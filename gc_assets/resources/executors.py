@@ -75,7 +75,7 @@ def check_executors(spark: SparkSession, address: str) -> None:
         GcError: If no executor accepts a task.
     """
     _refuse_speculation(spark, address)
-    executor = describe_executors(spark, address)
+    executor = describe_executors(spark, address, TIMEOUT_SECONDS)
     _refuse_other_release(executor, address)
     _refuse_other_spark(executor, spark.version, address)
 

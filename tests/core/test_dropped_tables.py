@@ -467,3 +467,19 @@ def test_tables_that_runs_of_one_date_miss_add_up() -> None:
     assert shares(run(memory, START + timedelta(hours=3), *"abc")) == dict.fromkeys("defg", (4, 7))
     later = run(memory, START + timedelta(days=1), *"ab")
     assert shares(later) == {"c": (1, 3), **dict.fromkeys("defg", (4, 7))}
+
+
+def test_table_of_a_former_catalog_waits_and_its_time_starts_when_that_is_read_again() -> None:
+    days = [START + timedelta(days=number) for number in range(40)]
+    table = RememberedTable("red", "t", "db.t", "c1", ("db/t/",), days[0])
+    in_other = remember_tables([table], [LakeTables("red", "c2", days[1])])
+    in_other = remember_tables(in_other, [LakeTables("red", "c2", days[2])])
+    assert in_other == [replace(table, gone_since=days[1], other_catalog_since=days[1])]
+    waiting = find_reason_to_wait(DroppedTable(in_other[0]), days[39], WAIT, "c2")
+    assert waiting.waits_for == "lake red reads another catalog than the run that knew the table"
+    back = remember_tables(in_other, [LakeTables("red", "c1", days[9])])
+    assert [(item.gone_since, item.other_catalog_since) for item in back] == [(days[9], None)]
+    gone = replace(table, gone_since=days[1])
+    for catalog in ("c2", "c1"):
+        (gone,) = remember_tables([gone], [LakeTables("red", catalog, days[5])])
+    assert (gone.gone_since, gone.other_catalog_since) == (days[1], None)

@@ -98,9 +98,9 @@ def test_doctor_passes_on_the_server(service: Service, results: dict[str, Any]) 
     assert found["found"] == f"those of {server} run {ours}"
 
 
-def test_two_platforms_in_one_process_have_two_sessions(results: dict[str, Any]) -> None:
-    """Otherwise the second would use the server and token of the first."""
-    assert results["sessions"] == 2
+def test_two_platforms_of_one_server_and_process_share_a_session(results: dict[str, Any]) -> None:
+    """A server keeps a Python daemon for each session."""
+    assert results["sessions"] == 1
 
 
 @pytest.mark.parametrize(

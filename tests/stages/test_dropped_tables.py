@@ -724,7 +724,7 @@ def test_link_to_another_catalog_keeps_the_files_of_the_tables_that_it_lacks(spa
         assert {row["table_name"] for row in house.rows("lake_refs", "sales")} == {"db.b"}
     shop.run(1)
     assert shop.run(9).rows == 0
-    assert shop.read_dropped() == {}
+    assert shop.waits_for("a") == "lake sales reads another catalog than the run that knew the table"
 
 
 def test_accepted_table_of_a_former_catalog_is_collected(spark: SparkSession, tmp_path: Path) -> None:
@@ -760,12 +760,30 @@ def test_table_waits_if_another_realm_of_its_server_is_read(spark: SparkSession,
         shop.run(1)
         read_realm("green", "1")
         shop.drop("a")
-        shop.run(2)
-        assert shop.run(12).rows == 0
-        assert shop.read_dropped() == {}
+        for day in (2, 12):
+            assert shop.run(day).rows == 0
+            assert shop.waits_for("a") == "lake sales reads another catalog than the run that knew the table"
         read_realm("blue", "2")
         shop.run(13)
-        assert str(shop.waits_for("a")).startswith("its waiting time ends at")
+        assert str(shop.waits_for("a")).startswith("its waiting time ends at 2026-12-10 03:00 UTC")
+
+
+def test_files_of_a_former_catalog_wait_in_the_directory_of_a_listed_table(spark: SparkSession, tmp_path: Path) -> None:
+    house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1, "max_live_drop": 1}})
+    lake, shared = LakeBuilder(tmp_path), {"write.data.path": f"file://{house.warehouse}/shared"}
+    a, b = (lake.table(f"db.{name}", days_ago(60), properties=shared) for name in "ab")
+    for table in (a, b):
+        table.append(days_ago(50))
+    files = set(map(house.key, a.data_files()))
+    shutil.copy(tmp_path / "catalog.db", tmp_path / "former.db")
+    house.lakes = [lake.config(catalog={"type": "sql", "uri": f"sqlite:///{tmp_path}/former.db"})]
+    house.plan()
+    house.lakes = [lake.config()]
+    lake.catalog.drop_table("db.a")
+    for day in (1, 12):
+        house.now = NOW + timedelta(days=day)
+        house.plan()
+        assert not files & house.planned_actions().keys()
 
 
 def test_link_re_pointed_during_the_freeze_stops_the_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

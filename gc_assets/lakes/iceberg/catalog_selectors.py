@@ -33,8 +33,9 @@ _CLIENT_HEADERS: Final = frozenset(
         "x-request-id",
     }
 )
-# As in boto3, the first of these variables that is set counts.
-_REGION_VARIABLES: Final = ("AWS_DEFAULT_REGION", "AWS_REGION")
+# boto3 does not read AWS_REGION.
+_REGION_VARIABLES: Final = ("AWS_DEFAULT_REGION",)
+# The first of these variables that is set counts, as in boto3.
 _PROFILE_VARIABLES: Final = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
 _SIGV4, _TRUE = "rest.sigv4-enabled", frozenset({"1", "on", "t", "true", "y", "yes"})
 _BIGQUERY: Final = ("gcp.bigquery.project-id", "gcp.bigquery.location")

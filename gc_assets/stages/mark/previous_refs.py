@@ -100,12 +100,14 @@ def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, re
     """Return the tables of the last run that the catalog does not list.
 
     Each name counts alone, because a table can be registered under several names, each with its own
-    history. So the catalog is also asked for the old name of a renamed table. A table is left out
-    if its name now belongs to another table, a view, or an unreadable table. A listed table's name
-    with two dots is ignored, because several tables can have it: `a`.`b.c` and `a.b`.`c`.
+    history. So the catalog is also asked for the old name of a renamed table, unless only the case
+    of the name changed. A table is left out if its name now belongs to another table, a view, or an
+    unreadable table. A listed table's name with two dots is ignored, because several tables can
+    have it: `a`.`b.c` and `a.b`.`c`.
     """
     listed = {source.table_uuid for source in refs.sources}
     pairs = {(source.table_name, source.table_uuid) for source in refs.sources}
+    folded = {(str(name).casefold(), uuid) for name, uuid in pairs}
     names = {item.table_name for item in refs.unreadable} | {view.name for view in refs.views}
     names |= {source.table_name for source in refs.sources if str(source.table_name).count(".") < 2}
     rows = read_rows(context.state, LAKE_REFS, newest, columns=["table_uuid", "table_name"]).to_pylist()
@@ -124,7 +126,7 @@ def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, re
     return unknown + [
         _MissedTable(name, addresses.get(uuid, unread.get(name)), uuid)
         for name, uuid in sorted(known - pairs, key=str)
-        if uuid is not None and name is not None and name not in names
+        if uuid is not None and name is not None and name not in names and (name.casefold(), uuid) not in folded
     ]
 
 

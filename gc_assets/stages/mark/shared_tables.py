@@ -7,7 +7,7 @@ table keeps the history that any of them keeps.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,7 +87,8 @@ class SharedTables:
             config, tables = context.config.lake(lake), _list_tables(context, lake)
             listed[lake] = frozenset(table_uuid for table_uuid, _ in tables)
             selected[lake] = frozenset(table_uuid for table_uuid, name in tables if config.collects(name))
-            by_place[_locate_history(context, lake)].add(lake)
+            for place in _locate_history(context, lake):
+                by_place[place].add(lake)
             for table_uuid in selected[lake]:
                 by_uuid[table_uuid].add(lake)
         return cls(
@@ -95,7 +96,7 @@ class SharedTables:
             listed,
             selected,
             {table_uuid: frozenset(found) for table_uuid, found in by_uuid.items() if len(found) > 1},
-            {lake: frozenset(found) for found in by_place.values() if len(found) > 1 for lake in found},
+            {lake: others for lake in listed if len(others := _unite(lake, by_place.values())) > 1},
         )
 
     @property
@@ -153,18 +154,21 @@ class SharedTables:
             yield from ((key, reason) for key in edit_keys(_select_tables(edits, shared)) if keeps.keeps(key))
 
 
-def _locate_history(context: RunContext, lake: str) -> str:
-    """Return the repository, catalog or server of a lake, independent of the spelling of a
-    repository's address.
-    """
+def _locate_history(context: RunContext, lake: str) -> Iterator[str]:
+    """Yield the catalog or server of a lake, and its repository independent of its address."""
+    yield locate_server(context, lake)
     repository = context.table(LAKE_REFS, lake).summary(LakeRefsSummary).repository
     if repository is not None:
-        return identify(repository).uuid
+        yield identify(repository).uuid
     resolver = context.resolver()
     for location in find_resolvable(context.config.lake(lake).own_locations(), resolver):
         if (place := resolver.locate_one(location)) is not None:
-            return ":".join(place)
-    return locate_server(context, lake)
+            yield ":".join(place)
+
+
+def _unite(lake: str, groups: Iterable[Collection[str]]) -> frozenset[str]:
+    """Return all lakes in the groups of a lake."""
+    return frozenset[str]().union(*(group for group in groups if lake in group))
 
 
 def _list_tables(context: RunContext, lake: str) -> list[tuple[str, str | None]]:

@@ -87,7 +87,7 @@ def test_property_that_selects_a_catalog_is_part_of_its_identity(catalog: dict[s
 @pytest.mark.parametrize(
     "catalog, name, values",
     [
-        *((catalog, name, ("eu-1", "us-1")) for catalog in (GLUE, DYNAMODB) for name in ("AWS_REGION", "AWS_DEFAULT_REGION")),
+        *((catalog, name, ("eu-1", "us-1")) for catalog in (GLUE, DYNAMODB) for name in ("AWS_DEFAULT_REGION",)),
         *((catalog, name, ("a", "b")) for catalog in (GLUE, DYNAMODB, SIGNED) for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")),
         *((catalog, "AWS_ROLE_ARN", (ROLE.format("1", "gc"), ROLE.format("2", "gc"))) for catalog in (GLUE, DYNAMODB, SIGNED)),
         *((catalog, "AWS_ENDPOINT_URL", ("http://a", "http://b")) for catalog in (GLUE, DYNAMODB)),
@@ -116,7 +116,7 @@ def test_variable_without_effect_does_not_count(monkeypatch: pytest.MonkeyPatch,
 
 def test_region_of_a_property_equals_that_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     of_property = locate({**GLUE, "client.region": "eu-1"})
-    monkeypatch.setenv("AWS_REGION", "eu-1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-1")
     assert locate(GLUE) == of_property
 
 
