@@ -7,7 +7,7 @@ compatibility with newer servers.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidatorFunctionWrapHandler, WrapValidator, model_validator
@@ -100,7 +100,6 @@ class Operation(_Answer):
 
 # Nanoseconds after the microseconds of a time.
 _NANOSECONDS: Final = re.compile(r"\.\d{6}(\d+)")
-_LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def _round_up(value: object, parse: ValidatorFunctionWrapHandler) -> datetime:
@@ -111,7 +110,10 @@ def _round_up(value: object, parse: ValidatorFunctionWrapHandler) -> datetime:
     moment: datetime = parse(value)
     found = _NANOSECONDS.search(value) if isinstance(value, str) else None
     has_rest = found is not None and found[1].strip("0") != ""
-    return moment + timedelta(microseconds=1) if has_rest and moment < _LAST_MOMENT else moment
+    try:
+        return moment + timedelta(microseconds=has_rest)
+    except OverflowError:  # the last moment of Python
+        return moment
 
 
 class CommitMeta(_Answer):

@@ -114,7 +114,7 @@ def _add_undue_rows(
     has_dropped: bool,
 ) -> DataFrame:
     """Add the keys of dropped tables that are not due any more, and those that they adopted."""
-    dropped, adopted = load_dropped_tables(context, storage_name, tables), read_adopted_files(context, storage_name)
+    dropped, adopted = load_dropped_tables(context, storage_name, tables, confirm=True), read_adopted_files(context, storage_name)
     if not (dropped.tables or adopted.rows.num_rows or has_dropped):
         return needed
     finder = DroppedFinder.of(dropped, None, ForeignRules(Claims({}), {}), adopted)

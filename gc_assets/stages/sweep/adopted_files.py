@@ -103,7 +103,7 @@ def _find_named(
     storages = [storage.name for storage in context.config.storages]
     witnesses = live.find_witnesses(tables).sort_by("witness")
     if not witnesses.num_rows:
-        return ADOPTED_FILES.empty_table()
+        return NO_ADOPTED_FILES.rows
     numbers = pa.array(list(tables.values()), pa.int64()).take(
         pc.index_in(witnesses.column("table_uuid"), pa.array(list(tables), pa.string()))
     )

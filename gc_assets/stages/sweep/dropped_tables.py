@@ -337,16 +337,19 @@ def _count_again(found: DroppedPrefixes, sums: Mapping[int, FormerFiles]) -> Dro
     )
 
 
-def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> DroppedPrefixes:
+def load_dropped_tables(
+    context: RunContext, storage_name: str, tables: Sequence[PublishedTable], *, confirm: bool = False
+) -> DroppedPrefixes:
     """Return the dropped tables found by the sweep of this run date, with their current states.
 
     Tables that a lake lists now are left out. The waiting times and unreadable tables are evaluated
-    now, because an apply may run long after the sweep. For a verification mark, the catalogs and
-    servers are asked for each table again.
+    now, because an apply may run long after the sweep.
 
     Args:
         context: The context of the run, or of a verification mark.
         tables: `lake_refs` and `live_files` of all lakes.
+        confirm: If True, the catalogs and servers are asked for each due table by name again, because
+            it may have returned to a catalog that hides it.
     """
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
@@ -364,8 +367,7 @@ def load_dropped_tables(context: RunContext, storage_name: str, tables: Sequence
     stored = _without_withdrawn(context, storage_name, [_stored_table(*pair) for pair in rows if pair[0].table_uuid not in listed])
     decided = [item if item.waits_for is not None else _add_state(context, item, now, unreadable) for item in stored]
     decided = _hold_used(context, storage_name, decided)
-    if context.verification_id is not None:
-        # Since the sweep, a table may have returned to a catalog that hides it.
+    if confirm:
         decided = _confirm_repositories(context, _confirm(context, decided, lakes), claims)
     return DroppedPrefixes(tuple(decided), present, of_lakes)
 

@@ -56,7 +56,7 @@ def test_history_of_a_table_is_kept_although_a_copy_of_its_metadata_expired_its_
     catalog = {name: value for name, value in builder.properties.items() if name != "warehouse"}
     retention = {"refs": [{"match": "main", "keep": "forever"}]}
     config = {"name": "shop", "kind": "iceberg", "catalog_name": builder.catalog_name, "catalog": catalog, "retention": retention}
-    house = Lakehouse(None, tmp_path, [IcebergLakeConfig.model_validate(config)])  # type: ignore[arg-type]
+    house = Lakehouse(None, tmp_path, [IcebergLakeConfig.model_validate(config)])  # type: ignore[arg-type] - no stage of this test runs in Spark
     builder.table("db.orders", NOW - timedelta(days=30))
     original = TableBuilder(builder, "db.orders")
     for number in range(4):
@@ -70,7 +70,7 @@ def test_history_of_a_table_is_kept_although_a_copy_of_its_metadata_expired_its_
         clock = Clock(NOW + timedelta(days=day))
         context = RunContext.of(house.config, clock, clock.today())
         lake_refs(context, "shop")
-        graph = read_rows(context.state, COMMIT_GRAPH, commit_graph(None, context, "shop"))  # type: ignore[arg-type]
+        graph = read_rows(context.state, COMMIT_GRAPH, commit_graph(None, context, "shop"))  # type: ignore[arg-type] - few rows need no Spark
         refs = read_frozen_refs(context, "shop", context.table(LAKE_REFS, "shop"))
         found = context.lake("shop").retain(refs, graph, clock.now(), clock.now())
         assert {row["commit_id"]: row["state"] for row in found.reachable.to_pylist()} == dict.fromkeys(ids, "retained")
