@@ -70,6 +70,20 @@ def test_panels_have_unique_ids_and_do_not_overlap() -> None:
         taken |= cells
 
 
+def test_panels_have_all_options_that_the_schema_of_grafana_requires() -> None:
+    """As the strict decoder of grafana-foundation-sdk 0.0.22 requires, which accepts the whole file."""
+    stat = {"graphMode", "colorMode", "justifyMode", "textMode", "wideLayout", "reduceOptions", "showPercentChange"}
+    required = {
+        "stat": stat | {"percentChangeColorMode", "orientation"},
+        "table": {"frameIndex", "showHeader"},
+        "timeseries": {"legend", "tooltip"},
+    }
+    for panel in panels():
+        assert required[panel["type"]] <= panel["options"].keys(), panel["title"]
+        legend = panel["options"].get("legend", {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": True})
+        assert legend.keys() >= {"calcs", "displayMode", "placement", "showLegend"}, panel["title"]
+
+
 def test_expressions_of_the_dashboard_are_valid(tmp_path: Path) -> None:
     rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(expressions())]
     path = tmp_path / "dashboard.yml"

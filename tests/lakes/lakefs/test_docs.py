@@ -13,7 +13,8 @@ from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.support import serve
 from tests.lakes.lakefs.test_lake import NOW
 
-PAGE = (Path(__file__).parents[3] / "docs" / "lakefs.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE, PAGE_OF_IDLE_BRANCHES = (DOCS / "lakefs.md").read_text(), (DOCS / "idle_branches.md").read_text()
 # Permission that lakeFS requires for each request (`pkg/api/controller.go`), by the end of the path.
 PERMISSIONS = {
     r"/repositories$": "fs:ListRepositories",
@@ -32,6 +33,15 @@ def options(table: str) -> set[str]:
     """Return the names in backticks in the first column of the table under a heading."""
     section = PAGE.split(f"## {table}\n", 1)[1].split("\n## ", 1)[0]
     return set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
+
+
+def test_examples_use_names_that_a_server_accepts() -> None:
+    """lakeFS 1.84 refuses repositories with less than three characters, and branches with a slash."""
+    idle = PAGE_OF_IDLE_BRANCHES.split("kind: lakefs", 1)[1].split("```", 1)[0]
+    repositories = re.findall(r"^ +repository: (.+)$", PAGE, re.MULTILINE)
+    branches = re.findall(r'match: "([^"]+)"', PAGE + idle)
+    assert repositories and all(re.fullmatch(r"[a-z0-9][a-z0-9-]{2,62}", name) for name in repositories)
+    assert len(branches) > 1 and not any("/" in name for name in branches)
 
 
 def test_page_explains_every_option() -> None:
