@@ -40,8 +40,10 @@ def test_examples_use_names_that_a_server_accepts() -> None:
     idle = PAGE_OF_IDLE_BRANCHES.split("kind: lakefs", 1)[1].split("```", 1)[0]
     repositories = re.findall(r"^ +repository: (.+)$", PAGE, re.MULTILINE)
     branches = re.findall(r'match: "([^"]+)"', PAGE + idle)
-    assert repositories and all(re.fullmatch(r"[a-z0-9][a-z0-9-]{2,62}", name) for name in repositories)
-    assert len(branches) > 1 and not any("/" in name for name in branches)
+    assert repositories
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]{2,62}", name) for name in repositories)
+    assert len(branches) > 1
+    assert not any("/" in name for name in branches)
 
 
 def test_page_explains_every_option() -> None:
