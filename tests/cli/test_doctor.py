@@ -381,6 +381,19 @@ def test_flaw_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: str)
     assert setup.digest() == before
 
 
+def test_storage_that_is_not_mounted_is_one_problem(setup: Setup) -> None:
+    """Its tables cannot be read either, but no user should set them aside or drop them for that."""
+    setup.warehouse.rename(setup.root / "elsewhere")
+    rows = json.loads(setup.doctor("--format", "json").stdout)
+    assert [(row["subject"], row["check"]) for row in rows if row["verdict"] == "fail"] == [("warehouse", "listable")]
+    skipped = {(row["subject"], row["check"]): row["found"] for row in rows if row["verdict"] == "skipped"}
+    assert skipped["sales", "unreadable"] == "2 tables in storage warehouse: depends on the failed check listable"
+    output = setup.doctor()
+    assert output.exit_code == 1
+    assert "Mount it, or correct `location`." in output.stdout
+    assert "set-aside" not in output.stdout
+
+
 def spark_findings(setup: Setup) -> dict[str, tuple[str, str]]:
     rows = json.loads(setup.doctor("--format", "json").stdout)
     return {row["check"]: (row["verdict"], row["found"]) for row in rows if row["subject"] == "spark"}

@@ -323,8 +323,8 @@ def _build_notes(
         yield f"lake {lake}: delete_expired_tags has no effect while retention.tags is `keep`; set `policy` to delete expired tags"
     if config.retention.dangling_cutoff().forever and (left := len(protected.keys() - now)):
         yield (
-            f"lake {lake}: {left:,} snapshots that no ref reaches are kept, because retention.dangling has no limit; "
-            "set a duration to collect the snapshots of aborted and reset work"
+            f"lake {lake}: {count_of(left, 'snapshot')} that no ref reaches {'is' if left == 1 else 'are'} kept, because "
+            "retention.dangling has no limit; set a duration to collect the snapshots of aborted and reset work"
         )
     for index, error in graph.unreadable.items():
         yield f"{error} (snapshot {graph.ids[index]}, which is not needed)"

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.objects import Objects
+from gc_assets.core.units import count_of
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.envelope import SpecVersionError, spec_version
 from gc_assets.lakes.icechunk.graph import UNREADABLE
@@ -137,7 +138,7 @@ def describe_unknown_names(lake: str, files: Sequence[SnapshotFile]) -> tuple[st
     if not names:
         return ()
     return (
-        f"lake {lake}: {len(names):,} objects in snapshots/ have names that are not object ids "
+        f"lake {lake}: {count_of(len(names), 'object')} in snapshots/ without the name of an object id "
         f"(for example {names[0]!r}); no snapshot or ref can name them. Unfinished writes such as ID#1 are collected, and other files are "
         "foreign",
     )

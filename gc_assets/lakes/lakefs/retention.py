@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.graph import CYCLE, MISSING_PARENT, CommitGraph
-from gc_assets.core.units import Cutoff
+from gc_assets.core.units import Cutoff, count_of
 from gc_assets.lakes.lakefs.active_commits import Start, find_active_commits, find_dangling
 from gc_assets.lakes.lakefs.config import DEFAULT_RETENTION_DAYS, LakeFsLakeConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, FrozenRefs, Ref, Retention
@@ -135,7 +135,7 @@ class _Policy:
             yield f"lake {lake}: tags protect nothing (retention.tags is `ignore`), so reads of an old tag will fail"
         early = sum(moment < datetime(1990, 1, 1, tzinfo=UTC) for moment in committed_at)
         if early:
-            yield f"lake {lake}: {early:,} commits are dated before 1990; users set commit dates, and retention depends on them"
+            yield f"lake {lake}: {count_of(early, 'commit', 'are')} dated before 1990; users set commit dates, and retention needs them"
 
 
 def _ref_label(ref: Ref, branches: Collection[str]) -> str:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.moments import LATEST_MICROS
-from gc_assets.core.units import Cutoff
+from gc_assets.core.units import Cutoff, count_of
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.contents import Operations, live_contents, state_digest
 from gc_assets.lakes.nessie.cutoffs import RetainedLog, retain_log, to_micros
@@ -202,9 +202,9 @@ def _check_empty_commits(lake: str, history: LogForest, operations: Sequence[str
     empty = [index for index, text in enumerate(operations) if not text]
     if empty:
         raise LakeUnreadable(
-            f"lake {lake}: {len(empty):,} commits show no operation, for example {history.graph.commit_ids[empty[0]]}. The server omits "
-            "operations that the principal may not read, and their files would be planned for deletion. Grant READ_CONTENT_KEY on "
-            "everything; if an old server created empty commits, set `empty_commits: allow`"
+            f"lake {lake}: {count_of(len(empty), 'commit', 'show')} no operation, for example {history.graph.commit_ids[empty[0]]}. "
+            "The server omits operations that the principal may not read, and their files would be planned for deletion. "
+            "Grant READ_CONTENT_KEY on everything; if an old server created empty commits, set `empty_commits: allow`"
         )
 
 
@@ -335,6 +335,7 @@ def _build_notes(
     ends = [str(history.graph.commit_ids[index]) for index, end in enumerate(log_ends) if end is not None]
     if ends:
         yield (
-            f"lake {refs.lake}: {len(ends):,} logs end at a commit whose parent the server no longer has (for example {ends[0]}). "
+            f"lake {refs.lake}: {count_of(len(ends), 'log', 'end')} at a commit whose parent the server no longer has "
+            f"(for example {ends[0]}). "
             "The older history was cut, and locations that occur only in it are unknown"
         )

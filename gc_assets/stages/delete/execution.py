@@ -206,7 +206,7 @@ class PlanExecution:
         is_held = reduce(and_, [F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in _COPY_IDENTITY])
         early = F.col("quarantined_at") > F.lit(mark.frozen_at - timedelta(days=days))
         too_early = F.concat(
-            F.lit("in quarantine since "), F.col("quarantined_at").cast("string"), F.lit(f", which is less than {days} days")
+            F.lit("in quarantine since "), F.col("quarantined_at").cast("string"), F.lit(f", which is less than {count_of(days, 'day')}")
         )
         failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
         uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to release the file"))

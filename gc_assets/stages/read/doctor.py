@@ -15,12 +15,13 @@ from typing import Final
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import MAX_SKEW
+from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check, skip_check
 from gc_assets.core.notifications import NOTIFIED_BY
 from gc_assets.core.units import count_of, format_bytes, format_duration
 from gc_assets.engine.progress import set_activity, track
 from gc_assets.engine.run_context import RunContext
-from gc_assets.lakes.protocol import FrozenRefs
+from gc_assets.lakes.protocol import FrozenRefs, as_remote
 from gc_assets.stages.mark.deleted_repositories import freeze_lake
 from gc_assets.stages.read import doctor_lakes as lake_checks
 from gc_assets.stages.read import doctor_records as records
@@ -102,7 +103,15 @@ def _skip_unreachable(failed: Finding, checks: Sequence[str]) -> Iterator[Check]
 
 
 def _check_lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
-    frozen[name] = freeze_lake(context, context.lake(name), context.clock.now())
+    lake = context.lake(name)
+    try:
+        frozen[name] = freeze_lake(context, lake, context.clock.now())
+    except LakeUnreadable:
+        storages = {found[0] for place in context.config.lake(name).own_locations() if (found := context.resolver().locate_one(place))}
+        if as_remote(lake) is not None or not storages & lake_checks.find_absent_storages(context):
+            raise
+        yield skip_check(name, "readable", "listable")
+        return
     yield from lake_checks.check_readable(context, name, frozen[name])
 
 

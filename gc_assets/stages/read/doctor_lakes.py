@@ -6,6 +6,7 @@ The refs of each lake are read once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -13,13 +14,13 @@ import pyarrow as pa
 from gc_assets.core.claims import Claim, Claims, Owner, narrow_claims
 from gc_assets.core.commands import command
 from gc_assets.core.errors import FormatError, UsageError
-from gc_assets.core.findings import FAIL, OK, WARN, Finding
-from gc_assets.core.paths import Location
+from gc_assets.core.findings import FAIL, OK, SKIPPED, WARN, Finding
+from gc_assets.core.paths import FILE, Location
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import kind_of
-from gc_assets.lakes.protocol import FrozenRefs, as_incremental, as_preflight, is_editable
+from gc_assets.lakes.protocol import FrozenRefs, UnreadableTable, as_incremental, as_preflight, is_editable
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.mark.reachable_snapshots import find_unused_rules
 from gc_assets.stages.mark.released_files import find_last_rule_notes
@@ -37,10 +38,17 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
     describe = context.kind(name).describe_format
     described = f"; {describe(refs)}" if describe is not None else ""
     yield Finding(name, "readable", OK, f"{count_of(len(refs.refs), 'ref')}, {count_of(len(refs.claims), 'claimed prefix')}{described}")
+    absent, waiting = find_absent_storages(context), dict[str, int]()
     for item in refs.unreadable:
+        if (storage := _storage_of(context, item)) is not None and storage in absent:
+            waiting[storage] = waiting.get(storage, 0) + 1
+            continue
         set_aside = command("set-aside", item.table_name or name, by="WHO", comment="WHY")
         advice = f"No file under its claims is changed and nothing is purged until it can be read. To purge without it: `{set_aside}`."
         yield Finding(name, "unreadable", FAIL, item.reason, advice)
+    for storage, tables in waiting.items():
+        found = f"{count_of(tables, 'table')} in storage {context.config.label_of(storage)}"
+        yield Finding(name, "unreadable", SKIPPED, f"{found}: depends on the failed check listable")
     unused = find_unused_rules(context.config.lake(name), refs, context.clock.now())
     last = find_last_rule_notes(context, name)
     of_objects = () if last is None else (f"{note} (run of {last[0]})" for note in last[1])
@@ -57,6 +65,20 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
         yield Finding(name, "storages", WARN, found, "Add their storage to sweep them.")
     yield from _aliases(context, refs)
     yield from check_assets(context, name, refs)
+
+
+def find_absent_storages(context: RunContext) -> set[str]:
+    """Return the storages on a disk whose directory does not exist, as before it is mounted.
+
+    Their own check `listable` fails, and names the only cause why their tables cannot be read.
+    """
+    places = {item.name: Location.parse(item.location) for item in context.config.storages}
+    return {name for name, place in places.items() if place.scheme == FILE and not Path(place.root).is_dir()}
+
+
+def _storage_of(context: RunContext, item: UnreadableTable) -> str | None:
+    resolved = context.resolver().locate_one(item.address) if item.address is not None else None
+    return None if resolved is None else resolved[0]
 
 
 def check_assets(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:

@@ -158,7 +158,7 @@ def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Findin
             todo = "Restore that file from a backup of the state. Do not apply or purge anything before."
             yield Finding(storage.name, "ledger", FAIL, str(error), todo)
     if not damaged:
-        yield Finding(storage.name, "ledger", OK, f"{len(runs):,} deletion logs are complete")
+        yield Finding(storage.name, "ledger", OK, f"{count_of(len(runs), 'deletion log', 'are')} complete")
 
 
 def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from gc_assets.azure.client import get_service, translate_errors
 from gc_assets.azure.pages import count_soft_deleted
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import count_of, format_bytes
 from gc_assets.stores.azure.conditions import HIERARCHICAL, find_obstacle
 from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
 from gc_assets.stores.protocol import RESERVED_PREFIX
@@ -77,7 +77,7 @@ def _check_soft_delete(bucket: AzureBucket, storage: StorageConfig) -> Iterator[
     if not policy.enabled:
         yield Finding(storage.name, "soft_delete", OK, f"account {host} has no soft delete, so a purge is final")
         return
-    found = f"account {host} keeps each deleted blob for {policy.days} days: it can be undeleted, and incurs costs until then"
+    found = f"account {host} keeps each deleted blob for {count_of(policy.days, 'day')}: it can be undeleted, and incurs costs until then"
     if storage.quarantine == "trash":
         found += ". This applies to the original of each copy in the trash, and again to the copy after its purge"
     try:

@@ -17,7 +17,7 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.causes import cause_of
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
-from gc_assets.core.units import format_duration
+from gc_assets.core.units import count_of, format_duration
 from gc_assets.stores.conditional.lease import read_holder
 from gc_assets.stores.conditional.probe import probe
 from gc_assets.stores.doctor_checks import check_lease
@@ -122,7 +122,7 @@ def _check_listable(bucket: ConditionalBucket, storage: StorageConfig) -> Iterat
         yield refusal(storage, f"{storage.location} cannot be listed", error)
         return
     more = "at least " if len(page.keys) >= _MANY_KEYS else ""
-    found = f"{storage.location} has {more}{len(page.keys):,} objects"
+    found = f"{storage.location} has {more}{count_of(len(page.keys), 'object')}"
     try:
         prefixes = next(bucket.list_pages(delimiter="/")).common
         first = [_find_first_key(bucket, prefix.decode()) for prefix in prefixes[:_PREFIXES]]
@@ -157,7 +157,7 @@ def _decode_keys(keys: list[bytes]) -> Iterator[str]:
 
 def _check_quarantine(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
     """Yield whether the quarantine mode suits the bucket, its costs, and a suitable alternative."""
-    status, days, costs = bucket.versioning("read").status, f"{storage.quarantine_days} days", terms.costs
+    status, days, costs = bucket.versioning("read").status, count_of(storage.quarantine_days, "day"), terms.costs
     severity = FAIL if storage.mode == "apply" else WARN
     if storage.quarantine == "versioned" and status != "Enabled":
         reason = "has versioning suspended" if status else "keeps no versions"

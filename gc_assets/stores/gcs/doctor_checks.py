@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
-from gc_assets.core.units import format_bytes, format_duration
+from gc_assets.core.units import count_of, format_bytes, format_duration
 from gc_assets.gcs import pages
 from gc_assets.gcs.bucket import GcsBucket
 from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
@@ -102,7 +102,7 @@ def _check_lifecycle(bucket: GcsBucket, resource: Any, storage: StorageConfig) -
     rules = list(_find_deleting_rules(bucket, resource, _NONCURRENT if storage.quarantine == "versioned" else _AGES))
     for days, description in rules:
         verdict = FAIL if storage.mode == "apply" and days < storage.quarantine_days else WARN
-        action = f"Extend it beyond {storage.quarantine_days} days, or exclude {bucket.prefix}{RESERVED_PREFIX} and the lakes."
+        action = f"Extend it beyond {count_of(storage.quarantine_days, 'day')}, or exclude {bucket.prefix}{RESERVED_PREFIX} and the lakes."
         yield Finding(storage.name, "lifecycle", verdict, f"{description}, including quarantined objects", action)
     if not rules:
         yield Finding(storage.name, "lifecycle", OK, "no lifecycle rule of the bucket deletes objects of the storage")

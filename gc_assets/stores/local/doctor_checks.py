@@ -49,7 +49,7 @@ def _check_listable(root: Path, storage: StorageConfig) -> Iterator[Finding]:
         return
     with os.scandir(root) as entries:
         count = sum(1 for _ in entries)
-    yield Finding(storage.name, "listable", OK, f"{root} has {count:,} top-level entries")
+    yield Finding(storage.name, "listable", OK, f"{root} has {count_of(count, 'top-level entry')}")
 
 
 def _check_quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def _check_quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
             storage.name, "quarantine", verdict, f"{root} is not writable for this user", "Plans can be created, but not applied."
         )
         return
-    days = f"{storage.quarantine_days} days"
+    days = count_of(storage.quarantine_days, "day")
     if storage.quarantine == "deferred":
         yield Finding(storage.name, "quarantine", OK, f"deferred: nothing moves, purged after {days}; mode {storage.mode}")
         return

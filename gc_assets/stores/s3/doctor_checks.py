@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
+from gc_assets.core.units import count_of
 from gc_assets.s3.bucket import S3Bucket
 from gc_assets.s3.client import error_code, translate_errors
 from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
@@ -82,7 +83,9 @@ def _check_lifecycle(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Findi
         for rule, description in rules:
             soonest = min((days for name in _EXPIRATIONS if (days := _read_days(rule, name)) is not None), default=0)
             verdict = FAIL if storage.mode == "apply" and soonest < storage.quarantine_days else WARN
-            action = f"Extend it beyond {storage.quarantine_days} days, or exclude {bucket.prefix}{RESERVED_PREFIX} and the lakes."
+            action = (
+                f"Extend it beyond {count_of(storage.quarantine_days, 'day')}, or exclude {bucket.prefix}{RESERVED_PREFIX} and the lakes."
+            )
             yield Finding(storage.name, "lifecycle", verdict, f"{description}, including quarantined objects", action)
         if not rules:
             yield Finding(storage.name, "lifecycle", OK, "no lifecycle rule of the bucket deletes objects of the storage")
@@ -123,7 +126,7 @@ def _describe_end(rule: dict[str, Any], name: str) -> str:
     """Describe when a rule expires objects. Returns "" if it only removes expired delete markers."""
     days = _read_days(rule, name)
     setting = rule.get(name, {})
-    return f"{days} days" if days is not None else f"{setting['Date']:%F}" if "Date" in setting else ""
+    return count_of(days, "day") if days is not None else f"{setting['Date']:%F}" if "Date" in setting else ""
 
 
 def _read_days(rule: dict[str, Any], name: str) -> int | None:
@@ -138,7 +141,13 @@ def _check_lock(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
             yield answer
             continue
         retention = answer.get("ObjectLockConfiguration", {}).get("Rule", {}).get("DefaultRetention", {})
-        period = f"{retention['Days']} days" if "Days" in retention else f"{retention['Years']} years" if "Years" in retention else ""
+        period = (
+            count_of(retention["Days"], "day")
+            if "Days" in retention
+            else count_of(retention["Years"], "year")
+            if "Years" in retention
+            else ""
+        )
         effect = (
             f"new objects are kept for {period} ({retention.get('Mode')})"
             if period

@@ -193,7 +193,7 @@ def test_unlimited_dangling_retention_is_noted():
     commits, for_ever = [*LINE, *history(("x", "c", 4))], {"default": "1d", "dangling": "forever"}
     retention = decide(commits, {"main": "e"}, retention=for_ever)
     assert states(retention)["x"] == "retained"
-    assert any("1 snapshots that no ref reaches are kept" in note for note in retention.notes)
+    assert any("1 snapshot that no ref reaches is kept" in note for note in retention.notes)
     assert not any("reaches are kept" in note for note in decide(LINE, {"main": "e"}, retention=for_ever).notes)
 
 

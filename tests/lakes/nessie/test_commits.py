@@ -271,7 +271,7 @@ def test_hidden_operations_stop_the_run(restricted: NessieBuilder) -> None:
     restricted.commit([put(["secret"], table(2))])
     lake, refs = freeze_lake(restricted)
     graph = build_graph(lake, refs)
-    with pytest.raises(LakeUnreadable, match=r"1 commits show no operation.*READ_CONTENT_KEY"):
+    with pytest.raises(LakeUnreadable, match=r"1 commit shows no operation.*READ_CONTENT_KEY"):
         lake.retain(refs, graph, NOW, NOW)
     assert NessieLake(restricted.config(empty_commits="allow")).retain(refs, graph, NOW, NOW).contents is not None
 

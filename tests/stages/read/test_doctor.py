@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.findings import Finding
+from gc_assets.core.findings import SKIPPED, Finding
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import config_of
 from gc_assets.lakes.protocol import CommitSource, FrozenRefs
@@ -40,6 +40,14 @@ def test_probe_keeps_the_directory_of_a_state(tmp_path: Path) -> None:
     state.mkdir()
     assert [finding.verdict for finding in doctor(context) if finding.check == "clock"] == [OK]
     assert list(state.iterdir()) == []
+
+
+def test_repository_in_a_directory_that_is_not_mounted_is_not_a_second_problem(tmp_path: Path) -> None:
+    found = [finding for finding in doctor(run_context_at(tmp_path)) if finding.check in {"readable", "listable"}]
+    assert [(finding.subject, finding.check, finding.verdict) for finding in found] == [
+        ("weather", "readable", SKIPPED),
+        ("warehouse", "listable", FAIL),
+    ]
 
 
 @pytest.mark.parametrize("free, verdict", [(2**30 - 1, WARN), (2**30, OK)])

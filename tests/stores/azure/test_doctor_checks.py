@@ -21,4 +21,4 @@ def test_soft_deleted_blobs_are_counted() -> None:
     assert findings["soft_delete"].verdict == "ok"
     assert "keeps each deleted blob for 7 days" in findings["soft_delete"].found
     assert "again to the copy after its purge. The storage has 2 of them, 10 B" in findings["soft_delete"].found
-    assert "has 1 objects" in findings["listable"].found
+    assert "has 1 object" in findings["listable"].found

@@ -15,7 +15,7 @@ from gc_assets.stores.store import open_store
 from tests.stores.builders import NOW
 
 
-def findings(root: Path, **keys: str) -> dict[str, Finding]:
+def findings(root: Path, **keys: str | int) -> dict[str, Finding]:
     storage = StorageConfig.model_validate({"name": "s", "location": str(root), **keys})
     return {finding.check: finding for finding in open_store(storage.location).examine(storage, NOW)}
 
@@ -30,6 +30,11 @@ def lacking(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
 def test_doctor_fails_for_a_missing_directory(tmp_path: Path) -> None:
     found = findings(tmp_path / "gone")
     assert (found["listable"].verdict, found["listable"].todo) == ("fail", "Mount it, or correct `location`.")
+
+
+@pytest.mark.parametrize("days, text", [(1, "purged after 1 day;"), (7, "purged after 7 days;")])
+def test_doctor_reports_when_the_quarantine_can_be_purged(tmp_path: Path, days: int, text: str) -> None:
+    assert text in findings(tmp_path, quarantine_days=days)["quarantine"].found
 
 
 @pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
