@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gc_assets.core.findings import Finding
+    from gc_assets.lakes.lineage import Lineage
 
 RefType = Literal["branch", "tag"]
 CommitState = Literal["retained", "expired", "dangling"]
@@ -721,6 +722,20 @@ class ListingLake(Lake, Protocol):
 
 
 @runtime_checkable
+class PointerLake(Lake, Protocol):
+    """Lake whose catalog points to one metadata file per table, which states its predecessors."""
+
+    def read_lineage(self, address: str) -> Lineage:
+        """Return the origin of a metadata file.
+
+        Raises:
+            FileNotFoundError: If the file does not exist.
+            OSError, GcError: If it cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
 class RepositoryLake(Lake, Protocol):
     """Lake that is a single repository on a server. The server can delete it."""
 
@@ -814,6 +829,11 @@ def as_filtered(lake: Lake) -> FilteredLake | None:
 def as_listing(lake: Lake) -> ListingLake | None:
     """Return the lake if its catalog can be asked for single tables, otherwise None."""
     return lake if isinstance(lake, ListingLake) else None
+
+
+def as_pointer_lake(lake: Lake) -> PointerLake | None:
+    """Return the lake if its catalog points to metadata files, otherwise None."""
+    return lake if isinstance(lake, PointerLake) else None
 
 
 def as_repository(lake: Lake) -> RepositoryLake | None:

@@ -252,6 +252,19 @@ ROOTS: Final = pa.schema(
 # when the row was recorded.
 UNREADABLE_ROOTS_SIDE: Final = "_sick"
 UNREADABLE_ROOTS: Final = ROOTS.append(pa.field("in_full", pa.bool_()))
+# The metadata files to which a catalog points, including former ones of earlier runs.
+POINTERS_SIDE: Final = "_pointers"
+POINTERS: Final = schema_of(
+    TABLE_UUID,
+    TABLE_NAME,
+    column("address", STRING, "Address of the metadata file.", since="0.4"),
+    column("heads", LIST_OF_STRINGS, "Snapshots to which refs of the table point.", since="0.4"),
+    column("read_at", TIMESTAMP, "Time of the last run that read it.", since="0.4"),
+    column("former_since", TIMESTAMP, "Time of the first run whose catalog had no successor of it, otherwise null.", since="0.4"),
+)
+# Content roots of former metadata, and of tables that left their catalog, which are not live.
+FORMER_ROOTS_SIDE: Final = "_former_roots"
+FORMER_ROOTS: Final = ROOTS.append(pa.field("metadata", pa.string())).append(pa.field("is_live", pa.bool_()))
 
 # Columns of a file referenced by a commit or a container.
 FILE_COLUMNS: Final = (

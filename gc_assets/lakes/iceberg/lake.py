@@ -36,6 +36,7 @@ from gc_assets.lakes.iceberg.registrations import Registration, build_graph, bui
 from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.iceberg.unread_locations import absolute_locations, read_locations, sibling_locations
 from gc_assets.lakes.iceberg.unused_metadata import UnreadRegistration, plan_pruning
+from gc_assets.lakes.lineage import Lineage
 from gc_assets.lakes.protocol import (
     Claim,
     Commit,
@@ -269,6 +270,9 @@ class IcebergLake:
             return UnreadRegistration(name, address, parse_identity(address, self._objects.read(address)).uuid)
         except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
             return UnreadRegistration(name, address, None)
+
+    def read_lineage(self, address: str) -> Lineage:
+        return parse_identity(address, self._objects.read(address)).lineage
 
     def _summarize_lists(self, addresses: Sequence[str]) -> list[manifests.ListSummary]:
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:

@@ -185,7 +185,13 @@ def as_optional_live(roots: pa.Table) -> pa.Table:
 
 
 def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) -> LastKnown | None:
-    """Return the state of the newest run that was frozen at or before a time, or None.
+    """Return the state of the newest run that was frozen at or before a time, or None."""
+    last = find_last_run(context, lake_name, frozen_at)
+    return None if last is None else open_last_known(context, lake_name, *last)
+
+
+def find_last_run(context: RunContext, lake_name: str, frozen_at: datetime) -> tuple[PublishedTable, PublishedTable] | None:
+    """Return `live_files` and `lake_refs` of the newest run that was frozen at or before a time.
 
     A rehearsal also uses real runs, but a real run never uses a rehearsal.
     """
@@ -200,11 +206,12 @@ def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) ->
         for run in sorted((run for run in live.values() if run.run_date == refs.run_date), key=lambda run: run.run_id, reverse=True):
             found = state.open(run)
             if _input_runs(found).get(LAKE_REFS.name) == refs.run_id:
-                return _open_last_known(context, lake_name, found, state.open(refs))
+                return found, state.open(refs)
     return None
 
 
-def _open_last_known(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> LastKnown | None:
+def open_last_known(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> LastKnown | None:
+    """Open the lake's state in a run, or return None if a part of it was pruned."""
     state, ids = context.state, _input_runs(live)
     tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if context.kind(lake_name).has_live_contents else [])]
     inputs = {LAKE_REFS.name: refs}

@@ -20,6 +20,7 @@ from gc_assets.engine.tables import WrittenParts, merge_written, publish, write_
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import find_root_inputs, open_root_tables
+from gc_assets.stages.mark.former_metadata import FormerMetadata, find_former_metadata
 from gc_assets.stages.mark.last_known import LastKnown, find_last_known
 from gc_assets.stages.mark.live_hashes import LiveHashes, LiveTotals
 from gc_assets.stages.mark.live_set import write_external
@@ -40,6 +41,7 @@ from gc_assets.state.side_tables import (
     EDGES_SIDE,
     EXPIRED_SIDE,
     EXTERNAL_SIDE,
+    FORMER_ROOTS_SIDE,
     LIFECYCLE_SIDE,
     LOCATIONS_SIDE,
     STATES_SIDE,
@@ -96,7 +98,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     stage = _Stage(
         spark, context, lake_name, inputs, context.state.segments(inputs.cache), start_run(context, context.group(lake_name), LIVE_FILES)
     )
-    last_known, walked = stage.walk()
+    last_known, former, walked = stage.walk()
     unreadable = list_unreadable(context, lake_name, inputs.roots, last_known, walked.summary["unreadable"])
     log_activity("counting the files of live containers")
     hashes = stage.open_hashes(walked, None if unreadable else inputs.released)
@@ -110,7 +112,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
         context.clock,
         inputs=inputs.published,
         balances=[Balance(name="entries of needed containers", expected=totals.expected, found=totals.found)],
-        summary=_summary(inputs, written, totals, unreadable),
+        summary=_summary(inputs, written, totals, unreadable, former.notes),
         unsafe=context.unsafe,
     )
 
@@ -126,12 +128,18 @@ class _Stage:
     segments: Segments
     run: TableRun
 
-    def walk(self) -> tuple[LastKnown | None, WrittenParts]:
-        """Walk the containers. Returns the last known state if it was used, and the written states."""
+    def walk(self) -> tuple[LastKnown | None, FormerMetadata, WrittenParts]:
+        """Walk the containers.
+
+        Returns:
+            The last known state if it was used, the former metadata, and the written states.
+        """
         inputs, frozen_at = self.inputs, self.inputs.refs.summary(LakeRefsSummary).frozen_at
         has_unread = bool(list_unread_tables(inputs.roots))
         last_known = find_last_known(self.context, self.lake_name, frozen_at) if has_unread else None
-        cache = self._cache_paths()
+        cache, unread = self._cache_paths(), unread_reasons(inputs.roots, last_known)
+        former = find_former_metadata(self.context, self.lake_name, inputs.roots, unread)
+        sides = {side: tuple(write_parts(rows, self.run, self.context.state.files, side)) for side, rows in former.build_sides().items()}
         walk = LiveWalk(
             self.lake_name,
             open_root_tables(self.context, self.lake_name, inputs.roots),
@@ -140,21 +148,23 @@ class _Stage:
             self.run,
             tuple(inputs.refs.paths(CLAIMS_SIDE)),
             last_known,
-            unread_reasons(inputs.roots, last_known),
+            unread,
             is_last_known_read=has_unread,
+            former_roots=tuple(f"{self.run.path}/{part.name}" for part in sides.get(FORMER_ROOTS_SIDE, ())),
         )
         log_activity(f"following the content roots through {len(inputs.cache):,} segments of decoded containers")
-        sides = (EDGES_SIDE, CONTAINERS_SIDE, LOCATIONS_SIDE)
-        rows = sum(table.rows for table in inputs.roots.values()) + sum(count_segment_rows(inputs.cache, side) for side in sides)
+        cached = (EDGES_SIDE, CONTAINERS_SIDE, LOCATIONS_SIDE)
+        rows = sum(table.rows for table in inputs.roots.values()) + sum(count_segment_rows(inputs.cache, side) for side in cached)
         try:
-            return last_known, merge_written(run_single_task(self.spark, walk, rows, cache.count))
+            tasks = run_single_task(self.spark, walk, rows, cache.count)
         except LakeUnreadable:
             # The last known state is looked up only if it is needed.
             if has_unread:
                 raise
-        last_known = find_last_known(self.context, self.lake_name, frozen_at)
-        walk = replace(walk, last_known=last_known, is_last_known_read=True)
-        return last_known, merge_written(run_single_task(self.spark, walk, rows, cache.count))
+            last_known = find_last_known(self.context, self.lake_name, frozen_at)
+            tasks = run_single_task(self.spark, replace(walk, last_known=last_known, is_last_known_read=True), rows, cache.count)
+        walked = merge_written(tasks)
+        return last_known, former, replace(walked, side={**walked.side, **sides})
 
     def open_hashes(self, walked: WrittenParts, released: ReleasedFiles | None) -> LiveHashes:
         """Open the live set of the walk."""
@@ -194,13 +204,15 @@ class _Stage:
         )
 
 
-def _summary(inputs: _Inputs, written: WrittenParts, totals: LiveTotals, unreadable: Sequence[Unreadable]) -> LiveFilesSummary:
+def _summary(
+    inputs: _Inputs, written: WrittenParts, totals: LiveTotals, unreadable: Sequence[Unreadable], notes: Sequence[str]
+) -> LiveFilesSummary:
     by_storage, found = totals.by("storage"), written.summary
     return LiveFilesSummary(
         files=totals.files(""),
         metadata_by_storage=found["metadata_by_storage"],
         optional_by_storage=found["optional_by_storage"],
-        notes=tuple(map(to_message, (*found["notes"], *(item.message for item in unreadable)))),
+        notes=tuple(map(to_message, (*found["notes"], *notes, *(item.message for item in unreadable)))),
         live_bytes=Amount.total(by_storage.values()).bytes,
         by_kind=totals.by("kind"),
         by_storage=by_storage,

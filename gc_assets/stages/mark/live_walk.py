@@ -18,6 +18,7 @@ from gc_assets.stages.mark.container_states import build_states, digest_states
 from gc_assets.stages.mark.content_index import ContentIndex
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, list_kept_containers, read_content_roots
 from gc_assets.stages.mark.edges import EdgeIndex, read_edges
+from gc_assets.stages.mark.former_metadata import read_live_roots
 from gc_assets.stages.mark.last_known import (
     WHOLE_LAKE,
     LastKnown,
@@ -134,6 +135,7 @@ class LiveWalk:
         unread: Reasons why tables could not be read, by table uuid or `WHOLE_LAKE`.
         is_last_known_read: False if `last_known` was not looked up yet, so that the first
             unreadable table stops the walk.
+        former_roots: Parts with the content roots of former metadata.
     """
 
     lake_name: str
@@ -145,11 +147,12 @@ class LiveWalk:
     last_known: LastKnown | None
     unread: dict[str, str]
     is_last_known_read: bool = False
+    former_roots: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = self.roots.files
         for _ in batches:
-            all_roots = read_content_roots(self.roots)
+            all_roots = pa.concat_tables([read_content_roots(self.roots), read_live_roots(files, self.former_roots)])
             is_unlisted = pc.equal(all_roots.column("kind"), Kind.UNLISTED_LOCATION)
             unlisted = all_roots.filter(is_unlisted)
             columns = ["container", "container_size_bytes", "entries", "etag", "digest", "files"]

@@ -35,6 +35,7 @@ from gc_assets.stages.mark.content_roots import RootTables, find_root_inputs, op
 from gc_assets.stages.mark.dead_entries import drop_dead_entries, refuse_dropped_since
 from gc_assets.stages.mark.decoding import Decode
 from gc_assets.stages.mark.earlier_entries import copy_entries, find_decoded
+from gc_assets.stages.mark.former_metadata import find_former_metadata
 from gc_assets.stages.mark.lake_refs import frozen_prefixes
 from gc_assets.stages.mark.last_known import find_last_known
 from gc_assets.stages.mark.object_sizes import read_sizes
@@ -54,6 +55,7 @@ from gc_assets.state.side_tables import (
     LINKS_SIDE,
     LOCATIONS_SIDE,
     REWRITTEN_SIDE,
+    ROOTS,
     TASKS,
     TASKS_SIDE,
     UNREADABLE_CONTAINERS,
@@ -201,17 +203,21 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
 
 
 def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], run: TableRun) -> list[str]:
-    """Write the last known containers of unreadable tables, and return the parts (columns `TASKS`).
+    """Write the containers of unreadable tables and of former metadata that earlier runs knew, and
+    return the parts (columns `TASKS`).
 
     They may be missing from the cache if another release decoded them.
     """
-    if not list_unread_tables(inputs):
+    last_known = None
+    if list_unread_tables(inputs):
+        last_known = find_last_known(context, lake_name, inputs[LAKE_REFS.name].summary(LakeRefsSummary).frozen_at)
+    unread = unread_reasons(inputs, last_known)
+    roots = [find_former_metadata(context, lake_name, inputs, unread).live_roots]
+    roots += [] if last_known is None else [last_known.roots_of(unread).select(ROOTS.names)]
+    found = pa.concat_tables(roots)
+    containers = found.filter(found.column("is_container"))
+    if not containers.num_rows:
         return []
-    last_known = find_last_known(context, lake_name, inputs[LAKE_REFS.name].summary(LakeRefsSummary).frozen_at)
-    if last_known is None:
-        return []
-    roots = last_known.roots_of(unread_reasons(inputs, last_known))
-    containers = roots.filter(roots.column("is_container"))
     columns = {name: containers.column(name) for name in TASKS.names if name in containers.column_names}
     rows = pa.table({field.name: columns.get(field.name, pa.nulls(containers.num_rows, field.type)) for field in TASKS}).cast(TASKS)
     return [f"{run.path}/{part.name}" for part in write_parts(rows, run, context.state.files, _LAST_KNOWN_SIDE)]

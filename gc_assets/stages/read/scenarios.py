@@ -34,6 +34,7 @@ from gc_assets.stages.mark.content_roots import (
     read_content_roots,
 )
 from gc_assets.stages.mark.edges import EdgeIndex, read_edges
+from gc_assets.stages.mark.former_metadata import read_live_roots
 from gc_assets.stages.mark.last_known import as_optional_live
 from gc_assets.stages.mark.manifest_entries import count_segment_rows, find_segments
 from gc_assets.stages.mark.reachable_snapshots import find_expiry_logs, read_edits, read_policy_refs
@@ -45,6 +46,7 @@ from gc_assets.state.side_tables import (
     CONTAINERS,
     CONTAINERS_SIDE,
     EDGES_SIDE,
+    FORMER_ROOTS_SIDE,
     ROOTS,
     SCENARIO_CONTAINERS,
     SCENARIO_CONTAINERS_SIDE,
@@ -117,6 +119,7 @@ class ScenarioTask:
     edges: tuple[str, ...]
     containers: tuple[str, ...]
     unreadable: tuple[str, ...]
+    former_roots: tuple[str, ...]
     as_of: datetime
     grace_cutoff: datetime
     run: TableRun
@@ -152,6 +155,7 @@ class ScenarioTask:
             tuple(cached.paths(EDGES_SIDE)),
             tuple(cached.paths(CONTAINERS_SIDE)),
             tuple(live.paths(UNREADABLE_ROOTS_SIDE)),
+            tuple(live.paths(FORMER_ROOTS_SIDE)),
             summary.as_of,
             summary.frozen_at - context.longest_grace(),
             context.state.start(SCRATCH, lake_name, context.run_date, context.clock),
@@ -165,14 +169,15 @@ class ScenarioTask:
             edges = read_edges(files, self.edges)
             decoded = read_parts(files, list(self.containers), CONTAINERS, ["container"]).column("container").combine_chunks()
             unreadable = as_optional_live(read_parts(files, list(self.unreadable), UNREADABLE_ROOTS).select(ROOTS.names))
+            kept = pa.concat_tables([unreadable, read_live_roots(files, self.former_roots)])
             edits = read_edits(files, self.logs)
             reachable = read_parts(files, list(self.roots.reachable), REACHABLE_SNAPSHOTS.schema, ["state"])
-            below, named = _live(self.roots, pa.concat_tables([read_content_roots(self.roots), unreadable]), edges, 0)
+            below, named = _live(self.roots, pa.concat_tables([read_content_roots(self.roots), kept]), edges, 0)
             current, found, expired, unknown = below, [(below, named)], dict[str, int](), pa.array([], pa.string())
             for bit, (lake, refs) in self.policies.items():
                 retention = lake.retain(replace(refs, edits=edits), commits, self.as_of, self.grace_cutoff)
                 roots = rank_roots(self.roots, RetentionTables(retention.reachable, retention.expiry, retention.contents))
-                below, named = _live(self.roots, pa.concat_tables([roots, unreadable]), edges, bit)
+                below, named = _live(self.roots, pa.concat_tables([roots, kept]), edges, bit)
                 found.append((below, named))
                 expired[str(bit)] = _count_retained(reachable) - _count_retained(retention.reachable)
                 new_containers = below.filter(pc.invert(pc.is_in(below.column("container"), current.column("container").combine_chunks())))

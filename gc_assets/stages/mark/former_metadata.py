@@ -1,0 +1,255 @@
+"""Keep what a listed table needed by metadata that its catalog does not have any more.
+
+A catalog that is restored from a backup, or in which a table is registered again, may point to
+older metadata than before. If a table has several names (`register_table`), one of them may be
+dropped. The commits that only the former metadata lists then look like garbage, although the table
+can be registered with it again. The content roots that the last run read from this metadata stay
+live for `retention.dropped`.
+
+The roots of a table that leaves its catalog are recorded, because the table may be registered again
+with older metadata. While it is missing, `sweep/dropped_tables.py` decides about its files.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.dropped_tables import FORGET_AFTER
+from gc_assets.core.printable import show
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import read_rows
+from gc_assets.lakes.pointers import Histories, Pointer, Succession, group_pointers
+from gc_assets.lakes.protocol import PointerLake, as_pointer_lake
+from gc_assets.stages.mark.last_known import WHOLE_LAKE, as_optional_live, find_last_run, open_last_known
+from gc_assets.stages.mark.resolution import resolve_or_keep
+from gc_assets.state.files import Files
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.side_tables import (
+    FORMER_ROOTS,
+    FORMER_ROOTS_SIDE,
+    PINNED,
+    PINNED_SIDE,
+    POINTERS,
+    POINTERS_SIDE,
+    ROOTS,
+    SOURCES,
+    SOURCES_SIDE,
+)
+from gc_assets.state.summaries import LakeRefsSummary
+
+# The roots of a missing table are recorded for at least this time after a run last read it.
+_REMEMBERED: Final = timedelta(days=30)
+_NO_ROOTS: Final = pa.Table.from_batches([], FORMER_ROOTS)
+
+
+@dataclass(frozen=True)
+class FormerMetadata:
+    """The former metadata of a lake's tables.
+
+    Attributes:
+        pointers: Former pointers, and those with which the next run is compared. It is empty if
+            these are the pointers in the freeze.
+        roots: The content roots of former metadata and of missing tables (columns `FORMER_ROOTS`).
+        notes: Which files are kept, or why they are unknown.
+    """
+
+    pointers: Sequence[Pointer] = ()
+    roots: pa.Table = field(default_factory=lambda: _NO_ROOTS)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def live_roots(self) -> pa.Table:
+        return _select_live(self.roots)
+
+    def build_sides(self) -> dict[str, pa.Table]:
+        """Return the side tables of `live_files`."""
+        rows = [{**asdict(item), "heads": sorted(item.heads)} for item in self.pointers]
+        sides = {POINTERS_SIDE: pa.Table.from_pylist(rows, POINTERS), FORMER_ROOTS_SIDE: self.roots}
+        return {side: rows for side, rows in sides.items() if rows.num_rows}
+
+
+def read_live_roots(files: Files, paths: Sequence[str]) -> pa.Table:
+    """Read the live ones of former content roots (columns `ROOTS`). Their objects may be absent."""
+    return _select_live(read_parts(files, list(paths), FORMER_ROOTS))
+
+
+def _select_live(roots: pa.Table) -> pa.Table:
+    """Return the live ones of the roots (columns `FORMER_ROOTS`) as optional roots (`ROOTS`)."""
+    return as_optional_live(roots.filter(roots.column("is_live")).select(ROOTS.names).cast(ROOTS))
+
+
+def find_former_metadata(
+    context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], unread: Collection[str]
+) -> FormerMetadata:
+    """Compare the pointers of a run with those of the last run, and find the former metadata.
+
+    Args:
+        inputs: Result of `find_root_inputs`.
+        unread: Uuids of the tables that this run cannot read, or `WHOLE_LAKE`.
+    """
+    lake, refs = as_pointer_lake(context.lake(lake_name)), inputs[LAKE_REFS.name]
+    if lake is None:
+        return FormerMetadata()
+    now, after = refs.summary(LakeRefsSummary).frozen_at, context.config.lake(lake_name).dropped_after
+    current = _read_pointers(context, refs)
+    last = find_last_run(context, lake_name, now)
+    before = [] if last is None else _read_last_pointers(context, *last)
+    if last is None or not before:
+        return FormerMetadata()
+    known = _KnownPointers.of(before, current, unread, now, after)
+    # The gate foreign_metadata compares with a former catalog, which may still be in use.
+    compared = known.compared if _has_same_catalog(last[1], refs) else []
+    former = _find_former(context, lake, refs, group_pointers(compared, current))
+    kept = [*known.kept, *(replace(item, former_since=now) for item in former)]
+    if not (kept or known.absent or known.unread):
+        return FormerMetadata()
+    roots, notes = _collect_roots(context, lake_name, last, kept, known.absent)
+    notes += _describe_kept(lake_name, kept, after)
+    names = {(item.table_uuid, item.table_name) for item in known.unread}
+    listed = (item for item in current if (item.table_uuid, item.table_name) not in names)
+    return FormerMetadata([*kept, *known.absent, *known.unread, *listed], roots, tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownPointers:
+    """The pointers that earlier runs published.
+
+    Attributes:
+        compared: Those of tables that this run reads.
+        unread: Those of tables that it cannot read.
+        absent: Those of tables that left the catalog.
+        kept: Former pointers whose files are kept.
+    """
+
+    compared: list[Pointer]
+    unread: list[Pointer]
+    absent: list[Pointer]
+    kept: list[Pointer]
+
+    @classmethod
+    def of(
+        cls, before: Sequence[Pointer], current: Sequence[Pointer], unread: Collection[str], now: datetime, after: timedelta | None
+    ) -> Self:
+        listed, addresses = {item.table_uuid for item in current}, {item.address for item in current}
+        found = cls([], [], [], [])
+        remembered = max(after or FORGET_AFTER, _REMEMBERED)
+        for item in before:
+            if item.former_since is not None:
+                is_due = after is not None and now - item.former_since >= after
+                found.kept.extend([] if is_due or item.address in addresses else [item])
+            elif WHOLE_LAKE in unread or item.table_uuid in unread:
+                found.unread.append(item)
+            elif item.table_uuid in listed:
+                found.compared.append(item)
+            elif now - item.read_at < remembered:
+                found.absent.append(item)
+        return found
+
+
+def _read_pointers(context: RunContext, refs: PublishedTable) -> list[Pointer]:
+    """Return the pointers in a freeze."""
+    heads = defaultdict[tuple[str, str], set[str]](set)
+    for row in read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name", "head_commit_id"]).to_pylist():
+        heads[row["table_uuid"], row["table_name"]].update([row["head_commit_id"]] if row["head_commit_id"] is not None else [])
+    sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name", "address"]).to_pylist()
+    read_at = refs.summary(LakeRefsSummary).frozen_at
+    return [
+        Pointer(row["table_uuid"], row["table_name"], row["address"], frozenset(heads[row["table_uuid"], row["table_name"]]), read_at)
+        for row in sources
+        if row["table_uuid"] is not None
+    ]
+
+
+def _has_same_catalog(before: PublishedTable, now: PublishedTable) -> bool:
+    catalogs = {table.summary(LakeRefsSummary).catalog for table in (before, now)}
+    return len(catalogs - {None}) < 2
+
+
+def _read_last_pointers(context: RunContext, live: PublishedTable, refs: PublishedTable) -> list[Pointer]:
+    """Return the pointers that the last run published, or those in its freeze if an earlier release
+    made it.
+    """
+    rows = read_parts(context.state.files, live.paths(POINTERS_SIDE), POINTERS).to_pylist()
+    found = [Pointer(**{**row, "heads": frozenset(row["heads"])}) for row in rows]
+    return found or _read_pointers(context, refs)
+
+
+def _find_former(context: RunContext, lake: PointerLake, refs: PublishedTable, tables: Mapping[str, Succession]) -> list[Pointer]:
+    """Return the earlier pointers whose history no current one continues.
+
+    A table with one name is only read if its log, as read by the freeze, lacks its earlier pointer.
+    """
+    moved = {uuid: found for uuid, table in tables.items() if (found := table.find_moved())}
+    if not moved:
+        return []
+    addresses = pa.array([item.address for items in moved.values() for item in items], pa.string())
+    logged = read_parts(context.state.files, refs.paths(PINNED_SIDE), PINNED, ["address"]).column("address")
+    in_logs = set(addresses.filter(pc.is_in(addresses, logged.combine_chunks())).to_pylist())
+    resolver = context.resolver()
+    histories = Histories(lake.read_lineage, lambda address: resolver.locate_one(address) or address)
+    return [
+        item
+        for uuid, items in moved.items()
+        if not (tables[uuid].is_single and items[0].address in in_logs)
+        for item in histories.find_former(tables[uuid])
+    ]
+
+
+def _collect_roots(
+    context: RunContext, lake_name: str, last: tuple[PublishedTable, PublishedTable], kept: Sequence[Pointer], absent: Sequence[Pointer]
+) -> tuple[pa.Table, list[str]]:
+    """Return the content roots of pointers (columns `FORMER_ROOTS`), and why some are unknown.
+
+    Args:
+        last: Result of `find_last_run`.
+        kept: Former pointers, whose roots are live.
+        absent: Pointers of missing tables, whose roots are not live.
+    """
+    known = read_parts(context.state.files, last[0].paths(FORMER_ROOTS_SIDE), FORMER_ROOTS)
+    recorded = set(known.column("metadata").unique().to_pylist())
+    new = [item for item in (*kept, *absent) if item.address not in recorded]
+    last_known = open_last_known(context, lake_name, *last) if new else None
+    found, notes = [known], list[str]()
+    if last_known is not None:
+        roots = last_known.roots_of({item.table_uuid for item in new}).select(ROOTS.names)
+        found += [_select_roots(roots, item) for item in new]
+    elif new:
+        notes.append(
+            f"lake {lake_name}: the last run's commits of {len(new):,} metadata files are not available any more, so files may be lost"
+        )
+    rows = pa.concat_tables(found)
+    is_live = pc.is_in(rows.column("metadata"), pa.array([item.address for item in kept], pa.string()))
+    rows = rows.set_column(rows.schema.get_field_index("is_live"), "is_live", is_live)
+    wanted = pa.array([item.address for item in (*kept, *absent)], pa.string())
+    return resolve_or_keep(rows.filter(pc.is_in(rows.column("metadata"), wanted)).cast(FORMER_ROOTS), context.resolver()), notes
+
+
+def _select_roots(roots: pa.Table, pointer: Pointer) -> pa.Table:
+    """Return the roots of a table's commits, and the files of its current state next to its metadata
+    (columns `FORMER_ROOTS`).
+    """
+    of_commits = pc.fill_null(pc.equal(roots.column("table_uuid"), pointer.table_uuid), False)
+    is_next_to = pc.starts_with(roots.column("address"), f"{pointer.address.rpartition('/')[0]}/")
+    mine = roots.filter(pc.or_(of_commits, pc.and_(pc.is_null(roots.column("commit_id")), is_next_to)))
+    mine = mine.append_column("metadata", pa.repeat(pa.scalar(pointer.address), mine.num_rows))
+    return mine.append_column("is_live", pa.repeat(pa.scalar(value=False), mine.num_rows)).cast(FORMER_ROOTS)
+
+
+def _describe_kept(lake_name: str, kept: Iterable[Pointer], after: timedelta | None) -> Iterator[str]:
+    for item in kept:
+        if item.former_since is None:
+            continue
+        until = "because `retention.dropped` is keep" if after is None else f"until {item.former_since + after:%Y-%m-%d %H:%M} UTC"
+        yield (
+            f"lake {lake_name}: on {item.read_at:%Y-%m-%d}, table {show(item.table_name)} had the metadata {show(item.address)}, which its "
+            f"catalog does not have any more; what the table needed then is kept {until}. To restore it, register the table with this file"
+        )

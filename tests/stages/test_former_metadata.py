@@ -1,0 +1,209 @@
+"""Files that a listed table needed by metadata that its catalog lost are kept for the waiting time of dropped tables.
+
+The catalog is changed between two runs: it is restored from a backup, a name of a table is dropped, or a table is registered again with
+older metadata. The first run is made on day 0, so its expiry leaves one snapshot of each table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.stages.read.explain import explain
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import LIVE_FILES
+from gc_assets.state.side_tables import POINTERS, POINTERS_SIDE
+from gc_assets.state.summaries import LiveFilesSummary
+from tests.depth import in_turn
+from tests.stages.lakehouse import NOW, outcomes
+from tests.stages.test_dropped_tables import Shop, path_of, touch
+
+pytestmark = [pytest.mark.spark, in_turn]
+KEEP_ALL = {"max_snapshot_age": "3650d"}
+
+
+class Registry(Shop):
+    """A lake whose tables `db.a` and `db.b` keep all snapshots.
+
+    Attributes:
+        older: Metadata of `db.a` in the first run.
+        newer: Its metadata in the second run, after three commits.
+        lost: Keys of the files that only the newer metadata needs.
+        rows: Number of rows of the newer metadata.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path, **retention: Any) -> None:
+        super().__init__(spark, root, "ab", retention={**KEEP_ALL, **retention})
+        self.older = self.metadata["a"]
+        before = set(self.house.files())
+        for _ in range(3):
+            self.tables["a"].append(NOW + timedelta(hours=1))
+        self.newer = self.tables["a"].table.refresh().metadata_location
+        self.lost = set(self.house.files()) - before
+        self.rows = self.tables["a"].table.scan().to_arrow().num_rows
+        self.run(1)
+
+    def point_to(self, metadata: str, name: str = "a") -> None:
+        """Point a name of the catalog to another metadata file, as a restored catalog does."""
+        self.drop(name) if self.lake.catalog.table_exists(f"db.{name}") else None
+        self.register(name, metadata)
+
+    def commit(self, name: str, day: float) -> None:
+        """Add a commit to a table, as writers do that go on after a restore."""
+        table = self.lake.catalog.load_table(f"db.{name}")
+        with self.lake.at(NOW + timedelta(days=day)):
+            table.append(table.scan(limit=1).to_arrow())
+
+    def list_planned_of(self, keys: set[str]) -> set[str]:
+        return keys & set(self.house.keys("deletion_plan"))
+
+    def read_former(self) -> list[str]:
+        """Return the addresses of the former metadata in the last run."""
+        live = self.house.find_table("live_files", "sales")
+        rows = read_parts(self.house.run_context().state.files, live.paths(POINTERS_SIDE), POINTERS).to_pylist()
+        return [row["address"] for row in rows if row["former_since"] is not None]
+
+    def read_notes(self) -> Sequence[str]:
+        notes = self.house.run_context().table(LIVE_FILES, "sales").summary(LiveFilesSummary).notes
+        return [note for note in notes if "does not have any more" in note]
+
+
+@pytest.fixture
+def registry(spark: SparkSession, tmp_path: Path) -> Registry:
+    return Registry(spark, tmp_path)
+
+
+def test_commits_that_a_restored_catalog_lost_wait(registry: Registry) -> None:
+    registry.point_to(registry.older)
+    registry.commit("a", 2)
+    planned = {day: (registry.run(day), registry.list_planned_of(registry.lost))[1] for day in (4, 10.9)}
+    assert planned == {4: set(), 10.9: set()}
+    assert registry.read_former() == [registry.newer]
+    (note,) = registry.read_notes()
+    assert registry.newer in note
+    assert "is kept until 2026-12-01 03:00 UTC" in note
+    for key in registry.lost:
+        assert explain(registry.house.run_context(), key)[0].verdict == "live"
+    registry.run(12.1)
+    assert registry.read_former() == []
+    assert registry.list_planned_of(registry.lost) == registry.lost
+
+
+def test_table_can_be_registered_again_with_its_former_metadata(registry: Registry) -> None:
+    registry.point_to(registry.older)
+    registry.commit("a", 2)
+    header = registry.run(4)
+    if header.rows:
+        assert outcomes(registry.house.approve_and_apply(header)) == {"done"}
+    registry.point_to(registry.newer)
+    assert registry.lake.catalog.load_table("db.a").scan().to_arrow().num_rows == registry.rows
+    registry.run(5)
+    assert registry.newer not in registry.read_former()
+
+
+def test_dropped_name_of_a_listed_table_waits(registry: Registry) -> None:
+    """The other name, made by `register_table`, has its own history since then."""
+    registry.register("clone", registry.older)
+    registry.commit("clone", 1.5)
+    registry.run(2)
+    registry.drop("a")
+    for day in (4, 10.9):
+        registry.run(day)
+        assert registry.list_planned_of(registry.lost) == set()
+    assert registry.read_former() == [registry.newer]
+    registry.run(12.1)
+    assert registry.list_planned_of(registry.lost) == registry.lost
+
+
+def test_name_from_which_a_listed_table_was_cloned_waits(registry: Registry) -> None:
+    """The log of the clone lists the metadata of the dropped name, but the clone has another policy."""
+    registry.register("clone", registry.newer)
+    registry.commit("clone", 1.5)
+    registry.run(2)
+    registry.drop("a")
+    clone = registry.lake.catalog.load_table("db.clone")
+    with registry.lake.at(NOW + timedelta(days=2.5)):
+        clone.overwrite(clone.scan(limit=1).to_arrow())
+        clone.maintenance.expire_snapshots().by_ids([item.snapshot_id for item in clone.snapshots()][:-1]).commit()
+    for day in (4, 10.9):
+        registry.run(day)
+        assert registry.list_planned_of(registry.lost) == set()
+    registry.point_to(registry.newer)
+    assert registry.lake.catalog.load_table("db.a").scan().to_arrow().num_rows == registry.rows
+
+
+def test_renamed_table_has_no_former_metadata(registry: Registry) -> None:
+    registry.lake.catalog.rename_table("db.a", "db.renamed")
+    registry.commit("renamed", 1.5)
+    registry.run(2)
+    assert (registry.read_former(), registry.read_notes()) == ([], [])
+
+
+def test_table_that_was_dropped_and_registered_with_older_metadata_waits(registry: Registry) -> None:
+    """A run misses the table in between."""
+    registry.drop("a")
+    registry.run(2)
+    assert "db.a" in registry.read_dropped()
+    registry.point_to(registry.older)
+    registry.commit("a", 3)
+    for day in (4, 10.9):
+        registry.run(day)
+        assert registry.list_planned_of(registry.lost) == set()
+    registry.run(12.1)
+    assert registry.list_planned_of(registry.lost) == registry.lost
+
+
+def test_table_that_was_unreadable_when_its_catalog_was_restored_waits(registry: Registry) -> None:
+    newer = path_of(registry.newer)
+    content = newer.read_text()
+    touch(newer, NOW + timedelta(hours=1), "{")
+    registry.run(2)
+    touch(newer, NOW + timedelta(hours=1), content)
+    registry.point_to(registry.older)
+    registry.commit("a", 3)
+    for day in (4, 10.9):
+        registry.run(day)
+        assert registry.list_planned_of(registry.lost) == set()
+    registry.run(12.1)
+    assert registry.list_planned_of(registry.lost) == registry.lost
+
+
+def test_former_metadata_is_kept_if_dropped_tables_are(spark: SparkSession, tmp_path: Path) -> None:
+    registry = Registry(spark, tmp_path, dropped="keep")
+    registry.point_to(registry.older)
+    registry.commit("a", 2)
+    for day in (4, 100):
+        registry.run(day)
+        assert registry.list_planned_of(registry.lost) == set()
+    assert "`retention.dropped` is keep" in registry.read_notes()[0]
+
+
+def test_catalog_restored_between_plan_and_apply_keeps_the_lost_commits(registry: Registry) -> None:
+    orphan = registry.house.warehouse / "db/a/data/00000-0-4f1c2b0e-5d8e-4a52-9d0c-6d2f0a8f9b11.parquet"
+    touch(orphan, NOW - timedelta(days=20))
+    header = registry.run(4)
+    assert header.rows == 1
+    registry.point_to(registry.older)
+    registry.commit("a", 4)
+    touch(orphan, NOW - timedelta(days=20))  # the writer of the tests dates all new files
+    assert outcomes(registry.house.approve_and_apply(header)) == {"done"}
+    registry.point_to(registry.newer)
+    assert registry.lake.catalog.load_table("db.a").scan().to_arrow().num_rows == registry.rows
+
+
+def test_partly_purged_former_metadata_stops_no_run(registry: Registry) -> None:
+    """`DROP TABLE … PURGE` of one name deletes files, while the other name is listed."""
+    registry.register("clone", registry.older)
+    registry.run(2)
+    registry.drop("a")
+    for key in sorted(registry.lost):
+        if key.endswith((".avro", ".parquet")):
+            (registry.house.warehouse / key).unlink()
+    header = registry.run(4)
+    assert registry.house.failed_gates(header) == set()
+    assert registry.house.run_context().table(LIVE_FILES, "sales").summary(LiveFilesSummary).unreadable == ()
