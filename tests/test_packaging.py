@@ -197,7 +197,9 @@ def run_make_test(folder: Path, python: str, lint: str) -> subprocess.CompletedP
         "--no-print-directory",
     ]
     # Variables of the command line of `make test`, such as DEPTH, are in its environment.
-    environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKEOVERRIDES", "DEPTH", "COVERAGE"}}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "DEPTH", "COVERAGE"}
+    }
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -197,6 +197,7 @@ class UnreadableTable:
         address: Address of the table metadata, or None if the catalog does not report it.
         locations: Addresses, ending in `/`, under which the table's files may be.
         table_uuid: Table uuid, if it was found in metadata that cannot be read in full.
+        cause: Result of `cause_of` for the error, if it is known.
     """
 
     table_name: str | None
@@ -204,6 +205,7 @@ class UnreadableTable:
     address: str | None = None
     locations: tuple[str, ...] = ()
     table_uuid: str | None = None
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)

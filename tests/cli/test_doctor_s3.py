@@ -6,8 +6,11 @@ It names the flaw and the solution, exits with 1 and changes nothing.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from tests.lakes.iceberg.builder import LakeBuilder
 from tests.ports import free_port
 from tests.s3.proxy import Rule, always, error_answer, run_proxy
 from tests.s3.servers import S3Server
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass
@@ -45,6 +50,16 @@ class BucketSetup:
     def lifecycle(self, below: str) -> None:
         rule = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": below}, "Expiration": {"Days": 3}}
         self.server.client().put_bucket_lifecycle_configuration(Bucket=self.bucket, LifecycleConfiguration={"Rules": [rule]})
+
+    def add_tables(self, *names: str) -> None:
+        """Add tables to the catalog whose metadata is in the bucket."""
+        lake = LakeBuilder(self.root)
+        for name in names:
+            lake.table(name, NOW)
+        with closing(sqlite3.connect(self.root / "catalog.db")) as database, database:
+            database.execute(
+                "UPDATE iceberg_tables SET metadata_location = ? || table_name || '/metadata/1.json'", [f"s3://{self.bucket}/lake/"]
+            )
 
     def doctor(self) -> Result:
         lake = LakeBuilder(self.root)
@@ -138,6 +153,21 @@ def test_refused_credentials_are_reported(ceph: S3Server, tmp_path: Path, code: 
         (found,) = failed_findings(at.doctor())
     assert code in found["found"]
     assert way_out in f"{found['found']} {found['todo']}"
+
+
+def test_wrong_secret_is_one_problem_of_all_tables_and_the_storage(
+    versity: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = BucketSetup(tmp_path, versity)
+    at.add_tables("db.a", "db.b", "db.c", "db.d")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", versity.access_key)
+    at.s3.pop("profile", None)
+    found = failed_findings(at.doctor())
+    assert [(item["subject"], item["check"]) for item in found] == [("sales", "unreadable"), ("warehouse", "listable")]
+    assert len({item["cause"] for item in found}) == 1
+    assert "check AWS_SECRET_ACCESS_KEY" in found[0]["cause"]
+    assert found[0]["found"].startswith("tables db.a, db.b, db.c and 1 more could not be read: SignatureDoesNotMatch")
 
 
 def test_wrong_region_is_reported(versity: S3Server, tmp_path: Path) -> None:

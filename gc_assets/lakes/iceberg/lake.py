@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from gc_assets.core.causes import cause_of
 from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import FormatError, GcError, LakeUnreadable, StoreError, UsageError
 from gc_assets.core.key_resolver import KeyResolver
@@ -165,7 +166,7 @@ class IcebergLake:
         try:
             item = self.read_registration(pointer.name, pointer.metadata_location)
         except LakeUnreadable as error:
-            return UnreadableTable(pointer.name, str(error), pointer.metadata_location)
+            return UnreadableTable(pointer.name, str(error), pointer.metadata_location, cause=cause_of(error))
         return replace(item, table=replace(item.table, snapshots=()), writable=item.writable and pointer.can_commit)
 
     def _locate(self, catalog: CatalogClient, item: UnreadableTable, registrations: Sequence[Registration]) -> UnreadableTable:

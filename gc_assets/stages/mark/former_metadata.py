@@ -179,7 +179,10 @@ def _read_last_pointers(context: RunContext, live: PublishedTable, refs: Publish
     made it.
     """
     rows = read_parts(context.state.files, live.paths(POINTERS_SIDE), POINTERS).to_pylist()
-    found = [Pointer(**{**row, "heads": frozenset(row["heads"])}) for row in rows]
+    found = [
+        Pointer(row["table_uuid"], row["table_name"], row["address"], frozenset(row["heads"]), row["read_at"], row["former_since"])
+        for row in rows
+    ]
     return found or _read_pointers(context, refs)
 
 

@@ -5,7 +5,8 @@ The refs of each lake are read once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -38,17 +39,7 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
     describe = context.kind(name).describe_format
     described = f"; {describe(refs)}" if describe is not None else ""
     yield Finding(name, "readable", OK, f"{count_of(len(refs.refs), 'ref')}, {count_of(len(refs.claims), 'claimed prefix')}{described}")
-    absent, waiting = find_absent_storages(context), dict[str, int]()
-    for item in refs.unreadable:
-        if (storage := _storage_of(context, item)) is not None and storage in absent:
-            waiting[storage] = waiting.get(storage, 0) + 1
-            continue
-        set_aside = command("set-aside", item.table_name or name, by="WHO", comment="WHY")
-        advice = f"No file under its claims is changed and nothing is purged until it can be read. To purge without it: `{set_aside}`."
-        yield Finding(name, "unreadable", FAIL, item.reason, advice)
-    for storage, tables in waiting.items():
-        found = f"{count_of(tables, 'table')} in storage {context.config.label_of(storage)}"
-        yield Finding(name, "unreadable", SKIPPED, f"{found}: depends on the failed check listable")
+    yield from _check_unreadable(context, name, refs.unreadable)
     unused = find_unused_rules(context.config.lake(name), refs, context.clock.now())
     last = find_last_rule_notes(context, name)
     of_objects = () if last is None else (f"{note} (run of {last[0]})" for note in last[1])
@@ -65,6 +56,30 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
         yield Finding(name, "storages", WARN, found, "Add their storage to sweep them.")
     yield from _aliases(context, refs)
     yield from check_assets(context, name, refs)
+
+
+def _check_unreadable(context: RunContext, name: str, tables: Sequence[UnreadableTable]) -> Iterator[Finding]:
+    """Report the tables that cannot be read. Those with the same cause, such as a denied request, are
+    one problem. Those of a storage that is not mounted are skipped.
+    """
+    absent, waiting, by_cause = find_absent_storages(context), Counter[str](), dict[str, list[UnreadableTable]]()
+    for number, item in enumerate(tables):
+        if (storage := _storage_of(context, item)) is not None and storage in absent:
+            waiting[storage] += 1
+        else:
+            by_cause.setdefault(item.cause or str(number), []).append(item)
+    for items in by_cause.values():
+        first, names = items[0], [item.table_name or name for item in items]
+        more = f" and {len(items) - 3:,} more" if len(items) > 3 else ""
+        found = first.reason if len(items) == 1 else f"tables {', '.join(names[:3])}{more} could not be read: {first.cause}"
+        set_aside = command("set-aside", names[0], by="WHO", comment="WHY")
+        advice = "No file under their claims is changed and nothing is purged until they can be read. To purge without the first one"
+        if len(items) == 1:
+            advice = "No file under its claims is changed and nothing is purged until it can be read. To purge without it"
+        yield Finding(name, "unreadable", FAIL, found, f"{advice}: `{set_aside}`.", first.cause)
+    for storage, count in waiting.items():
+        found = f"{count_of(count, 'table')} in storage {context.config.label_of(storage)}"
+        yield Finding(name, "unreadable", SKIPPED, f"{found}: depends on the failed check listable")
 
 
 def find_absent_storages(context: RunContext) -> set[str]:
