@@ -4,7 +4,8 @@ A pointer of the earlier run is *former* if no pointer of this run continues its
 occurs if a catalog was restored from a backup, a table was registered again with older metadata, or
 one of several names of a table was dropped.
 
-The functions are pure, except for the metadata files that `Histories` reads.
+The functions are pure, except for the metadata files that `Histories` reads. It follows logs only
+to the time of the earlier run; `stages/sweep/metadata_lineage.py` follows them to the first file.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from gc_assets.core.errors import GcError
 from gc_assets.lakes.lineage import UNREADABLE_LINEAGE, Lineage
 
-# A log lists up to 100 files by default, so this covers thousands of commits between two runs.
-MAX_LOGS: Final = 64
+# A log lists up to 100 files by default, so this covers 20,000 commits between two runs.
+MAX_LOGS: Final = 200
+# The clocks of writers and of the collector may differ by this much.
+_MAX_SKEW: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Pointer:
         heads: Ids of the snapshots to which the table's refs point.
         read_at: Time of the last run that read it.
         former_since: Time of the first run that found it to be former, otherwise None.
+        missing_since: Time of the first run that missed its table, otherwise None.
     """
 
     table_uuid: str
@@ -38,6 +42,7 @@ class Pointer:
     heads: frozenset[str]
     read_at: datetime
     former_since: datetime | None = None
+    missing_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +105,19 @@ class Histories:
         If the logs do not reach back that far, it does if it lists all heads of `former`, or if
         `former` was deleted, as writers do with old metadata.
         """
-        if (is_listed := self._is_in_logs(former.address, current.address)) is not None:
+        if (is_listed := self._is_in_logs(former, current.address)) is not None:
             return is_listed
         newest = self._read(current.address)
         if newest is not None and newest.is_readable and former.heads <= {item.snapshot_id for item in newest.snapshots}:
             return True
         return self._read(former.address) is None
 
-    def _is_in_logs(self, address: str, start: str) -> bool | None:
-        """Follow the logs from `start` to an earlier file, or return None if they end before the
-        first file of the table.
+    def _is_in_logs(self, former: Pointer, start: str) -> bool | None:
+        """Follow the logs from `start` to the file that was current when `former` was read.
+
+        Returns None if the logs end before that time.
         """
-        wanted, current = self.identify(address), start
+        wanted, current = self.identify(former.address), start
         if self.identify(current) == wanted:
             return True
         for _ in range(MAX_LOGS):
@@ -122,7 +128,9 @@ class Histories:
                 return True
             if not found.log:
                 return False if found.is_first else None
-            current = found.log[0][0]
+            current, at_ms = found.log[0]
+            if at_ms < (former.read_at - _MAX_SKEW).timestamp() * 1000:
+                return False
         return None
 
     def _read(self, address: str) -> Lineage | None:

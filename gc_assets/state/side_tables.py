@@ -261,6 +261,7 @@ POINTERS: Final = schema_of(
     column("heads", LIST_OF_STRINGS, "Snapshots to which refs of the table point.", since="0.4"),
     column("read_at", TIMESTAMP, "Time of the last run that read it.", since="0.4"),
     column("former_since", TIMESTAMP, "Time of the first run whose catalog had no successor of it, otherwise null.", since="0.4"),
+    column("missing_since", TIMESTAMP, "Time of the first run that missed its table, otherwise null.", since="0.4"),
 )
 # Content roots of former metadata, and of tables that left their catalog, which are not live.
 FORMER_ROOTS_SIDE: Final = "_former_roots"

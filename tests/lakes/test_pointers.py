@@ -13,6 +13,7 @@ from gc_assets.lakes.lineage import UNREADABLE_LINEAGE, Lineage, ListedSnapshot
 from gc_assets.lakes.pointers import MAX_LOGS, Histories, Pointer, Succession, group_pointers
 
 READ_AT = datetime(2026, 1, 1, tzinfo=UTC)
+NOW_MS = int(READ_AT.timestamp() * 1000)
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Metadata:
     missing: set[str] = field(default_factory=set)
     unreadable: set[str] = field(default_factory=set)
     expired: dict[str, int] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
 
     def commit(self, parent: str | None, *, keep: int = 1000) -> str:
         """Add a file that lists the `keep` newest snapshots of its history."""
@@ -47,7 +49,7 @@ class Metadata:
             raise FileNotFoundError(address)
         if address in self.unreadable:
             raise FormatError(f"{address}: damaged")
-        log = tuple((name, 0) for name in reversed(self.ancestors(address)[: self.log_length]))
+        log = tuple((name, self.times.get(name, NOW_MS)) for name in reversed(self.ancestors(address)[: self.log_length]))
         ids = self.snapshots(address)
         parents = {name: None if self.parents[name] is None else self.parents[name] for name in ids}
         return Lineage(log=log, snapshots=tuple(ListedSnapshot(name, parents[name], 0) for name in ids), head=ids[0])
@@ -117,6 +119,20 @@ def test_existing_file_whose_heads_are_lost_is_former_if_logs_end_early() -> Non
     lost, new = commit_many(table, backup, 1), commit_many(table, backup, 10)
     table.missing = set(table.ancestors(new)[2:])
     assert table.find_former({"t": lost}, {"t": new}) == {lost}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_logs_are_followed_to_the_time_of_the_last_run_only(is_lost: bool) -> None:
+    """Files of the table's first years were deleted. The file that was current at that time is known."""
+    table = Metadata(log_length=2)
+    backup = commit_many(table, None, 10)
+    old = commit_many(table, backup, 1) if is_lost else backup
+    new = commit_many(table, backup, 20)
+    later = [name for name in reversed(table.ancestors(new)) if name not in table.ancestors(backup)]
+    table.times = {name: NOW_MS + 60_000 * number for number, name in enumerate(later)} | {backup: NOW_MS - 90_000_000}
+    table.missing = set(table.ancestors(backup))
+    table.expired[new] = 1
+    assert table.find_former({"t": old}, {"t": new}) == ({old} if is_lost else set())
 
 
 def test_unreadable_current_file_continues_nothing(table: Metadata) -> None:

@@ -68,9 +68,13 @@ class Registry(Shop):
         rows = read_parts(self.house.run_context().state.files, live.paths(POINTERS_SIDE), POINTERS).to_pylist()
         return [row["address"] for row in rows if row["former_since"] is not None]
 
+    def read_unreadable(self) -> list[str | None]:
+        unreadable = self.house.run_context().table(LIVE_FILES, "sales").summary(LiveFilesSummary).unreadable
+        return [item.table_name for item in unreadable]
+
     def read_notes(self) -> Sequence[str]:
         notes = self.house.run_context().table(LIVE_FILES, "sales").summary(LiveFilesSummary).notes
-        return [note for note in notes if "does not have any more" in note]
+        return [note for note in notes if "is not in the history of its current metadata" in note]
 
 
 @pytest.fixture
@@ -103,7 +107,7 @@ def test_table_can_be_registered_again_with_its_former_metadata(registry: Regist
     registry.point_to(registry.newer)
     assert registry.lake.catalog.load_table("db.a").scan().to_arrow().num_rows == registry.rows
     registry.run(5)
-    assert registry.newer not in registry.read_former()
+    assert not [note for note in registry.read_notes() if registry.newer in note]
 
 
 def test_dropped_name_of_a_listed_table_waits(registry: Registry) -> None:
@@ -137,6 +141,43 @@ def test_name_from_which_a_listed_table_was_cloned_waits(registry: Registry) -> 
     assert registry.lake.catalog.load_table("db.a").scan().to_arrow().num_rows == registry.rows
 
 
+def test_clone_that_pointed_to_the_same_file_ends_no_wait(registry: Registry) -> None:
+    registry.register("clone", registry.newer)
+    registry.run(2)
+    registry.drop("a")
+    registry.run(3)
+    assert (registry.read_former(), registry.read_notes()) == ([registry.newer], [])
+    clone = registry.lake.catalog.load_table("db.clone")
+    with registry.lake.at(NOW + timedelta(days=3.5)):
+        clone.overwrite(clone.scan(limit=1).to_arrow())
+        clone.maintenance.expire_snapshots().by_ids([item.snapshot_id for item in clone.snapshots()][:-1]).commit()
+    registry.run(9.9)
+    assert registry.list_planned_of(registry.lost) == set()
+    assert len(registry.read_notes()) == 1
+    registry.run(11.1)
+    assert registry.list_planned_of(registry.lost) != set()
+
+
+def test_damaged_former_metadata_protects_the_location_but_makes_nothing_unreadable(registry: Registry) -> None:
+    """Registering older metadata is a way out of a damaged manifest."""
+    before = set(registry.house.files())
+    registry.commit("a", 1.5)
+    (manifest,) = [registry.house.warehouse / key for key in set(registry.house.files()) - before if key.endswith("-m0.avro")]
+    touch(manifest, NOW + timedelta(days=1.5), "x" * manifest.stat().st_size)
+    registry.run(2)
+    assert registry.read_unreadable() == ["db.a"]
+    registry.point_to(registry.newer)
+    orphan = registry.house.warehouse / "db/a/data/00000-0-4f1c2b0e-5d8e-4a52-9d0c-6d2f0a8f9b11.parquet"
+    touch(orphan, NOW - timedelta(days=20))
+    for day in (3, 9.9):
+        header = registry.run(day)
+        assert registry.house.failed_gates(header) == set()
+        assert registry.read_unreadable() == []
+        assert header.rows == 0
+    registry.run(11.1)
+    assert {registry.house.key(str(orphan)), registry.house.key(str(manifest))} <= set(registry.house.keys("deletion_plan"))
+
+
 def test_renamed_table_has_no_former_metadata(registry: Registry) -> None:
     registry.lake.catalog.rename_table("db.a", "db.renamed")
     registry.commit("renamed", 1.5)
@@ -156,6 +197,17 @@ def test_table_that_was_dropped_and_registered_with_older_metadata_waits(registr
         assert registry.list_planned_of(registry.lost) == set()
     registry.run(12.1)
     assert registry.list_planned_of(registry.lost) == registry.lost
+
+
+def test_table_that_few_runs_missed_is_remembered_since_the_first_of_them(registry: Registry) -> None:
+    """The lake is collected every 40 days."""
+    registry.drop("a")
+    registry.run(41)
+    registry.point_to(registry.older)
+    registry.commit("a", 42)
+    registry.run(43)
+    assert registry.list_planned_of(registry.lost) == set()
+    assert registry.read_former() == [registry.newer]
 
 
 def test_table_that_was_unreadable_when_its_catalog_was_restored_waits(registry: Registry) -> None:
@@ -206,4 +258,4 @@ def test_partly_purged_former_metadata_stops_no_run(registry: Registry) -> None:
             (registry.house.warehouse / key).unlink()
     header = registry.run(4)
     assert registry.house.failed_gates(header) == set()
-    assert registry.house.run_context().table(LIVE_FILES, "sales").summary(LiveFilesSummary).unreadable == ()
+    assert registry.read_unreadable() == []

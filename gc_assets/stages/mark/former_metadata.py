@@ -13,7 +13,8 @@ with older metadata. While it is missing, `sweep/dropped_tables.py` decides abou
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Self
@@ -46,8 +47,12 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary
 
-# The roots of a missing table are recorded for at least this time after a run last read it.
+# The roots of a missing table are recorded for at least this time after a run first missed it.
 _REMEMBERED: Final = timedelta(days=30)
+# Concurrent reads of metadata files. Stores take tens of milliseconds to respond.
+_CONCURRENT_READS: Final = 16
+# More notes on kept metadata than this are summarized.
+_MAX_NOTES: Final = 5
 _NO_ROOTS: Final = pa.Table.from_batches([], FORMER_ROOTS)
 
 
@@ -56,8 +61,8 @@ class FormerMetadata:
     """The former metadata of a lake's tables.
 
     Attributes:
-        pointers: Former pointers, and those with which the next run is compared. It is empty if
-            these are the pointers in the freeze.
+        pointers: All pointers that the next run needs: former ones, and those to compare with. It
+            is empty if these are the ones in the freeze.
         roots: The content roots of former metadata and of missing tables (columns `FORMER_ROOTS`).
         notes: Which files are kept, or why they are unknown.
     """
@@ -113,7 +118,8 @@ def find_former_metadata(
     if not (kept or known.absent or known.unread):
         return FormerMetadata()
     roots, notes = _collect_roots(context, lake_name, last, kept, known.absent)
-    notes += _describe_kept(lake_name, kept, after)
+    addresses = {item.address for item in current}
+    notes += _describe_kept(lake_name, [item for item in kept if item.address not in addresses], after)
     names = {(item.table_uuid, item.table_name) for item in known.unread}
     listed = (item for item in current if (item.table_uuid, item.table_name) not in names)
     return FormerMetadata([*kept, *known.absent, *known.unread, *listed], roots, tuple(notes))
@@ -139,19 +145,18 @@ class _KnownPointers:
     def of(
         cls, before: Sequence[Pointer], current: Sequence[Pointer], unread: Collection[str], now: datetime, after: timedelta | None
     ) -> Self:
-        listed, addresses = {item.table_uuid for item in current}, {item.address for item in current}
+        listed, remembered = {item.table_uuid for item in current}, max(after or FORGET_AFTER, _REMEMBERED)
         found = cls([], [], [], [])
-        remembered = max(after or FORGET_AFTER, _REMEMBERED)
         for item in before:
             if item.former_since is not None:
                 is_due = after is not None and now - item.former_since >= after
-                found.kept.extend([] if is_due or item.address in addresses else [item])
+                found.kept.extend([] if is_due else [item])
             elif WHOLE_LAKE in unread or item.table_uuid in unread:
                 found.unread.append(item)
             elif item.table_uuid in listed:
                 found.compared.append(item)
-            elif now - item.read_at < remembered:
-                found.absent.append(item)
+            elif now - (missing_since := item.missing_since or now) < remembered:
+                found.absent.append(replace(item, missing_since=missing_since))
         return found
 
 
@@ -179,10 +184,7 @@ def _read_last_pointers(context: RunContext, live: PublishedTable, refs: Publish
     made it.
     """
     rows = read_parts(context.state.files, live.paths(POINTERS_SIDE), POINTERS).to_pylist()
-    found = [
-        Pointer(row["table_uuid"], row["table_name"], row["address"], frozenset(row["heads"]), row["read_at"], row["former_since"])
-        for row in rows
-    ]
+    found = [Pointer(**{name: row[name] for name in POINTERS.names if name != "heads"}, heads=frozenset(row["heads"])) for row in rows]
     return found or _read_pointers(context, refs)
 
 
@@ -199,12 +201,9 @@ def _find_former(context: RunContext, lake: PointerLake, refs: PublishedTable, t
     in_logs = set(addresses.filter(pc.is_in(addresses, logged.combine_chunks())).to_pylist())
     resolver = context.resolver()
     histories = Histories(lake.read_lineage, lambda address: resolver.locate_one(address) or address)
-    return [
-        item
-        for uuid, items in moved.items()
-        if not (tables[uuid].is_single and items[0].address in in_logs)
-        for item in histories.find_former(tables[uuid])
-    ]
+    unknown = [tables[uuid] for uuid, items in moved.items() if not (tables[uuid].is_single and items[0].address in in_logs)]
+    with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+        return [item for found in pool.map(histories.find_former, unknown) for item in found]
 
 
 def _collect_roots(
@@ -224,10 +223,11 @@ def _collect_roots(
     found, notes = [known], list[str]()
     if last_known is not None:
         roots = last_known.roots_of({item.table_uuid for item in new}).select(ROOTS.names)
-        found += [_select_roots(roots, item) for item in new]
+        found.append(_select_roots(roots, new))
     elif new:
         notes.append(
-            f"lake {lake_name}: the last run's commits of {len(new):,} metadata files are not available any more, so files may be lost"
+            f"lake {lake_name}: the commits of the last run are not available, so files that only {len(new):,} former metadata files need "
+            "are not kept"
         )
     rows = pa.concat_tables(found)
     is_live = pc.is_in(rows.column("metadata"), pa.array([item.address for item in kept], pa.string()))
@@ -236,23 +236,33 @@ def _collect_roots(
     return resolve_or_keep(rows.filter(pc.is_in(rows.column("metadata"), wanted)).cast(FORMER_ROOTS), context.resolver()), notes
 
 
-def _select_roots(roots: pa.Table, pointer: Pointer) -> pa.Table:
-    """Return the roots of a table's commits, and the files of its current state next to its metadata
-    (columns `FORMER_ROOTS`).
+def _select_roots(roots: pa.Table, pointers: Sequence[Pointer]) -> pa.Table:
+    """Return the roots of the tables' commits, and the files of their current state next to their
+    metadata (columns `FORMER_ROOTS`).
     """
-    of_commits = pc.fill_null(pc.equal(roots.column("table_uuid"), pointer.table_uuid), False)
-    is_next_to = pc.starts_with(roots.column("address"), f"{pointer.address.rpartition('/')[0]}/")
-    mine = roots.filter(pc.or_(of_commits, pc.and_(pc.is_null(roots.column("commit_id")), is_next_to)))
-    mine = mine.append_column("metadata", pa.repeat(pa.scalar(pointer.address), mine.num_rows))
-    return mine.append_column("is_live", pa.repeat(pa.scalar(value=False), mine.num_rows)).cast(FORMER_ROOTS)
+    metadata = [item.address for item in pointers]
+    of_tables = pa.table({"table_uuid": [item.table_uuid for item in pointers], "metadata": metadata})
+    next_to = pa.table({"directory": [address.rpartition("/")[0] + "/" for address in metadata], "metadata": metadata})
+    of_commits, of_state = (roots.filter(condition) for condition in (roots["commit_id"].is_valid(), roots["commit_id"].is_null()))
+    directory = pc.replace_substring_regex(of_state["address"], "[^/]*$", "", max_replacements=1)
+    found = [
+        of_commits.join(of_tables, "table_uuid", join_type="inner"),
+        of_state.append_column("directory", directory).join(next_to, "directory", join_type="inner"),
+    ]
+    names = [*ROOTS.names, "metadata"]
+    rows = pa.concat_tables([rows.select(names) for rows in found])
+    return rows.append_column("is_live", pa.repeat(pa.scalar(value=False), rows.num_rows)).cast(FORMER_ROOTS)
 
 
-def _describe_kept(lake_name: str, kept: Iterable[Pointer], after: timedelta | None) -> Iterator[str]:
-    for item in kept:
+def _describe_kept(lake_name: str, kept: Sequence[Pointer], after: timedelta | None) -> Iterator[str]:
+    for item in kept[:_MAX_NOTES]:
         if item.former_since is None:
             continue
         until = "because `retention.dropped` is keep" if after is None else f"until {item.former_since + after:%Y-%m-%d %H:%M} UTC"
         yield (
-            f"lake {lake_name}: on {item.read_at:%Y-%m-%d}, table {show(item.table_name)} had the metadata {show(item.address)}, which its "
-            f"catalog does not have any more; what the table needed then is kept {until}. To restore it, register the table with this file"
+            f"lake {lake_name}: on {item.read_at:%Y-%m-%d}, the catalog had the metadata {show(item.address)} of table "
+            f"{show(item.table_name)}, which is not in the history of its current metadata. What the table needed then is kept {until}. "
+            "To restore the commits, register the table with this file, or with a newer one that no run read"
         )
+    if len(kept) > _MAX_NOTES:
+        yield f"lake {lake_name}: the same applies to {len(kept) - _MAX_NOTES:,} more metadata files"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -152,12 +152,13 @@ class LiveWalk:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = self.roots.files
         for _ in batches:
-            all_roots = pa.concat_tables([read_content_roots(self.roots), read_live_roots(files, self.former_roots)])
+            all_roots = read_content_roots(self.roots)
             is_unlisted = pc.equal(all_roots.column("kind"), Kind.UNLISTED_LOCATION)
             unlisted = all_roots.filter(is_unlisted)
             columns = ["container", "container_size_bytes", "entries", "etag", "digest", "files"]
             index = read_parts(files, list(self.cache.containers), CONTAINERS, columns)
             rooted = self._resolve_roots(all_roots.filter(pc.invert(is_unlisted)), read_edges(files, self.cache.edges), index)
+            rooted = self._add_former_roots(rooted, index)
             found = self._optional_if_absent(rooted.found if rooted.found is not None else closure(rooted.roots, rooted.edges))
             containers = self._find_lengths(index, found)
             leaves = rooted.roots.filter(pc.invert(rooted.roots.column("is_container")))
@@ -230,6 +231,19 @@ class LiveWalk:
         readable = roots.filter(pc.invert(is_own))
         live = pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))])
         return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))
+
+    def _add_former_roots(self, rooted: _Roots, index: pa.Table) -> _Roots:
+        """Add the roots of former metadata. The location of a container that cannot be decoded is
+        protected, but makes no table unreadable.
+        """
+        former = read_live_roots(self.roots.files, self.former_roots)
+        if not former.num_rows:
+            return rooted
+        roots = pa.concat_tables([rooted.roots, former])
+        undecoded = self._find_lengths(index, closure(former, rooted.edges)).required
+        named = read_parts(self.roots.files, list(self.cache.unread_locations), UNREAD_LOCATIONS)
+        shields = pa.concat_tables([rooted.shields, shield_directories(undecoded, named)])
+        return replace(rooted, roots=roots, shields=shields, found=None)
 
     def _find_contents(self, required: pa.Table, found: pa.Table, named: pa.Table, contents: ContentIndex) -> dict[str, list[str]]:
         """Return the ids of the contents that need undecoded containers, by the container's
@@ -315,7 +329,7 @@ class LiveWalk:
         is_location = pc.equal(locations.column("kind"), Kind.TABLE_LOCATION)
         claims = build_claims(locations, unlisted)
         if not rooted.unreadable:
-            return claims
+            return pa.concat_tables([claims, rooted.shields])
         earlier = [] if self.last_known is None else [self.last_known.read_claims()]
         own = pa.concat_tables([*earlier, read_parts(files, list(self.claims), CLAIMS), claims])
         shields = [build_shields(own, rooted.unreadable.keys()), rooted.shields]

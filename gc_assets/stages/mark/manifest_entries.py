@@ -63,8 +63,8 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary, ManifestEntriesSummary, SegmentSummary, SweepSummary
 
-# Parts with the last known containers of unreadable tables. They are deleted at the end of the
-# stage.
+# Parts with the last known containers of unreadable tables and of former metadata. They are deleted
+# at the end of the stage.
 _LAST_KNOWN_SIDE: Final = "_last_known"
 
 
