@@ -56,7 +56,8 @@ def translate_errors(*, retry_io: bool = True, page: Config | None = None) -> Ge
             suggest jobs instead of commands.
     """
     try:
-        yield
+        with _raise_interrupts():
+            yield
     except GcError as error:
         metadata = {"error": type(error).__name__, "exit_code": str(error.exit_code)}
         message = str(error) if page is None else to_page_message(str(error), page)
@@ -67,6 +68,22 @@ def translate_errors(*, retry_io: bool = True, page: Config | None = None) -> Ge
         if not retry_io:
             raise
         raise dg.RetryRequested(max_retries=IO_RETRIES, seconds_to_wait=IO_RETRY_SECONDS) from error
+
+
+@contextmanager
+def _raise_interrupts() -> Generator[None]:
+    """Raise the interrupt instead of an error that followed it.
+
+    SIGTERM to all processes of a run also ends Java, so that closing a session fails.
+    """
+    try:
+        yield
+    except Exception as error:
+        current: BaseException | None = error
+        while (current := current.__context__) is not None:
+            if isinstance(current, KeyboardInterrupt | dg.DagsterExecutionInterruptedError):
+                raise current from None
+        raise
 
 
 def read_failure(event: dg.DagsterEvent) -> StepFailure:

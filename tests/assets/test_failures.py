@@ -55,6 +55,19 @@ def test_permanent_error_is_not_retried(kind: type[OSError]) -> None:
     assert attempts([kind("no")])[0] == 1
 
 
+def test_error_after_an_interrupt_is_the_interrupt() -> None:
+    """SIGTERM to all processes also ends Java, so that closing a session fails."""
+
+    def close_after_interrupt() -> None:
+        try:
+            raise dg.DagsterExecutionInterruptedError
+        finally:
+            raise ConnectionRefusedError("no Java")
+
+    with pytest.raises(dg.DagsterExecutionInterruptedError), translate_errors():
+        close_after_interrupt()
+
+
 def test_deletion_is_not_retried() -> None:
     assert attempts([TimeoutError("the store did not answer")], retry_io=False)[0] == 1
 

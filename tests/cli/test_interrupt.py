@@ -98,12 +98,16 @@ def test_output_of_spark_is_not_printed_after_ctrl_c(tmp_path: Path, capfd: pyte
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    "has_line, seconds",
+    "has_line, seconds, number",
     select_cases(
-        [pytest.param("sales/snapshot_history", 0.3, id="while Spark is at work")], [pytest.param("run date", 2, id="while Spark starts")]
+        [
+            pytest.param("sales/snapshot_history", 0.3, signal.SIGINT, id="while Spark is at work"),
+            pytest.param("sales/snapshot_history", 0.3, signal.SIGTERM, id="SIGTERM to all its processes, as by timeout and systemd"),
+        ],
+        [pytest.param("run date", 2, signal.SIGINT, id="while Spark starts")],
     ),
 )
-def test_interrupted_run_prints_a_message_without_traceback(tmp_path: Path, has_line: str, seconds: float) -> None:
+def test_interrupted_run_prints_a_message_without_traceback(tmp_path: Path, has_line: str, seconds: float, number: int) -> None:
     """The output ends only when no process keeps it open, so no Java process remains."""
     lake = small_lake(tmp_path)
     command = [sys.executable, "-m", "gc_assets", "run", "--config", str(lake.lakes_yaml)]
@@ -112,10 +116,10 @@ def test_interrupted_run_prints_a_message_without_traceback(tmp_path: Path, has_
         for line in process.stderr:
             if has_line in line:
                 time.sleep(seconds)
-                os.killpg(process.pid, signal.SIGINT)
+                os.killpg(process.pid, number)
                 break
         _, output = process.communicate(timeout=180)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "gc-assets: interrupted. All steps so far are complete and recorded" in output
     assert not [word for word in ("Traceback", "py4j", "DagsterExecution", "WARN", "ERROR") if word in output]
 
