@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from gc_assets.core.errors import GcError
 from gc_assets.lakes.lineage import UNREADABLE_LINEAGE, Lineage
 
 # A log lists up to 100 files by default, so this covers 20,000 commits between two runs.
@@ -87,7 +86,7 @@ class Histories:
 
     Attributes:
         read: Returns the lineage in a metadata file. Raises FileNotFoundError if it does not exist,
-            and OSError or GcError if it cannot be read.
+            and any other error if it cannot be read.
         identify: Returns the same value for all addresses of a file.
     """
 
@@ -141,6 +140,6 @@ class Histories:
                 self._found[key] = self.read(address)
             except FileNotFoundError:
                 self._found[key] = None
-            except (OSError, GcError):
+            except Exception:  # noqa: BLE001 - other programs write the metadata, and unknown history is kept
                 self._found[key] = UNREADABLE_LINEAGE
         return self._found[key]

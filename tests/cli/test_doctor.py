@@ -383,7 +383,7 @@ def test_flaw_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: str)
 
 def test_storage_that_is_not_mounted_is_one_problem(setup: Setup) -> None:
     """Its tables cannot be read either, but no user should set them aside or drop them for that."""
-    setup.warehouse.rename(setup.root / "elsewhere")
+    setup.warehouse.rename(setup.root / "unmounted")
     rows = json.loads(setup.doctor("--format", "json").stdout)
     assert [(row["subject"], row["check"]) for row in rows if row["verdict"] == "fail"] == [("warehouse", "listable")]
     skipped = {(row["subject"], row["check"]): row["found"] for row in rows if row["verdict"] == "skipped"}

@@ -26,6 +26,7 @@ class Metadata:
     unreadable: set[str] = field(default_factory=set)
     expired: dict[str, int] = field(default_factory=dict)
     times: dict[str, int] = field(default_factory=dict)
+    error: type[Exception] = FormatError
 
     def commit(self, parent: str | None, *, keep: int = 1000) -> str:
         """Add a file that lists the `keep` newest snapshots of its history."""
@@ -48,7 +49,7 @@ class Metadata:
         if address in self.missing:
             raise FileNotFoundError(address)
         if address in self.unreadable:
-            raise FormatError(f"{address}: damaged")
+            raise self.error(f"{address}: damaged")
         log = tuple((name, self.times.get(name, NOW_MS)) for name in reversed(self.ancestors(address)[: self.log_length]))
         ids = self.snapshots(address)
         parents = {name: None if self.parents[name] is None else self.parents[name] for name in ids}
@@ -135,7 +136,9 @@ def test_logs_are_followed_to_the_time_of_the_last_run_only(is_lost: bool) -> No
     assert table.find_former({"t": old}, {"t": new}) == ({old} if is_lost else set())
 
 
-def test_unreadable_current_file_continues_nothing(table: Metadata) -> None:
+@pytest.mark.parametrize("error", [FormatError, TimeoutError, RecursionError])
+def test_unreadable_current_file_continues_nothing(table: Metadata, error: type[Exception]) -> None:
+    table.error = error
     old = commit_many(table, None, 3)
     new = commit_many(table, old, 2)
     table.unreadable = {new}

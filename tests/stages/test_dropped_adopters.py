@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from gc_assets.stages.records.set_aside import set_table_aside
@@ -71,6 +72,16 @@ class Adoption(Shop):
         swept = self.house.find_table("orphan_files")
         return read_parts(self.house.run_context().state.files, swept.paths(ADOPTED_SIDE), ADOPTED_FILES)
 
+    def approve_accepted(self) -> PlanHeader:
+        """Accept `db.b` as dead, and approve the plan with the files that it adopted."""
+        self.run(13)
+        self.house.now += timedelta(hours=1)
+        self.accept()
+        header = self.run(14)
+        assert self.list_adopted_in_plan() == self.adopted
+        self.house.approve(header)
+        return header
+
     def accept(self, *, withdraw: bool = False) -> None:
         """Accept `db.b` as dead, or withdraw that."""
         location = f"file://{self.house.warehouse}/db/b/"
@@ -105,12 +116,7 @@ def test_table_with_adopted_files_can_be_registered_again(spark: SparkSession, t
 
 def test_withdrawn_acceptance_of_a_table_keeps_the_files_that_it_adopted(spark: SparkSession, tmp_path: Path) -> None:
     shop = Adoption(spark, tmp_path)
-    shop.run(13)
-    shop.house.now += timedelta(hours=1)
-    shop.accept()
-    refused = shop.run(14)
-    assert shop.list_adopted_in_plan() == shop.adopted
-    shop.house.approve(refused)
+    refused = shop.approve_accepted()
     shop.accept(withdraw=True)
     assert "changed" in outcomes(shop.house.apply(refused))
     assert shop.adopted <= shop.house.files().keys()
@@ -151,12 +157,7 @@ def test_adopted_files_are_remembered_while_their_table_may_be_unreadable(spark:
 
 def test_apply_keeps_adopted_files_if_their_table_is_listed_again_and_unreadable(spark: SparkSession, tmp_path: Path) -> None:
     shop = Adoption(spark, tmp_path)
-    shop.run(13)
-    shop.house.now += timedelta(hours=1)
-    shop.accept()
-    header = shop.run(14)
-    assert shop.list_adopted_in_plan() == shop.adopted
-    shop.house.approve(header)
+    header = shop.approve_accepted()
     document = json.loads(path_of(shop.address).read_text())
     for snapshot in document["snapshots"]:
         snapshot["manifest-list"] += ".missing"

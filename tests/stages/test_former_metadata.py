@@ -59,6 +59,13 @@ class Registry(Shop):
         with self.lake.at(NOW + timedelta(days=day)):
             table.append(table.scan(limit=1).to_arrow())
 
+    def rewrite_clone(self, day: float) -> None:
+        """Overwrite all rows of `db.clone`, and expire its history."""
+        clone = self.lake.catalog.load_table("db.clone")
+        with self.lake.at(NOW + timedelta(days=day)):
+            clone.overwrite(clone.scan(limit=1).to_arrow())
+            clone.maintenance.expire_snapshots().by_ids([item.snapshot_id for item in clone.snapshots()][:-1]).commit()
+
     def list_planned_of(self, keys: set[str]) -> set[str]:
         return keys & set(self.house.keys("deletion_plan"))
 
@@ -130,10 +137,7 @@ def test_name_from_which_a_listed_table_was_cloned_waits(registry: Registry) -> 
     registry.commit("clone", 1.5)
     registry.run(2)
     registry.drop("a")
-    clone = registry.lake.catalog.load_table("db.clone")
-    with registry.lake.at(NOW + timedelta(days=2.5)):
-        clone.overwrite(clone.scan(limit=1).to_arrow())
-        clone.maintenance.expire_snapshots().by_ids([item.snapshot_id for item in clone.snapshots()][:-1]).commit()
+    registry.rewrite_clone(2.5)
     for day in (4, 10.9):
         registry.run(day)
         assert registry.list_planned_of(registry.lost) == set()
@@ -147,10 +151,7 @@ def test_clone_that_pointed_to_the_same_file_ends_no_wait(registry: Registry) ->
     registry.drop("a")
     registry.run(3)
     assert (registry.read_former(), registry.read_notes()) == ([registry.newer], [])
-    clone = registry.lake.catalog.load_table("db.clone")
-    with registry.lake.at(NOW + timedelta(days=3.5)):
-        clone.overwrite(clone.scan(limit=1).to_arrow())
-        clone.maintenance.expire_snapshots().by_ids([item.snapshot_id for item in clone.snapshots()][:-1]).commit()
+    registry.rewrite_clone(3.5)
     registry.run(9.9)
     assert registry.list_planned_of(registry.lost) == set()
     assert len(registry.read_notes()) == 1

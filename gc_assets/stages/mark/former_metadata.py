@@ -63,17 +63,14 @@ class FormerMetadata:
     Attributes:
         pointers: All pointers that the next run needs: former ones, and those to compare with. It
             is empty if these are the ones in the freeze.
-        roots: The content roots of former metadata and of missing tables (columns `FORMER_ROOTS`).
+        roots: The content roots of former metadata, and of missing or unreadable tables (columns
+            `FORMER_ROOTS`).
         notes: Which files are kept, or why they are unknown.
     """
 
     pointers: Sequence[Pointer] = ()
     roots: pa.Table = field(default_factory=lambda: _NO_ROOTS)
     notes: tuple[str, ...] = ()
-
-    @property
-    def live_roots(self) -> pa.Table:
-        return _select_live(self.roots)
 
     def build_sides(self) -> dict[str, pa.Table]:
         """Return the side tables of `live_files`."""
@@ -84,12 +81,19 @@ class FormerMetadata:
 
 def read_live_roots(files: Files, paths: Sequence[str]) -> pa.Table:
     """Read the live ones of former content roots (columns `ROOTS`). Their objects may be absent."""
-    return _select_live(read_parts(files, list(paths), FORMER_ROOTS))
-
-
-def _select_live(roots: pa.Table) -> pa.Table:
-    """Return the live ones of the roots (columns `FORMER_ROOTS`) as optional roots (`ROOTS`)."""
+    roots = read_parts(files, list(paths), FORMER_ROOTS)
     return as_optional_live(roots.filter(roots.column("is_live")).select(ROOTS.names).cast(ROOTS))
+
+
+def read_last_live_roots(context: RunContext, lake_name: str, frozen_at: datetime) -> pa.Table:
+    """Return the live roots of former metadata that the last run before a freeze knew (columns
+    `ROOTS`).
+
+    This run may find more of them, whose containers the last run decoded.
+    """
+    last = find_last_run(context, lake_name, frozen_at)
+    paths = [] if last is None else last[0].paths(FORMER_ROOTS_SIDE)
+    return resolve_or_keep(read_live_roots(context.state.files, paths), context.resolver())
 
 
 def find_former_metadata(
@@ -117,8 +121,9 @@ def find_former_metadata(
     kept = [*known.kept, *(replace(item, former_since=now) for item in former)]
     if not (kept or known.absent or known.unread):
         return FormerMetadata()
-    roots, notes = _collect_roots(context, lake_name, last, kept, known.absent)
-    addresses = {item.address for item in current}
+    roots, notes = _collect_roots(context, lake_name, last, kept, [*known.absent, *known.unread])
+    recorded, addresses = set(roots.column("metadata").to_pylist()), {item.address for item in current}
+    kept = [item for item in kept if item.address in recorded]
     notes += _describe_kept(lake_name, [item for item in kept if item.address not in addresses], after)
     names = {(item.table_uuid, item.table_name) for item in known.unread}
     listed = (item for item in current if (item.table_uuid, item.table_name) not in names)
@@ -207,18 +212,18 @@ def _find_former(context: RunContext, lake: PointerLake, refs: PublishedTable, t
 
 
 def _collect_roots(
-    context: RunContext, lake_name: str, last: tuple[PublishedTable, PublishedTable], kept: Sequence[Pointer], absent: Sequence[Pointer]
+    context: RunContext, lake_name: str, last: tuple[PublishedTable, PublishedTable], kept: Sequence[Pointer], waiting: Sequence[Pointer]
 ) -> tuple[pa.Table, list[str]]:
     """Return the content roots of pointers (columns `FORMER_ROOTS`), and why some are unknown.
 
     Args:
         last: Result of `find_last_run`.
         kept: Former pointers, whose roots are live.
-        absent: Pointers of missing tables, whose roots are not live.
+        waiting: Pointers of missing or unreadable tables, whose roots are not live by this rule.
     """
     known = read_parts(context.state.files, last[0].paths(FORMER_ROOTS_SIDE), FORMER_ROOTS)
     recorded = set(known.column("metadata").unique().to_pylist())
-    new = [item for item in (*kept, *absent) if item.address not in recorded]
+    new = [item for item in (*kept, *waiting) if item.address not in recorded]
     last_known = open_last_known(context, lake_name, *last) if new else None
     found, notes = [known], list[str]()
     if last_known is not None:
@@ -232,7 +237,7 @@ def _collect_roots(
     rows = pa.concat_tables(found)
     is_live = pc.is_in(rows.column("metadata"), pa.array([item.address for item in kept], pa.string()))
     rows = rows.set_column(rows.schema.get_field_index("is_live"), "is_live", is_live)
-    wanted = pa.array([item.address for item in (*kept, *absent)], pa.string())
+    wanted = pa.array([item.address for item in (*kept, *waiting)], pa.string())
     return resolve_or_keep(rows.filter(pc.is_in(rows.column("metadata"), wanted)).cast(FORMER_ROOTS), context.resolver()), notes
 
 

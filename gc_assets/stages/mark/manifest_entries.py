@@ -35,7 +35,7 @@ from gc_assets.stages.mark.content_roots import RootTables, find_root_inputs, op
 from gc_assets.stages.mark.dead_entries import drop_dead_entries, refuse_dropped_since
 from gc_assets.stages.mark.decoding import Decode
 from gc_assets.stages.mark.earlier_entries import copy_entries, find_decoded
-from gc_assets.stages.mark.former_metadata import find_former_metadata
+from gc_assets.stages.mark.former_metadata import read_last_live_roots
 from gc_assets.stages.mark.lake_refs import frozen_prefixes
 from gc_assets.stages.mark.last_known import find_last_known
 from gc_assets.stages.mark.object_sizes import read_sizes
@@ -208,12 +208,10 @@ def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, 
 
     They may be missing from the cache if another release decoded them.
     """
-    last_known = None
-    if list_unread_tables(inputs):
-        last_known = find_last_known(context, lake_name, inputs[LAKE_REFS.name].summary(LakeRefsSummary).frozen_at)
-    unread = unread_reasons(inputs, last_known)
-    roots = [find_former_metadata(context, lake_name, inputs, unread).live_roots]
-    roots += [] if last_known is None else [last_known.roots_of(unread).select(ROOTS.names)]
+    frozen_at = inputs[LAKE_REFS.name].summary(LakeRefsSummary).frozen_at
+    last_known = find_last_known(context, lake_name, frozen_at) if list_unread_tables(inputs) else None
+    roots = [read_last_live_roots(context, lake_name, frozen_at)]
+    roots += [] if last_known is None else [last_known.roots_of(unread_reasons(inputs, last_known)).select(ROOTS.names)]
     found = pa.concat_tables(roots)
     containers = found.filter(found.column("is_container"))
     if not containers.num_rows:
