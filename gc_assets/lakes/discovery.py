@@ -1,7 +1,7 @@
 """Discover lakes and their storages for `gc-assets init`.
 
-Each kind discovers its own lakes with `LakeKind.discover`. Discovery is read-only and yields only
-lakes that it could read.
+Each kind finds its own lakes through `LakeKind.discover`. Discovery never writes anything, and a
+lake is only reported if it could be read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from gc_assets.core.objects import Objects
 from gc_assets.core.paths import FILE, Location, is_in_bucket, scheme_of
 from gc_assets.core.untrusted_input import parse_json
 
-# Tables are two or three levels deep in a warehouse. Deeper folders contain data.
+# Tables are two or three levels deep in a warehouse. Folders below that contain data.
 _DEPTH: Final = 3
 _TIMEOUT_SECONDS: Final = 10.0
-# Maximum number of files examined, and returned, when searching for metadata without a catalog.
+# Limits for a search without a catalog: files to look at, and metadata files to return.
 _MAX_FILES: Final = 100_000
 _MAX_FOUND: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryTarget:
-    """Address of a server or catalog, a local path, or a location in a bucket.
+    """Search target: a server or catalog, a local path, or a bucket location.
 
-    A local folder is a target, as is each folder under it, down to three levels.
+    A local folder is searched together with its subfolders, up to three levels deep.
     """
 
     address: str
@@ -46,16 +46,17 @@ class DiscoveryTarget:
 
     @property
     def path(self) -> Path | None:
-        """The path on this machine if it exists, or None for any other target."""
+        """Path on this machine, or None if the target is not a local path or does not exist."""
         if scheme_of(self.address) != FILE:
             return None
         path = Path("/", Location.parse(self.address).root)
         return path if path.exists() else None
 
     def get_json(self, address: str, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
-        """Send a GET request and return the status and the JSON body (None if the body is not
-        JSON).
+        """Send a GET request.
 
+        Returns:
+            The status and the parsed body, or None instead of the body if it is not valid JSON.
         Raises:
             LakeUnreadable: If the server does not respond.
         """
@@ -74,14 +75,14 @@ class DiscoveryTarget:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredLake:
-    """Lake to be written to `lakes.yaml` by `gc-assets init`.
+    """A lake that `gc-assets init` can write to `lakes.yaml`.
 
     Attributes:
-        name: Suggested name, not necessarily unique.
-        entry: The entry of `lakes.yaml` without `name`.
-        locations: Folders recorded by the lake. New tables are expected in the same folders.
-        note: Values to be added by the user, empty if the entry is complete.
-        file: The catalog's file if it is on this machine, otherwise empty.
+        name: Suggested name. Several discovered lakes may have the same one.
+        entry: Lake entry for `lakes.yaml`, without `name`.
+        locations: Folders that the lake uses now, and in which new tables are expected.
+        note: Values that the user still has to fill in. Empty if the entry is complete.
+        file: Path of the catalog file if it is on this machine, otherwise empty.
     """
 
     name: str
@@ -92,12 +93,10 @@ class DiscoveredLake:
 
 
 def list_folders(address: str) -> Iterator[str]:
-    """Yield an address and, for a local folder, its subfolders, outer folders first.
-
-    Hidden folders are skipped.
+    """Yield an address. For a local folder, also yield its visible subfolders, top-down.
 
     Raises:
-        OSError: If a folder cannot be read, because lakes in it would be missed.
+        OSError: If a folder cannot be read. Skipping it could hide a lake.
     """
     yield address
     if scheme_of(address) != FILE or not (root := Path("/", Location.parse(address).root)).is_dir():
@@ -113,12 +112,12 @@ def _raise(error: OSError) -> None:
 
 
 def find_metadata(address: str, objects: Objects, pattern: str) -> list[str]:
-    """Return the addresses of the files in a folder or location whose keys match a pattern.
+    """Find the files under an address whose keys match a pattern.
 
-    At most `_MAX_FILES` files are examined and at most `_MAX_FOUND` addresses returned.
+    The search stops after `_MAX_FILES` files or `_MAX_FOUND` matches.
 
     Args:
-        address: A local folder, or a location in a bucket. For other addresses, nothing is returned.
+        address: A local folder or a bucket location. The result is empty for anything else.
         objects: Access to buckets.
         pattern: Regular expression for keys.
     """
@@ -135,10 +134,10 @@ def find_metadata(address: str, objects: Objects, pattern: str) -> list[str]:
 
 
 def choose_storages(found: Sequence[DiscoveredLake], targets: Iterable[str]) -> list[Location]:
-    """Return non-overlapping storage locations that contain all lake locations.
+    """Choose storage locations that do not overlap and together contain every lake location.
 
-    Locations inside one of `targets` share a storage at their innermost common folder. All other
-    locations get one storage per lake.
+    Lake locations under the same target share one storage at their innermost common folder.
+    Lakes outside the targets get a storage of their own.
     """
     parents = [Location.parse(address) for address in targets]
     groups: dict[tuple[str, int], list[Location]] = {}
@@ -151,10 +150,9 @@ def choose_storages(found: Sequence[DiscoveredLake], targets: Iterable[str]) -> 
 
 
 def _innermost(locations: Sequence[Location]) -> Iterator[Location]:
-    """Yield the innermost common folder of the locations.
+    """Yield the innermost folder that contains all locations in a bucket.
 
-    There is one per bucket, and one per top-level folder of a disk, because the root itself cannot
-    be a storage.
+    On a disk, there is one such folder for each top-level folder, because `/` cannot be a storage.
     """
     grouped: dict[tuple[str, str], list[list[str]]] = {}
     for location in locations:
@@ -162,13 +160,13 @@ def _innermost(locations: Sequence[Location]) -> Iterator[Location]:
         top = "/".join(parts[:2]) if location.scheme == FILE else parts[0]
         grouped.setdefault((location.scheme, top), []).append(parts)
     for (scheme, _), members in grouped.items():
-        first, last = min(members), max(members)  # Parts shared by these two are shared by all.
+        first, last = min(members), max(members)  # All members share the prefix of these two.
         shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
         yield Location.parse(f"{scheme}://{'/'.join(part for part, _ in shared)}/")
 
 
 def unique_name(wanted: str, taken: Iterable[str]) -> str:
-    """Return a valid lakes.yaml name that is not in `taken`."""
+    """Turn `wanted` into a name that is valid in lakes.yaml and not in `taken`."""
     stem = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_") or "lake"
     stem = f"_{stem}" if stem[0].isdigit() else stem
     names, name, number = set(taken), stem, 1
@@ -179,8 +177,9 @@ def unique_name(wanted: str, taken: Iterable[str]) -> str:
 
 
 def server_name(address: str, kind: str) -> str:
-    """Return a lake name for a server: the first label of its host name, or the kind for an IP
-    address and `localhost`.
+    """Suggest a lake name for a server.
+
+    This is the first label of the host name, or the kind for `localhost` and IP addresses.
     """
     host = urlsplit(address).hostname or "localhost"
     return kind if host == "localhost" or _is_ip_address(host) else host.partition(".")[0]

@@ -1,13 +1,13 @@
-"""Arrow schemas for the rows returned by decoders."""
+"""Arrow schemas of the rows that decoders return."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-# A decoder returns one row per child of a container. `address` is absolute and spelled as in the
-# container. The columns `size_bytes` and `expected_entries` describe the child, and are null if the
-# container does not record them. The column `entry_status` is `added`, `existing` or `deleted`, or
-# null if the format has no status. `must_exist` has the meaning of `ContentRoot.must_exist`.
+# Decoding a container gives one row for each child, i.e. for each object that it names. `address`
+# is absolute, with the spelling used in the container. `size_bytes` and `expected_entries` describe
+# the child and are null if the container does not record them. `entry_status` is `added`,
+# `existing`, `deleted`, or null for formats without a status. See `ContentRoot` for `must_exist`.
 ENTRY_SCHEMA = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
@@ -21,6 +21,5 @@ ENTRY_SCHEMA = pa.schema(
     ]
 )
 
-# For lakes with logical paths (lakeFS), the rows also contain the path and the time at which the
-# entry was written.
+# Formats with logical paths (lakeFS) add the path and the time at which the entry was written.
 LOGICAL_ENTRY_SCHEMA = pa.schema([*ENTRY_SCHEMA, pa.field("path", pa.string()), pa.field("written_at", pa.timestamp("us", tz="UTC"))])

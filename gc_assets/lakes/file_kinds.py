@@ -1,4 +1,4 @@
-"""File kinds, i.e. the roles of files in their formats, in reference order."""
+"""File kinds: the role that a file has in its format. They are ordered by reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class Kind:
-    """All file kinds. Readers raise `FormatError` for any other kind."""
+    """Names of all file kinds. Readers raise `FormatError` if they find any other kind."""
 
     METADATA_JSON = "metadata_json"
     VERSION_HINT = "version_hint"
@@ -26,30 +26,31 @@ class Kind:
     METARANGE = "metarange"
     RANGE = "range"
     OBJECT = "object"
-    # A possible name of an object (lakeFS) or of a virtual chunk. It is live, but not counted as a
-    # file. At least one of an object's names has to exist.
+    # One of the names that an object (lakeFS) or virtual chunk may have. All of them are live, but
+    # are not counted as files, because only one of them has to exist.
     POSSIBLE_OBJECT = "possible_object"
     REF = "ref"
     CONFIG = "config"
     # The `repo` object of Icechunk spec version 2, and its copies.
     REPO_INFO = "repo_info"
     VIEW_METADATA = "view_metadata"
-    # These are not files. All files under the location of a table or view belong to it. The files
-    # under an unlisted location have no known owner. A `urn:uuid:` identifies the table or view of
-    # a metadata file. A named prefix is a prefix used by a container (`NamedPrefixes.reference`).
+    # The following kinds are not files. A table or view owns every file under its `table_location`.
+    # Files under an `unlisted_location` have no known owner. A `table_uuid` (`urn:uuid:`) names the
+    # table or view that a metadata file describes. A `named_prefix` records that a container uses a
+    # prefix (`NamedPrefixes.reference`).
     TABLE_LOCATION = "table_location"
     UNLISTED_LOCATION = "unlisted_location"
     TABLE_UUID = "table_uuid"
     NAMED_PREFIX = "named_prefix"
 
 
-# Kinds of rows that are not files. They occur in `manifest_entries` and content roots, but never in
+# These rows are not files. They appear in `manifest_entries` and among content roots, but never in
 # a live set.
 LOCATION_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID, Kind.NAMED_PREFIX)
 FILE_KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 
-# A kind precedes the kinds that it references. A transaction log references nothing, and is only
-# referenced by its snapshot.
+# Each kind only references kinds that come after it. Transaction logs do not reference anything.
+# They are in this list because snapshots reference them.
 _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
     (Kind.REF, Kind.CONFIG, Kind.REPO_INFO, Kind.VERSION_HINT),
     (Kind.METADATA_JSON, Kind.VIEW_METADATA, Kind.SNAPSHOT),
@@ -59,10 +60,10 @@ _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
 RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
 # No container references these kinds, so reading a lake starts with them.
 ROOT_KINDS = _BY_REFERENCE[0]
-# Containers that reference only files and no other containers.
+# These containers only reference files that are not containers.
 LEAF_CONTAINER_KINDS = _BY_REFERENCE[-1]
-# Readers use these files only to plan queries, so a missing one loses nothing. Source: Iceberg's
-# format/spec.md, "Table Statistics": "Statistics files are informational".
+# Readers use these files for query planning only, so no data is lost if one is missing. Source:
+# Iceberg's format/spec.md, "Table Statistics": "Statistics files are informational".
 INFORMATIONAL_KINDS = (Kind.STATISTICS, Kind.PARTITION_STATISTICS)
-# Rank of data files and of files not referenced by metadata.
+# Rank of data files, and of files that no metadata references.
 LEAF_RANK = len(_BY_REFERENCE)

@@ -1,6 +1,6 @@
-"""Lake kind descriptions, each defined in its kind's package.
+"""Description of a lake kind. Each kind's package defines one.
 
-Stages, assets, the CLI and the report only use these values, and never compare kind names.
+Stages, assets, the CLI and the report rely on these values and never check the name of a kind.
 `lakes/kinds.py` lists all kinds.
 """
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from gc_assets.lakes.protocol import FrozenRefs, Lake
 
 Spellings = Callable[[str], Collection[str]]
-# Shared tables that a kind has to declare.
+# Shared tables that not every kind has. A kind has to declare them.
 _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
 
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """Table identity as recorded in a metadata file.
+    """Identity of a table, as recorded in one of its metadata files.
 
     Attributes:
-        newest: Time of the newest snapshot in milliseconds since 1970, or None if it is unknown.
-        noun: The term for the object in messages.
-        location_if_empty: The location of the table if the file is the first metadata of a table,
-            references no other file, and all files of the table are in this location. Otherwise
-            None.
-        lineage: The earlier files and the snapshots recorded in the file.
+        newest: Time of the newest snapshot, in milliseconds since 1970, or None if unknown.
+        noun: Name of the object in messages, such as "table".
+        location_if_empty: Location of the table if the file is the table's first metadata, does
+            not reference any files, and shows that all of the table's files are in this location.
+            None otherwise.
+        lineage: Earlier metadata files and snapshots that the file lists.
     """
 
     uuid: str
@@ -49,18 +49,17 @@ class TableIdentity:
 
 @dataclass(frozen=True)
 class MetadataPattern:
-    """Picklable pattern that recognizes this kind's metadata under a prefix claimed by another
-    lake.
+    """Picklable pattern that finds this kind's metadata in prefixes that another lake claims.
 
     Attributes:
-        names: Regular expression for the keys of this metadata.
-        classify: Function that reads an object's bytes and returns a (possibly known) table, a
-            description of foreign metadata, or None for other content. Raises any exception for
-            damaged bytes. If None, a matching name is sufficient.
-        noun: The term for such metadata in messages.
+        names: Regular expression that matches the keys of such metadata.
+        classify: Takes the content of an object. Returns the table that it describes, which may be
+            a known one, a description of foreign metadata, or None for unrelated content. May raise
+            any exception if the content is damaged. If None, a matching name is sufficient.
+        noun: Name of such metadata in messages.
         file_kinds: File kinds of such metadata.
-        is_fragment: Function that returns True for bytes that no reader can use as metadata. Such a
-            file next to a live file of `file_kinds` is the leftover of a failed write.
+        is_fragment: Returns True for content that is incomplete and useless to every reader. If
+            such a file is next to a live file of `file_kinds`, a failed write left it behind.
     """
 
     names: str
@@ -71,16 +70,16 @@ class MetadataPattern:
 
 
 class TableRole(StrEnum):
-    """Role of a kind table in stages shared by all kinds."""
+    """Purpose of a kind-specific table in the stages that all kinds share."""
 
-    # Files of retained commits released by the owner's rules, with the columns `storage`, `key`,
-    # and `deduplicated`, which is true if another reference keeps the file.
+    # Files of retained commits that the owner's rules release. The columns are `storage`, `key` and
+    # `deduplicated`, which is true if another reference still needs the file.
     RELEASED_FILES = "released_files"
-    # Paths deleted on branches by commits under the owner's rules, with columns such as `branch`
-    # and `path`. An additional table with the suffix `_edits` contains the edits, with the columns
-    # of `expiry_plan`.
+    # Paths on branches that the owner's rules delete through commits. Columns include `branch` and
+    # `path`. A second table with the suffix `_edits` lists the edits, with the columns of
+    # `expiry_plan`.
     PATH_EDITS = "path_edits"
-    # All snapshots ever seen, including expired ones. It is shared with verification marks.
+    # Every snapshot ever seen, including expired ones. Verification marks use the same table.
     HISTORY = "history"
 
 
@@ -91,17 +90,17 @@ def _always(config: LakeConfig) -> bool:
 
 @dataclass(frozen=True)
 class KindTable:
-    """Kind-specific table with its asset step.
+    """Table that only some kinds have, and the asset step that computes it.
 
     Attributes:
-        table: The schema and the description.
-        after: Lake tables from which this table is computed.
-        rows: Function that computes the rows from the `after` tables published in the current run,
-            by name. If None, they are computed by the stage with the table's name.
-        when: Function that returns True for lakes with this table.
+        table: Schema and description.
+        after: Lake tables that are needed to compute this one.
+        rows: Computes the rows from the `after` tables of the current run, which are passed by
+            name. If None, the stage with the same name as the table computes them.
+        when: Returns True for lakes that have this table.
         before_live: True if the live set depends on this table.
-        listed_after: Shared table after which this table is listed.
-        role: Role of the table in shared stages.
+        listed_after: Shared table that precedes this one in lists.
+        role: How shared stages use the table.
     """
 
     table: Table
@@ -115,10 +114,10 @@ class KindTable:
 
 @dataclass(frozen=True)
 class HistoryEdits:
-    """History edits of a kind with `ExpiringLake`s.
+    """How lakes of this kind edit history (`ExpiringLake`).
 
-    `loss` describes what an edit removes permanently, for messages. If None, the lakes are
-    `ReversibleLake`s and their edits can be undone with `restore --history`.
+    `loss` describes what an edit removes permanently, for messages. If it is None, the lakes are
+    `ReversibleLake`s, and `restore --history` can undo their edits.
     """
 
     loss: str | None = None
@@ -126,33 +125,32 @@ class HistoryEdits:
 
 @dataclass(frozen=True)
 class FileTraits:
-    """File properties needed by the sweep.
+    """File properties of a kind that the sweep relies on.
 
     Attributes:
-        metadata_patterns: Patterns that recognize this kind's metadata in claims of other lakes.
-        uncollected_metadata: Regular expression for keys of metadata. Matching files are counted if
-            they are unclaimed. Garbage matched by it was never referenced by a commit.
-        metadata_directory: Suffix of the address of a claim on metadata. In such a claim, only
-            files that match `metadata_names` are claimed, and containers of expired commits are
-            live. Nothing in it is collected if a container that may reference others was not
-            decoded, or if another lake has a claim in its parent directory.
+        metadata_patterns: Patterns that find this kind's metadata in claims of other lakes.
+        uncollected_metadata: Regular expression for metadata keys. Unclaimed files that match are
+            counted. Garbage that matches was never referenced by a commit.
+        metadata_directory: Last part of the address of claims that contain only metadata. In such
+            a claim, only files that match `metadata_names` are claimed, and containers of expired
+            commits stay live. Nothing there is collected if a container that may reference others
+            was not decoded, or if another lake has a claim in the parent directory.
         metadata_names: Regular expression for the names of containers.
-        rewritten_in_place: Kinds of container files that are overwritten in this format. The new
-            content references the same objects.
-        never_committed: Reason for orphans never referenced by a commit. Files ever referenced by a
-            commit, even a dangling one, have the reason `expired`.
-        named_times: Picklable function that returns an Arrow column with the UTC times in key
-            names. The value is missing if a name has no time.
-        own_names: Regular expression for the file names used by this kind's writers. It is needed
-            if users choose the table locations, because these may contain files of other
-            applications. A file that no commit referenced is then a leftover if it has such a name,
-            or if it is next to known data files.
-        data_names: The same for data files only.
-        spellings: Picklable function that returns all names of the file that has a given possible
-            name (kind `possible_object`). One of them has to exist.
-        own_paths: Regular expression for the ends of all paths that this kind's format produces in
-            its claims. A file with any other path that no commit referenced belongs to other
-            applications.
+        rewritten_in_place: Container kinds that this format overwrites. The new content references
+            the same objects as the old one.
+        never_committed: Reason recorded for orphans that no commit ever referenced. Files that any
+            commit has referenced, including a dangling one, get the reason `expired`.
+        named_times: Picklable function that extracts UTC times from key names as an Arrow column.
+            Names that do not contain a time give a null.
+        own_names: Regular expression for file names that this kind's writers create. Kinds need it
+            if users choose table locations, because files of other applications may be there. An
+            uncommitted file counts as a leftover only if its name matches or if it is next to
+            known data files.
+        data_names: Like `own_names`, but for data files only.
+        spellings: Picklable function that returns all possible names of a file, given one of them
+            (kind `possible_object`). At least one of the names has to exist.
+        own_paths: Regular expression for the ends of all paths that the format creates in its
+            claims. An uncommitted file with any other path belongs to another application.
     """
 
     metadata_patterns: tuple[MetadataPattern, ...] = ()
@@ -168,7 +166,7 @@ class FileTraits:
     spellings: Spellings | None = None
 
     def is_metadata_claim(self, address: str) -> bool:
-        """Return True for the address of a claim on metadata."""
+        """Return True if a claim with this address contains only metadata."""
         return self.metadata_directory is not None and address.endswith(f"/{self.metadata_directory}")
 
 
@@ -179,38 +177,36 @@ def _describe_retention(config: LakeConfig, properties: Mapping[str, str], sourc
 
 @dataclass(frozen=True)
 class LakeKind:
-    """Lake kind.
+    """Everything that the rest of gc-assets needs to know about a kind.
 
     Attributes:
-        name: Value of `kind` in lakes.yaml, and the name of the extra that installs `modules`.
-        title: System name for messages.
-        config: Model for entries in lakes.yaml.
-        open: Builds a lake from its configuration, editable objects and the configured storage
-            locations. This imports the kind's libraries.
-        modules: Top-level modules installed by the extra.
-        describe_decoder: Returns the name of the library that decodes containers, for `gc-assets
-            doctor`.
-        describe_format: Describes the format of a frozen lake, such as its version, for
+        name: Value of `kind` in lakes.yaml. The extra that installs `modules` has the same name.
+        title: Name of the system in messages.
+        config: Model of the lake's entry in lakes.yaml.
+        open: Builds a lake from its configuration, the editable objects and the configured storage
+            locations. Importing the kind's libraries is left to this function.
+        modules: Top-level modules that the extra installs.
+        describe_decoder: Names the library that decodes containers, for `gc-assets doctor`.
+        describe_format: Describes the format of a frozen lake, for example its version, for
             `gc-assets doctor`.
-        discover: Yields this kind's lakes at a target. This imports the kind's libraries.
-        discovered_in_folders: Targets that `discover` finds in a folder, for messages. It is empty
-            if only servers are searched.
-        discovered_servers: The server that `discover` finds, with the path that it asks for, for
-            messages. It is empty if no servers are searched.
-        catalogs: The catalogs that list this kind's tables, for messages. It is empty if the kind
-            has no catalogs.
-        retention_yaml: The key `retention` of a new entry in lakes.yaml, with comments. It has the
-            same effect as omitting the key.
-        describe_retention: Describes in words what a lake keeps, given its configuration and the
-            frozen properties of a table (`CommitSource.properties`). An optional `source` names
-            the origin of the configured retention.
-        edits: History edits, or None if the kind never edits history.
-        optional_tables: Optional shared tables of this kind, besides `expiry_log`.
-        kind_tables: Tables specific to this kind.
+        discover: Yields the lakes of this kind at a target. Imports the kind's libraries.
+        discovered_in_folders: Targets that `discover` looks for in a folder, for messages. Empty if it only
+            searches servers.
+        discovered_servers: Which server `discover` looks for and the path that it requests, for
+            messages. Empty if it does not search servers.
+        catalogs: Catalogs that list tables of this kind, for messages. Empty if there are none.
+        retention_yaml: Commented `retention` section for new entries in lakes.yaml. It has the same
+            effect as leaving the section out.
+        describe_retention: Explains to users what a lake keeps. The arguments are the configuration
+            and a table's frozen properties (`CommitSource.properties`). The optional `source` names
+            the place from which the configured retention comes.
+        edits: How history is edited, or None if this kind never edits history.
+        optional_tables: Optional shared tables of this kind, apart from `expiry_log`.
+        kind_tables: Tables that only this kind has.
         is_one_table: True if a lake is a single repository.
-        fails_alone: True if a lake whose refs or history cannot be read is unreadable as a whole.
-            Otherwise it stops the run.
-        files: File properties.
+        fails_alone: True if the lake becomes unreadable when its refs or history cannot be read.
+            If False, the run stops.
+        files: File properties that the sweep relies on.
     """
 
     name: str
@@ -235,7 +231,7 @@ class LakeKind:
 
     @property
     def edits_history(self) -> bool:
-        """True if files of expired commits only become garbage after a history edit."""
+        """True if files of expired commits become garbage only after a history edit."""
         return self.edits is not None
 
     @property
@@ -245,16 +241,16 @@ class LakeKind:
 
     @property
     def has_live_contents(self) -> bool:
-        """True if the live set does not follow from the retained commits alone."""
+        """True if the retained commits alone do not determine the live set."""
         return self.has(LIVE_CONTENTS)
 
     @property
     def releases_files(self) -> bool:
-        """True if rules can permanently release files of retained commits."""
+        """True if rules can release files of retained commits permanently."""
         return self.table_with(TableRole.RELEASED_FILES) is not None
 
     def has(self, table: Table) -> bool:
-        """Return True if any lake of this kind has the table."""
+        """Return True if lakes of this kind have the table."""
         if table.name == EXPIRY_LOG.name:
             return self.edits_history
         shared = {item.name for item in SHARED_TABLES if item.scope == "lake"} - _OPTIONAL
@@ -262,10 +258,10 @@ class LakeKind:
         return table.name in shared or table.name in {item.name for item in own}
 
     def kind_tables_of(self, config: LakeConfig) -> tuple[KindTable, ...]:
-        """Return the kind tables of one lake."""
+        """Return the kind-specific tables that a lake has."""
         return tuple(kind_table for kind_table in self.kind_tables if kind_table.when(config))
 
     def table_with(self, role: TableRole, config: LakeConfig | None = None) -> Table | None:
-        """Return the table with a role, or None if the kind or the given lake has no such table."""
+        """Find the table with a role. Returns None if the kind, or the given lake, has none."""
         kind_tables = self.kind_tables if config is None else self.kind_tables_of(config)
         return next((kind_table.table for kind_table in kind_tables if kind_table.role == role), None)

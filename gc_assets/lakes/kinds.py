@@ -1,4 +1,4 @@
-"""Lake kind registry. A new kind is a package next to the others with an entry in `KINDS`."""
+"""Registry of lake kinds. To add one, create a package next to the others and list it in `KINDS`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ def kind_of(config: LakeConfig) -> LakeKind:
 
 
 def config_models() -> dict[str, type[LakeConfig]]:
-    """Return the lakes.yaml entry models by kind name."""
+    """Return the model of a lakes.yaml entry for each kind name."""
     return {name: kind.config for name, kind in KINDS.items()}
 
 
 def config_of(document: Mapping[str, Any]) -> Config:
-    """Build a configuration from the parsed content of lakes.yaml, without resolving relative
-    paths.
+    """Build a configuration from the parsed lakes.yaml. Relative paths are not resolved.
 
     Raises:
         pydantic.ValidationError: If the content is invalid.
@@ -44,35 +43,34 @@ def config_of(document: Mapping[str, Any]) -> Config:
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the lakes of all installed kinds at a target."""
+    """Yield the lakes that the installed kinds find at a target."""
     for kind in KINDS.values():
         if kind.discover is not None and not missing_modules(kind):
             yield from kind.discover(target)
 
 
 def missing_modules(kind: LakeKind) -> list[str]:
-    """Return the names of the kind's library modules that are not installed."""
+    """List the modules that this kind requires and that are not installed."""
     return [name for name in kind.modules if importlib.util.find_spec(name) is None]
 
 
 def uncollected_metadata() -> str:
-    """Return a regular expression for the keys of metadata that no commit references, of any lake
-    kind.
+    """Return a regular expression for metadata keys that no commit references, for all kinds.
 
-    It matches no key if no kind has such metadata.
+    If no kind has such metadata, the expression does not match any key.
     """
     return "|".join(kind.files.uncollected_metadata for kind in KINDS.values() if kind.files.uncollected_metadata is not None) or "^$"
 
 
 def reversible_titles() -> str:
-    """Return the titles of kinds with reversible history edits, for messages."""
+    """Return the titles of the kinds whose history edits can be undone, for messages."""
     return " and ".join(kind.title for kind in KINDS.values() if kind.undoes_edits)
 
 
 def all_tables() -> dict[str, Table]:
-    """Return all tables by name, in run order.
+    """Return all tables by name, in the order of a run.
 
-    Kind tables follow their `listed_after` table.
+    A kind-specific table follows its `listed_after` table.
     """
     found: dict[str, Table] = {}
     kind_tables = [kind_table for kind in KINDS.values() for kind_table in kind.kind_tables]
@@ -83,20 +81,23 @@ def all_tables() -> dict[str, Table]:
 
 
 def table_with(role: TableRole) -> Table:
-    """Return the table with a role. Each role has at most one table."""
+    """Return the table with a role. Only one kind can have it."""
     (table,) = (table for kind in KINDS.values() if (table := kind.table_with(role)) is not None)
     return table
 
 
 def owners_of(config: Config, table: Table) -> list[str]:
-    """Return the names of lakes or storages with the table, in configuration order."""
+    """Return the lakes or storages that have the table, in the order of the configuration."""
     if table.scope == "storage":
         return [storage.name for storage in config.storages]
     return [lake.name for lake in config.lakes if has_table(lake, table)]
 
 
 def has_table(lake: LakeConfig, table: Table) -> bool:
-    """Return True if a lake has the table. Lakes with edited branches have a log of edits."""
+    """Return True if a lake has the table.
+
+    A lake with branch edits has an expiry log even if its kind does not edit history.
+    """
     kind = kind_of(lake)
     edits_paths = kind.table_with(TableRole.PATH_EDITS, lake) is not None
     if table == kind.table_with(TableRole.PATH_EDITS):
@@ -105,15 +106,15 @@ def has_table(lake: LakeConfig, table: Table) -> bool:
 
 
 def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[str] = ()) -> Lake:
-    """Build the lake for a configuration entry.
+    """Build the lake that a lakes.yaml entry configures.
 
     Args:
-        config: The entry of lakes.yaml.
-        objects: Object access for the lake.
-        storages: Configured storage locations.
+        config: The lakes.yaml entry.
+        objects: Access to the lake's objects.
+        storages: Locations of all configured storages.
 
     Raises:
-        UsageError: If the kind's libraries are not installed. The message contains the extra.
+        UsageError: If a required library is missing. The message names the extra to install.
     """
     kind = kind_of(config)
     missing = missing_modules(kind)

@@ -1,6 +1,6 @@
-"""The origin of a metadata file, i.e. the earlier files and the snapshots that it follows.
+"""Lineage of a metadata file: the earlier files and snapshots that it lists.
 
-The functions are pure.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class ListedSnapshot:
 
     Attributes:
         at_ms: The snapshot's time in milliseconds since 1970.
-        manifest_list: Address of its manifest list, or None if its form is unknown.
+        manifest_list: Address of its manifest list, or None if it is recorded in an unknown form.
     """
 
     snapshot_id: str
@@ -26,16 +26,17 @@ class ListedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The history of a table, as recorded in one of its metadata files.
+    """History of a table, as recorded in one of its metadata files.
 
     Attributes:
-        locations: Addresses of the table's directories.
-        log: Addresses of earlier metadata files, oldest first, each with its time in milliseconds
-            since 1970. The last one is the direct predecessor.
+        locations: Directories of the table.
+        log: Addresses of earlier metadata files with their times in milliseconds since 1970,
+            oldest first. The last one is the direct predecessor.
         updated_ms: Time of the file itself.
-        snapshots: The listed snapshots.
+        snapshots: Snapshots that the file lists.
         head: Id of the current snapshot.
-        is_readable: False if the file records its history in an unknown way. All other attributes
+        is_readable: False if the history is recorded in an unknown form. All other attributes are
+            then empty.
             are then empty.
     """
 
@@ -48,10 +49,10 @@ class Lineage:
 
     @property
     def is_first(self) -> bool:
-        """True if the file is the first one of its table.
+        """True if this is the table's first metadata file.
 
-        A file that lists several snapshots but has no log is from a writer that does not write
-        logs.
+        Some writers do not write logs, so a file without a log is not the first one if it lists
+        several snapshots or one that has a parent.
         """
         return not self.log and len(self.snapshots) < 2 and all(item.parent_id is None for item in self.snapshots)
 

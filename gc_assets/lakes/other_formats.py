@@ -1,7 +1,7 @@
-"""Formats without a lake kind, and the files by which their datasets are recognised.
+"""Formats that no lake kind reads, and files that reveal their datasets.
 
-A dataset of such a format may be in a location claimed by a lake. No commit of the lake references
-its files, so they would look like leftovers of a failed writer.
+Datasets in such a format may be inside a location that a lake claims. Since no commit of the lake
+references their files, they would otherwise look like leftovers of a failed write.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OtherFormat:
-    """Format that is not read by the collector.
+    """A format that gc-assets does not read.
 
     Attributes:
         name: Name for messages.
-        sign: Regular expression for keys of files that exist only in this format. Its only group,
-            `root`, is the directory of the dataset, ending in `/`, or empty.
-        is_table: True if such a file also makes the gate `foreign_metadata` refuse plans.
+        sign: Regular expression for the keys of files that only this format writes. The only group,
+            `root`, captures the directory of the dataset, which ends in `/` or is empty.
+        is_table: True if the gate `foreign_metadata` refuses plans because of such a file.
     """
 
     name: str
@@ -27,12 +27,12 @@ class OtherFormat:
 
 
 def _in_root(file: str) -> str:
-    """Match a file by its path relative to the dataset's directory (the outermost possible one)."""
+    """Match a file by its path in the dataset's directory. Nested matches use the outermost one."""
     return rf"^(?P<root>(?s:.*?/)??){file}"
 
 
 def _in_directory(suffix: str) -> str:
-    """Match all files in a directory with a name that has the given suffix."""
+    """Match all files in a directory whose name ends with a suffix."""
     return rf"^(?P<root>(?s:.*?/)??[^/]+{suffix}/)"
 
 

@@ -1,11 +1,13 @@
-"""Compare the metadata files to which a catalog points with those of an earlier run.
+"""Compare the catalog's metadata pointers with the pointers of an earlier run.
 
-A pointer of the earlier run is *former* if no pointer of this run continues its history. This
-occurs if a catalog was restored from a backup, a table was registered again with older metadata, or
-one of several names of a table was dropped.
+A pointer is the address of the current metadata file that a catalog records for a table name. A
+pointer from the earlier run is *former* if no current pointer continues its history. This happens
+when a catalog is restored from a backup, a table is registered again with older metadata, or one of
+a table's names is dropped.
 
-The functions are pure, except for the metadata files that `Histories` reads. It follows logs only
-to the time of the earlier run; `stages/sweep/metadata_lineage.py` follows them to the first file.
+The functions are pure, except that `Histories` reads metadata files. It follows metadata logs back
+to the time of the earlier run only. `stages/sweep/metadata_lineage.py` follows them to the first
+file.
 """
 
 from __future__ import annotations
@@ -20,19 +22,19 @@ from gc_assets.lakes.lineage import UNREADABLE_LINEAGE, Lineage
 
 # A log lists up to 100 files by default, so this covers 20,000 commits between two runs.
 MAX_LOGS: Final = 200
-# The clocks of writers and of the collector may differ by this much.
+# Allowed difference between the clocks of writers and of the collector.
 _MAX_SKEW: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The metadata file to which a catalog points by one name of a table.
+    """Metadata file to which a catalog points, for one of a table's names.
 
     Attributes:
-        heads: Ids of the snapshots to which the table's refs point.
-        read_at: Time of the last run that read it.
-        former_since: Time of the first run that found it to be former, otherwise None.
-        missing_since: Time of the first run that missed its table, otherwise None.
+        heads: Ids of the snapshots at the heads of the table's refs.
+        read_at: When a run last read the pointer.
+        former_since: When a run first found the pointer to be former, or None.
+        missing_since: When a run first found the table to be missing, or None.
     """
 
     table_uuid: str
@@ -46,24 +48,26 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """The pointers of one table in an earlier run and in this one."""
+    """Pointers of one table in an earlier run and in the current run."""
 
     before: Sequence[Pointer]
     now: Sequence[Pointer]
 
     @property
     def is_single(self) -> bool:
-        """True if the table had and has one name. A log of one name may list a pointer of another."""
+        """True if the table has one name in both runs. With several, their logs may overlap."""
         return len(self.before) == len(self.now) == 1
 
     def find_moved(self) -> list[Pointer]:
-        """Return the earlier pointers whose name or address is not in this run."""
+        """Return the earlier pointers that this run did not find under the same name and address."""
         current = {(item.table_name, item.address) for item in self.now}
         return [item for item in self.before if (item.table_name, item.address) not in current]
 
     def find_successors(self, former: Pointer) -> list[Pointer]:
-        """Return the pointers that may continue the history of an earlier one: that of its name, or
-        those of new names if the table was renamed.
+        """Return the current pointers that may continue an earlier pointer's history.
+
+        This is the pointer with the same name. If the name is gone, the table may have been
+        renamed, so every pointer with a new name is returned.
         """
         known = {item.table_name for item in self.before}
         own = [item for item in self.now if item.table_name == former.table_name]
@@ -71,7 +75,7 @@ class Succession:
 
 
 def group_pointers(before: Iterable[Pointer], now: Iterable[Pointer]) -> dict[str, Succession]:
-    """Group the pointers of two runs by table uuid. Only tables with pointers in both are returned."""
+    """Pair the pointers of two runs by table uuid. Tables found in one run only are left out."""
     earlier, current = defaultdict[str, list[Pointer]](list), defaultdict[str, list[Pointer]](list)
     for item in before:
         earlier[item.table_uuid].append(item)
@@ -82,12 +86,12 @@ def group_pointers(before: Iterable[Pointer], now: Iterable[Pointer]) -> dict[st
 
 @dataclass(frozen=True)
 class Histories:
-    """The metadata logs of tables. Each file is read once.
+    """Metadata logs of tables. Each file is read at most once.
 
     Attributes:
-        read: Returns the lineage in a metadata file. Raises FileNotFoundError if it does not exist,
-            and any other error if it cannot be read.
-        identify: Returns the same value for all addresses of a file.
+        read: Returns the lineage recorded in a metadata file. Raises FileNotFoundError if the file
+            does not exist, and any other exception if it cannot be read.
+        identify: Maps every address of the same file to the same value.
     """
 
     read: Callable[[str], Lineage]
@@ -95,14 +99,14 @@ class Histories:
     _found: dict[object, Lineage | None] = field(default_factory=dict[object, Lineage | None], repr=False)
 
     def find_former(self, table: Succession) -> list[Pointer]:
-        """Return the earlier pointers of a table whose history no current pointer continues."""
+        """Return the table's earlier pointers whose history is not continued by a current one."""
         return [item for item in table.find_moved() if not any(self._continues(item, other) for other in table.find_successors(item))]
 
     def _continues(self, former: Pointer, current: Pointer) -> bool:
-        """Check whether `current` continues the history of `former`.
+        """Check if `current` continues the history of `former`.
 
-        If the logs do not reach back that far, it does if it lists all heads of `former`, or if
-        `former` was deleted, as writers do with old metadata.
+        If the logs do not reach back far enough, there are two other signs: `current` lists all
+        heads of `former`, or the file of `former` is gone, because writers delete old metadata.
         """
         if (is_listed := self._is_in_logs(former, current.address)) is not None:
             return is_listed
@@ -112,9 +116,9 @@ class Histories:
         return self._read(former.address) is None
 
     def _is_in_logs(self, former: Pointer, start: str) -> bool | None:
-        """Follow the logs from `start` to the file that was current when `former` was read.
+        """Search the logs for `former`, from `start` back to the time when `former` was read.
 
-        Returns None if the logs end before that time.
+        Returns None if the logs end before that time, so that the answer is unknown.
         """
         wanted, current = self.identify(former.address), start
         if self.identify(current) == wanted:
@@ -133,7 +137,7 @@ class Histories:
         return None
 
     def _read(self, address: str) -> Lineage | None:
-        """Return the lineage in a file, or None if the file does not exist."""
+        """Return the lineage recorded in a file, or None if the file does not exist."""
         key = self.identify(address)
         if key not in self._found:
             try:

@@ -1,7 +1,6 @@
 """JSON Schema of `lakes.yaml` for editors, also published as `gc_assets/lakes.schema.json`.
 
-The schema covers keys, types and choices. Dependencies between keys are only checked by
-`load_config`.
+It covers keys, types and choices. Rules that involve several keys are left to `load_config`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from gc_assets.config.models import Config, LakeConfig
 from gc_assets.lakes.kinds import KINDS
 
 SCHEMA_NAME: Final = "lakes.schema.json"
-# Editors with yaml-language-server find the schema through this line.
+# yaml-language-server finds the schema through this line.
 FIRST_LINE: Final = f"# yaml-language-server: $schema={SCHEMA_NAME}"
 _DIALECT: Final = "http://json-schema.org/draft-07/schema#"
-# The limits of fields with their own validator have Python's names.
+# Fields with a custom validator record their limits under Python's names instead of JSON Schema's.
 _LIMITS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 _VARIABLE: Final = r"\$\{"
 
@@ -41,7 +40,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _for_editors(node: Any) -> Any:
-    """Remove redundant titles, and allow a variable for every string."""
+    """Drop redundant titles and accept a variable in place of every string."""
     if isinstance(node, list):
         return [_for_editors(item) for item in node]
     if not isinstance(node, dict):
