@@ -194,7 +194,7 @@ class LakeKind:
             searches servers.
         discovered_servers: Which server `discover` looks for and the path that it requests, for
             messages. Empty if it does not search servers.
-        catalogs: Catalogs that list tables of this kind, for messages. Empty if there are none.
+        catalogs: Catalogs that list tables of this kind, for messages. Empty if it has no catalogs.
         retention_yaml: Commented `retention` section for new entries in lakes.yaml. It has the same
             effect as leaving the section out.
         describe_retention: Explains to users what a lake keeps. The arguments are the configuration

@@ -1,8 +1,8 @@
-"""Lake interface and the values passed through it.
+"""The interface of a lake, and the values that pass through it.
 
-A lake reads one system's formats without using Spark. `freeze` runs in the driver and reads all
-mutable state, i.e. refs and table pointers. `commits` and `decode` also run in executors, so lakes
-must be picklable.
+A lake reads the formats of one system, without Spark. `freeze` runs in the driver and reads all
+mutable state, which is the refs and table pointers. `commits` and `decode` also run in executors,
+so lakes must be picklable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REFERENCE = "urn:prefix:"
 
 @dataclass(frozen=True, slots=True)
 class ContentRoot:
-    """Metadata object that is directly referenced by a commit or table.
+    """Metadata object to which a commit or table points directly.
 
     Attributes:
         address: Absolute address of the object.
@@ -39,7 +39,7 @@ class ContentRoot:
         is_container: True if the object references other objects.
         size_bytes: Size in bytes, or None if the format does not record it.
         must_exist: False for objects that are optional in the format, e.g. `version-hint.text`.
-            Their absence does not indicate data loss.
+            A missing optional object does not mean that data was lost.
     """
 
     address: str
@@ -51,9 +51,9 @@ class ContentRoot:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Branch or tag with its head at freeze time.
+    """Branch or tag, with its head at freeze time.
 
-    `properties` contains the ref settings needed for retention, e.g. Iceberg's `max-ref-age-ms`.
+    `properties` contains the ref's settings for retention, for example Iceberg's `max-ref-age-ms`.
     """
 
     ref_name: str
@@ -66,19 +66,19 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """Part of the commit graph, which is read by one task.
+    """Part of the commit graph that one task reads.
 
-    For example, an Iceberg metadata.json or one shard of Icechunk's `snapshots/`.
+    For example, this is an Iceberg metadata.json or one shard of Icechunk's `snapshots/`.
 
     Attributes:
-        address: Address of the object or prefix to read.
+        address: Object or prefix to read.
         shard: Zero-based shard number.
-        shards: Total number of shards for this address.
-        properties: Frozen values needed later for retention. For Iceberg, these are the table
-            properties and `collect` = `true` | `false`. Tables outside the `tables` patterns are
-            only read to protect their files.
-        digest: Digest of the object that contains all commits of a table, so that equal digests
-            mean equal commits. None if the commits are spread over several objects.
+        shards: Number of shards into which the address is divided.
+        properties: Frozen values that retention needs later. For Iceberg, these are the table
+            properties and `collect` (`true` or `false`). Tables outside the `tables` patterns have
+            `collect=false`: they are only read to protect their files.
+        digest: Digest of the object that contains all commits of a table. If it is unchanged, so
+            are the commits. None if the commits are spread over several objects.
     """
 
     address: str
@@ -92,12 +92,13 @@ class CommitSource:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Prefix that belongs entirely to one lake. Only claimed files can be candidates.
+    """Prefix that belongs to one lake entirely. Only claimed files can become candidates.
 
     Attributes:
         address: Absolute address ending in `/`.
-        collect: If False, files under the prefix are never candidates, even inside another claim.
-            Set for table locations with `gc.enabled=false` or outside the configured patterns.
+        collect: False if files under the prefix must never become candidates, even if another claim
+            contains them. This protects tables with `gc.enabled=false` and tables outside the
+            configured patterns.
     """
 
     address: str
@@ -107,7 +108,7 @@ class Claim:
 
     @property
     def is_unread(self) -> bool:
-        """True for a possible location of an unreadable table. Such a claim has a name but no uuid."""
+        """True if an unreadable table may be here. Such a claim has a table name, but no uuid."""
         return not self.collect and self.table_uuid is None and self.table_name is not None
 
 
@@ -120,31 +121,31 @@ DELETE_PATHS: Action = "delete_paths"
 REMOVE_SCHEMA: Action = "remove_schema"
 REMOVE_SPEC: Action = "remove_spec"
 PRUNING: frozenset[Action] = frozenset({REMOVE_SCHEMA, REMOVE_SPEC})
-# Branch edits made by atomic requests. They can be undone in all lakes.
+# Edits of branches, made by atomic requests. Every lake can undo them.
 BRANCH_EDITS: frozenset[Action] = frozenset({DELETE_IDLE_BRANCH, DELETE_PATHS})
-# Edits that release no files in their own plan. Later plans collect the files that only a deleted
-# branch kept.
+# Edits whose own plan does not delete any files. Files that only a deleted branch kept are
+# collected by later plans.
 WITHOUT_FILES: frozenset[Action] = PRUNING | BRANCH_EDITS
-# Property of a branch with the reason why it is never deleted as idle.
+# Branch property: why the branch must not be deleted as idle.
 PROTECTED = "protected"
-# Property of a branch with the reason why its paths are not deleted by commits.
+# Branch property: why commits must not delete paths on the branch.
 UNEDITABLE = "uneditable"
 ExpiryVerdict = Literal["done", "absent", "changed", "denied", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryAction:
-    """Planned history edit, one row of `expiry_plan`.
+    """Planned history edit, which is one row of `expiry_plan`.
 
     Attributes:
         snapshot_id: Snapshot to edit or remove. For `delete_ref`, `delete_idle_branch` and
-            `delete_paths`, the head of the ref. For `remove_schema` and `remove_spec`, the id of the
-            schema or partition spec.
-        old_parent_id: Parent replaced by `edit_parent`. It is compared before the edit and restored
-            by `undo`. In Icechunk, this is also the parent of a removed snapshot.
-        details: JSON needed by `undo`. For Icechunk 2, it is the snapshot's entry in `repo`. For
-            `delete_idle_branch`, it contains the properties of the branch. For `delete_paths`, it
-            contains the number of paths and bytes, the rules, and the table with the paths.
+            `delete_paths`, this is the head of the ref. For `remove_schema` and `remove_spec`, it is
+            the id of the schema or partition spec.
+        old_parent_id: Parent that `edit_parent` replaces. The edit requires that it is unchanged,
+            and `undo` puts it back. In Icechunk, removals record the removed snapshot's parent here.
+        details: JSON that `undo` needs. For Icechunk 2, this is the snapshot's entry in `repo`. For
+            `delete_idle_branch`, these are the branch properties. For `delete_paths`, it lists the
+            number of paths and bytes, the rules, and the table that contains the paths.
     """
 
     action: Action
@@ -161,7 +162,7 @@ class ExpiryAction:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedObject:
-    """Staged object that the branch head does not reference.
+    """Staged object that is not part of its branch head.
 
     `branch` and `path` are None if the system does not report them.
     """
@@ -174,11 +175,11 @@ class UncommittedObject:
 
 @dataclass(frozen=True, slots=True)
 class PreviousRef:
-    """Ref from an earlier freeze that was missing or had moved in a later one.
+    """Ref from an earlier freeze that a later freeze found moved or missing.
 
     Attributes:
-        ref: The ref as frozen by the earlier run.
-        missed_at: Time of the first freeze in which the ref no longer had this head.
+        ref: The ref in the earlier freeze.
+        missed_at: Time of the first freeze in which the ref did not have this head any more.
         moved_to: Head of the ref in that freeze, or None if the ref was missing.
     """
 
@@ -192,12 +193,12 @@ class UnreadableTable:
     """Catalog table that cannot be read.
 
     Attributes:
-        table_name: Table name, or None if the whole lake is unreadable.
-        reason: The error message.
-        address: Address of the table metadata, or None if the catalog does not report it.
-        locations: Addresses, ending in `/`, under which the table's files may be.
-        table_uuid: Table uuid, if it was found in metadata that cannot be read in full.
-        cause: Result of `cause_of` for the error, if it is known.
+        table_name: Name of the table, or None if the whole lake is unreadable.
+        reason: Error message.
+        address: Address of the table's metadata, or None if the catalog does not report it.
+        locations: Prefixes, ending in `/`, that may contain files of the table.
+        table_uuid: Uuid of the table, if its metadata was readable up to that point.
+        cause: Result of `cause_of` for the error, if known.
     """
 
     table_name: str | None
@@ -210,34 +211,35 @@ class UnreadableTable:
 
 @dataclass(frozen=True, slots=True)
 class NamedPrefixes:
-    """Address prefixes to which containers refer by name, e.g. Icechunk's virtual chunk containers.
+    """Prefixes of addresses that containers refer to by name.
 
-    A lake may change them at any time, so they are frozen for a run. A container is decoded again
-    if one of its prefixes has changed.
+    Icechunk's virtual chunk containers are an example. A lake can change a prefix at any time, so
+    the prefixes are frozen for a run. If one has changed, the containers that use it are decoded
+    again.
 
     Attributes:
-        prefixes: Prefix by name.
-        error: Reason why the prefixes are unknown, or None.
+        prefixes: Prefix for each name.
+        error: Why the prefixes are unknown, or None.
     """
 
     prefixes: Mapping[str, str]
     error: str | None = None
 
     def reference(self, name: str) -> str:
-        """Return the address that records the use of a name, with its current prefix."""
+        """Return a pseudo address which records that a container uses this name and prefix."""
         return f"{_REFERENCE}{name}/{self.prefixes[name]}"
 
 
 def name_in_reference(address: str) -> str:
-    """Return the name in the result of `NamedPrefixes.reference`. Names do not contain slashes."""
+    """Extract the name from the result of `NamedPrefixes.reference`. Names never contain slashes."""
     return address.removeprefix(_REFERENCE).partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view in a catalog. It has no files except its pinned metadata.
+    """View in a catalog. Its pinned metadata is its only file.
 
-    `newest` is the time of its newest version in milliseconds since 1970, or None if it is unknown.
+    `newest` is the time of its newest version in milliseconds since 1970, or None if unknown.
     """
 
     uuid: str
@@ -247,15 +249,15 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryIdentity:
-    """Identity of a repository on its server.
+    """Identity of a repository on a server.
 
     Attributes:
         name: Name of the repository.
-        namespace: Address of its files, as spelled by the server.
-        created: Creation time, in seconds since 1970.
-        server_id: Id of the server's installation, if the server provides it.
-        never_read: True if the repository was deleted before the first run. Its name and namespace
-            then come from the configuration.
+        namespace: Address of its files, in the server's spelling.
+        created: Creation time in seconds since 1970.
+        server_id: Id of the server installation, if the server reports one.
+        never_read: True if the repository was deleted before gc-assets first ran. Its name and
+            namespace then come from the configuration.
     """
 
     name: str
@@ -266,7 +268,7 @@ class RepositoryIdentity:
 
     @property
     def uuid(self) -> str:
-        """A uuid that changes if the repository is recreated or moved."""
+        """Uuid that changes when the repository is recreated or moved."""
         return str(uuid5(NAMESPACE_URL, f"{self.namespace}#{self.name}@{self.created}"))
 
 
@@ -276,27 +278,27 @@ class FrozenRefs:
 
     Attributes:
         refs: All branches and tags with their heads.
-        sources: Commit graph parts to read.
-        claims: The prefixes that belong to the lake. Claims of unreadable tables have no uuid.
-        pinned: Files that belong to the current state rather than to a commit: the current
+        sources: Parts of the commit graph to read.
+        claims: Prefixes that belong to the lake. Claims of unreadable tables do not have a uuid.
+        pinned: Files of the current state, which do not belong to a commit: the current
             metadata.json with its log, version hints, `ref.json` files, tag tombstones and
-            `config.yaml`. They are live regardless of the commits.
-        notes: Messages for the report, e.g. about a table with `gc.enabled=false`.
-        wrong_names: The `notes` that indicate a wrong name in the configuration.
-        edits: History edits planned by earlier runs. Rules for keeping rolled-back history do not
-            apply to snapshots cut off by these edits.
-        previous: Refs from earlier runs that were first missing within the grace period.
-        min_age_seconds: Minimum candidate age in this lake, in addition to the grace period. The
-            system may still link younger objects, e.g. a lakeFS physical address.
-        uncommitted: Staged objects (lakeFS), each with one address. All possible names of these
-            objects are also in `pinned`.
-        unreadable: Tables that cannot be read. They do not contribute to any other attribute.
+            `config.yaml`. They are live whatever the commits need.
+        notes: Messages for the report, for example about a table with `gc.enabled=false`.
+        wrong_names: Those of the `notes` that point to a wrong name in the configuration.
+        edits: History edits planned by earlier runs. Snapshots that these edits cut off are exempt
+            from the rules that keep rolled-back history.
+        previous: Refs from earlier runs that were first missed within the grace period.
+        min_age_seconds: Minimum age of candidates in this lake, on top of the grace period. The
+            system may still link younger objects, such as a lakeFS physical address.
+        uncommitted: Staged lakeFS objects with one address each. `pinned` contains all possible
+            names of these objects.
+        unreadable: Tables that cannot be read. No other attribute includes them.
         views: Views whose metadata is pinned.
-        named_prefixes: Address prefixes to which containers refer by name, or None if this kind has
-            no such prefixes.
-        repository: Identity of the repository, if the lake is one repository of a server.
-        read_at: Time of the last freeze that read a deleted or unreadable repository, otherwise
-            None.
+        named_prefixes: Prefixes of addresses that containers refer to by name, or None if this
+            kind does not have such prefixes.
+        repository: Identity of the repository, if the lake is a single repository on a server.
+        read_at: When a freeze last read the repository, if it is now deleted or unreadable.
+            Otherwise None.
         is_deleted: True if the server has deleted the repository and a user ran `forget` for the
             lake.
     """
@@ -323,13 +325,13 @@ class FrozenRefs:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Node in the commit graph.
+    """Node of the commit graph.
 
     Attributes:
-        parents: Parent ids in the format's order, first parent first.
+        parents: Parent ids in the order of the format, first parent first.
         committed_at: UTC time with microsecond precision.
-        content_roots: Metadata objects referenced by the commit.
-        summary: Additional key-value pairs, e.g. Iceberg's operation and summary.
+        content_roots: Metadata objects to which the commit points.
+        summary: Further key-value pairs, such as Iceberg's operation and summary.
     """
 
     commit_id: str
@@ -344,13 +346,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Immutable metadata object to decode, with the values recorded in its parent.
+    """Immutable metadata object to decode, with what its parent records about it.
 
     Attributes:
-        size_bytes: Expected size, verified when decoding.
-        expected_entries: Expected number of entries, verified when decoding.
-        snapshot_id: Snapshot that added the container, which is the commit for a content root.
-            Entries without a snapshot inherit it.
+        size_bytes: Expected size. Decoding verifies it.
+        expected_entries: Expected number of entries. Decoding verifies it.
+        snapshot_id: Snapshot that added the container. For a content root, this is the commit.
+            Entries that do not name a snapshot inherit it.
     """
 
     address: str
@@ -362,14 +364,14 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Policy decision for every commit and the resulting history edits.
+    """The policy's decision about every commit, and the history edits that follow from it.
 
     Attributes:
         reachable: One row per commit, with the columns of `reachable_snapshots`.
         expiry: Planned edits, with the columns of `expiry_plan`.
         notes: Messages for the report.
-        contents: Live contents, with the columns of `live_contents`. None if the live set follows
-            from the retained commits alone.
+        contents: Live contents, with the columns of `live_contents`. None if the retained commits
+            alone determine the live set.
     """
 
     reachable: pa.Table
@@ -383,13 +385,13 @@ class ExpiryOutcome:
     """Result of one action.
 
     Attributes:
-        verdict: `done`: the edit was made by this call. `absent`: the lake was already in this
-            state. `changed`: the policy no longer requires the edit, so the lake is left unchanged.
-            `denied`: the edit was refused and nothing was changed; a retry cannot succeed.
-            `failed`: the edit could not be made; a retry may succeed.
-        error: Reason for a `changed`, `denied` or `failed` verdict.
-        damaged: True if the edit was made but the result differs from the planned one and has to be
-            repaired manually.
+        verdict: `done`: this call made the edit. `absent`: the lake already was in the desired
+            state. `changed`: the policy no longer requires the edit, so the lake is unchanged.
+            `denied`: the edit was refused, nothing was changed and a retry cannot succeed.
+            `failed`: the edit could not be made, but a retry may succeed.
+        error: Reason for `changed`, `denied` or `failed`.
+        damaged: True if the edit was made, but with an unexpected result that has to be repaired
+            manually.
     """
 
     action: ExpiryAction
@@ -400,7 +402,7 @@ class ExpiryOutcome:
 
 @runtime_checkable
 class Lake(Protocol):
-    """Catalog or repository. Instances must be picklable."""
+    """A catalog or repository. Instances must be picklable."""
 
     name: str
     kind: str
@@ -408,14 +410,15 @@ class Lake(Protocol):
     def freeze(self, as_of: datetime) -> FrozenRefs:
         """Read the mutable state of the lake.
 
-        Tables that cannot be read are listed in `FrozenRefs.unreadable`.
+        A table that cannot be read does not fail the freeze. It is added to
+        `FrozenRefs.unreadable`.
 
         Args:
             as_of: Time of the run.
 
         Raises:
-            LakeUnreadable: If anything else cannot be read, e.g. the table list. The message
-                identifies it.
+            LakeUnreadable: If anything else cannot be read, such as the list of tables. The message
+                names it.
         """
         ...
 
@@ -428,14 +431,14 @@ class Lake(Protocol):
         ...
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Return the children of a container.
+        """Decode a container into its children.
 
         Returns:
-            One row per child, with the columns of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`. Each
-            lake uses only one of these schemas.
+            One row per child. The columns are those of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`,
+            but every container of a lake uses the same schema.
 
         Raises:
-            FormatError: If the bytes are damaged or a count differs from the expected one. The
+            FormatError: If the bytes are damaged, or a count differs from the expected one. The
                 message contains the container's address.
         """
         ...
@@ -447,82 +450,85 @@ class Lake(Protocol):
 
         Args:
             refs: Frozen state of the run.
-            commits: Complete commit graph, with the columns of `commit_graph`.
+            commits: The whole commit graph, with the columns of `commit_graph`.
             as_of: Time from which ages are counted.
-            grace_cutoff: Commits newer than this time are retained.
+            grace_cutoff: Any commit newer than this time is retained.
         """
         ...
 
 
 @runtime_checkable
 class ExpiringLake(Lake, Protocol):
-    """Lake with an editable history.
+    """Lake whose history can be edited.
 
-    Files of expired commits become garbage only after the commits are removed from history. In all
-    other lakes, files referenced only by expired commits are garbage immediately.
+    Here the files of an expired commit become garbage only after an edit has removed the commit. In
+    all other lakes, files that only expired commits reference are garbage immediately.
     """
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
         """Make the approved history edits.
 
-        Refs and metadata are read again, and an edit is made only if the policy still requires it.
-        Each edit is atomic and conditional on the values just read, so if the process is killed,
-        the lake stays valid and a second call makes the remaining edits.
+        Refs and metadata are read again, and an edit is skipped if the policy no longer requires
+        it. Each edit is atomic and conditional on the values just read. If the process is killed,
+        the lake therefore stays valid, and a second call makes the remaining edits.
 
         Yields:
-            One outcome per action, as soon as it is known. Catalog and store errors yield `denied`
-            or `failed` for the affected actions, and the remaining actions are still executed.
+            One outcome per action, as soon as it is known. An error of the catalog or store gives
+            `denied` or `failed` for the affected actions, and the other actions still run.
         """
         ...
 
 
 @runtime_checkable
 class PreflightLake(ExpiringLake, Protocol):
-    """Lake that can check edits before they are planned, without changing anything."""
+    """Lake that can check, without changing anything, whether planned edits would succeed."""
 
     def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
-        """Return by uuid why a table's history cannot be edited. Editable tables are left out.
+        """Find tables whose history cannot be edited.
 
         Args:
-            tables: Names of the tables by uuid.
+            tables: Table names by uuid.
+
+        Returns:
+            The reason for each such table, by uuid.
         """
         ...
 
     def probe_edits(self) -> Finding:
-        """Check the permission to edit histories in the lake."""
+        """Check that the collector may edit histories in the lake."""
         ...
 
 
 @runtime_checkable
 class ReversibleLake(ExpiringLake, Protocol):
-    """Lake with edits that can be undone as long as the objects of the old history exist."""
+    """Lake whose edits can be undone as long as the objects of the old history exist."""
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Undo executed actions from an `expiry_log`.
+        """Undo executed actions, as recorded in an `expiry_log`.
 
-        As with `expire`, each change is conditional and the call can be repeated.
+        As in `expire`, every change is conditional, and the call can be repeated.
 
         Yields:
-            One outcome per action. `done` means that the lake is in the state before the action.
-            `failed` includes changes that cannot be undone in the format, e.g. restoring the name
-            of a deleted tag.
+            One outcome per action. `done` means that the lake is back in the state before the
+            action. `failed` includes changes that the format does not allow to undo. For example,
+            the name of a deleted tag cannot be used again.
         """
         ...
 
 
 @runtime_checkable
 class BranchLake(Lake, Protocol):
-    """Lake with idle branches that can be deleted and created again.
+    """Lake whose idle branches can be deleted and recreated.
 
-    `freeze` sets the property `PROTECTED` of branches that must be kept, regardless of the current
-    rules. The reason is that later runs of the date use the same freeze with the rules of their
-    time.
+    `freeze` sets the property `PROTECTED` on every branch that must be kept, even if the current
+    rules do not select it. Later runs of the same date reuse this freeze with the rules in force
+    at that time.
     """
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Delete branches that still have the planned head and are not protected.
+        """Delete branches that are not protected and still have the planned head.
 
-        Commits are kept, so that `recreate_branches` is possible.
+        The commits are kept, so that `recreate_branches` can undo the deletion.
 
         Yields:
             One outcome per action, as `expire` does.
@@ -530,7 +536,7 @@ class BranchLake(Lake, Protocol):
         ...
 
     def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Create deleted branches at their old heads, unless the name is in use.
+        """Recreate deleted branches at their old heads, unless the name is taken.
 
         Yields:
             One outcome per action, as `undo` does.
@@ -540,9 +546,9 @@ class BranchLake(Lake, Protocol):
 
 @runtime_checkable
 class PathLake(Lake, Protocol):
-    """Lake that can delete paths of a branch by a single commit, and revert this commit.
+    """Lake that can delete paths of a branch in a single commit, and revert that commit.
 
-    `freeze` sets the property `UNEDITABLE` of branches that must not get such commits.
+    `freeze` sets the property `UNEDITABLE` on branches that must not receive such commits.
     """
 
     def delete_paths(
@@ -552,15 +558,15 @@ class PathLake(Lake, Protocol):
         read_paths: Callable[[ExpiryAction], Sequence[str]],
         check: Callable[[], None],
     ) -> Iterator[ExpiryOutcome]:
-        """Delete the planned paths of branches that still have the planned head.
+        """Delete the planned paths on branches that still have the planned head.
 
-        Readers of a branch see all its deletions or none.
+        Readers of a branch see either all of its deletions or none of them.
 
         Args:
-            plan_id: Id of the plan, which is recorded in the commits.
-            read_paths: Function that returns the paths of an action.
-            check: Function that renews the lease of the apply. It is called before each request
-                that changes something, and raises an error if the lease is lost.
+            plan_id: Id of the plan. The commits record it.
+            read_paths: Returns the paths that an action deletes.
+            check: Renews the apply's lease. It is called before each request that changes
+                something, and raises an error if the lease is lost.
 
         Yields:
             One outcome per action, as `expire` does.
@@ -568,7 +574,7 @@ class PathLake(Lake, Protocol):
         ...
 
     def restore_paths(self, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Revert the commits of a plan on their branches.
+        """Revert a plan's commits on their branches.
 
         Yields:
             One outcome per action, as `undo` does.
@@ -578,14 +584,14 @@ class PathLake(Lake, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HistoryPublication:
-    """Result of a publication of the history.
+    """Result of publishing the snapshot history.
 
     Attributes:
         table: Name of the published table.
-        written: Number of rows that were added or replaced.
-        removed: Number of rows that were removed.
-        pointed: Uuids of the lake's tables that refer to the published table.
-        notes: Tables in which the reference cannot be set, with the reasons.
+        written: Number of added or replaced rows.
+        removed: Number of removed rows.
+        pointed: Uuids of lake tables that refer to the published table.
+        notes: Tables in which the reference cannot be set, and why.
     """
 
     table: str
@@ -597,25 +603,25 @@ class HistoryPublication:
 
 @runtime_checkable
 class HistoryPublisher(Lake, Protocol):
-    """Lake that can write the history of its snapshots to a table of other engines."""
+    """Lake that can write its snapshot history to a table, so that other engines can query it."""
 
     @property
     def publishes_history(self) -> bool:
-        """Return True if publication is enabled in the configuration."""
+        """True if the configuration enables publication."""
         ...
 
     def publish_history(
         self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str], kept_since: datetime
     ) -> HistoryPublication:
-        """Write the differences between the history and the published table.
+        """Bring the published table up to date with the history.
 
         Args:
-            read: Function that reads the rows of `snapshot_history`, with the given columns or all
-                columns.
-            unnamed: Names by uuid of the tables that may be edited and do not refer to the
-                published table yet. Those with expired snapshots get a property with its name.
-            kept_since: Published records of snapshots that expired since this time are kept, even
-                if they are missing from the history.
+            read: Reads `snapshot_history` with the given columns, or with all of them.
+            unnamed: Names by uuid of tables that may be edited and do not refer to the published
+                table yet. If such a table has expired snapshots, a property with the published
+                table's name is set.
+            kept_since: Published records of snapshots that expired after this time are kept, even
+                if the history does not contain them any more.
 
         Raises:
             GcError: If the table cannot be written.
@@ -625,20 +631,20 @@ class HistoryPublisher(Lake, Protocol):
 
 @runtime_checkable
 class IncrementalLake(Lake, Protocol):
-    """Lake with immutable commits, each of which is read only once.
+    """Lake with immutable commits, so that each of them has to be read only once.
 
-    Commits read by earlier runs stay in the graph. Only the driver reads commits, so pickled
-    instances need no credentials.
+    Commits read by earlier runs stay in the graph. New ones are read by the driver, so a pickled
+    lake does not need credentials.
     """
 
     def new_commits(self, source: CommitSource, known: Collection[str], previous_heads: Collection[str] = ()) -> Iterator[Commit]:
-        """Yield the unknown commits of a source.
+        """Yield the commits of a source that are not known yet.
 
         Args:
             source: Source from the current freeze.
-            known: Ids of commits read by earlier runs. The walk stops there because their ancestors
-                are also known.
-            previous_heads: Heads from an earlier run that may no longer be reachable. Their
+            known: Ids of commits that earlier runs have read. Reading stops at these, because their
+                ancestors are known as well.
+            previous_heads: Heads from an earlier run, which may have become unreachable. Their
                 ancestors are yielded too. Commits that no longer exist are skipped.
 
         Raises:
@@ -649,86 +655,94 @@ class IncrementalLake(Lake, Protocol):
 
 @runtime_checkable
 class BatchLake(Lake, Protocol):
-    """Lake that can decode many small containers faster in one call."""
+    """Lake that decodes many small containers faster in a single call."""
 
     def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-        """Return the rows from `decode`, or its error, for each container."""
+        """Decode each container. In place of the rows, a result may be the error of `decode`."""
         ...
 
 
 @runtime_checkable
 class PrefixedLake(Lake, Protocol):
-    """Lake whose containers refer to address prefixes by name."""
+    """Lake whose containers use names for address prefixes."""
 
     def read_prefixes(self) -> NamedPrefixes:
-        """Read the current prefixes. If they cannot be read, the result contains the reason."""
+        """Read the current prefixes. If that fails, the result contains the reason instead."""
         ...
 
     def with_prefixes(self, named_prefixes: NamedPrefixes) -> Lake:
-        """Return the lake with the frozen prefixes, which it uses to decode such containers."""
+        """Return a copy of the lake that decodes containers with the frozen prefixes."""
         ...
 
 
 @runtime_checkable
 class UpgradableLake(Lake, Protocol):
-    """Lake whose format can be upgraded in place, which changes the source of its commits."""
+    """Lake whose format can be upgraded in place. Its commits then come from another source."""
 
     def has_source(self, source: CommitSource) -> bool:
-        """Check if a frozen source belongs to the current format. Raises `LakeUnreadable`."""
+        """Check if a frozen source belongs to the current format.
+
+        Raises:
+            LakeUnreadable: If the current format cannot be determined.
+        """
         ...
 
 
 @runtime_checkable
 class FilteredLake(Lake, Protocol):
-    """Lake on a server that lists only the refs that the user is allowed to read.
+    """Lake on a server that only lists refs that the user is allowed to read.
 
-    A ref that disappears from the list may be hidden rather than deleted.
+    If a ref disappears from the list, it may be hidden and still exist.
     """
 
     def verify_deleted(self, names: Collection[str]) -> None:
-        """Verify that unlisted refs do not exist.
+        """Verify that refs that are no longer listed do not exist.
 
         Raises:
-            LakeUnreadable: Unless the server confirms for each of `names` that it does not exist.
+            LakeUnreadable: If the server does not confirm this for each of `names`.
         """
         ...
 
 
 @runtime_checkable
 class ListingLake(Lake, Protocol):
-    """Lake with a catalog that can be asked for a table by its name.
+    """Lake whose catalog can be asked for a single table by name.
 
-    Tables that the user is not allowed to see may be missing from a list of tables.
+    The list of tables may omit tables that the user is not allowed to see.
     """
 
     def find_listed(self, tables: Mapping[str, str], *, is_strict: bool = True) -> Mapping[str, str]:
-        """Return by uuid the reason why a table may still be in the catalog.
-
-        Tables that are not in the catalog are left out.
+        """Find tables that the catalog may still contain.
 
         Args:
-            tables: Names of the tables by uuid.
-            is_strict: If False, the properties of namespaces need not be readable, and a name may
-                belong to an object of another format.
+            tables: Table names by uuid.
+            is_strict: If False, namespace properties do not have to be readable, and an object of
+                another format may have the table's name.
+
+        Returns:
+            The reason for each such table, by uuid.
         """
         ...
 
     def find_recoverable(self, uuids: Collection[str]) -> Mapping[str, str]:
-        """Return by uuid the reason why a dropped table can be restored in the catalog.
+        """Find dropped tables that the catalog can restore.
+
+        Returns:
+            The reason for each such table, by uuid.
 
         Raises:
-            GcError: If the catalog has such tables but does not list them.
-            TimeoutError: If it does not respond in time.
+            GcError: If the catalog has restorable tables but does not list them.
+            TimeoutError: If the catalog does not respond in time.
         """
         ...
 
 
 @runtime_checkable
 class PointerLake(Lake, Protocol):
-    """Lake whose catalog points to one metadata file per table, which states its predecessors."""
+    """Lake whose catalog points to one metadata file per table, which lists its predecessors."""
 
     def read_lineage(self, address: str) -> Lineage:
-        """Return the origin of a metadata file.
+        """Read which files and snapshots precede a metadata file.
 
         Raises:
             FileNotFoundError: If the file does not exist.
@@ -739,38 +753,39 @@ class PointerLake(Lake, Protocol):
 
 @runtime_checkable
 class RepositoryLake(Lake, Protocol):
-    """Lake that is a single repository on a server. The server can delete it."""
+    """Lake that is a single repository on a server, which may delete the repository."""
 
     def find_repository(
         self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False
     ) -> str | None:
-        """Return the reason why a repository read by an earlier run may still exist or be needed.
-
-        Returns None if the server confirms that it was deleted and no other repository has its
-        files.
+        """Check if a repository that an earlier run read may still exist or be needed.
 
         Args:
             repository_uuid: `RepositoryIdentity.uuid`.
             namespace: Address of its files.
-            server_id: Id of the server's installation, if it is known.
-            successor: Uuid of the repository with the same name that was read by this run, if any.
-                Any other repository with this name may need the files.
-            is_configured: True if the namespace comes from the configuration, because it can then
-                differ from the server's address.
+            server_id: Id of the server installation, if known.
+            successor: Uuid of the repository that this run read under the same name, if any. Any
+                other repository with this name may need the files.
+            is_configured: True if the namespace comes from the configuration and may therefore
+                differ from the address on the server.
+
+        Returns:
+            The reason, or None if the server confirms that the repository was deleted and no other
+            repository has its files.
         """
         ...
 
     def claimed_location(self, namespace: str) -> str:
-        """Return the location inside a namespace that is claimed by the lake."""
+        """Return the location in a namespace that the lake claims."""
         ...
 
 
 @runtime_checkable
 class RemoteLake(Lake, Protocol):
-    """Lake behind a catalog or server."""
+    """Lake that is accessed through a catalog or server."""
 
     def check_access(self) -> None:
-        """Check that the catalog or server responds to one small request.
+        """Send one small request to verify that the catalog or server responds.
 
         Raises:
             LakeUnreadable: If the catalog or server does not respond.
@@ -779,7 +794,7 @@ class RemoteLake(Lake, Protocol):
 
 
 def as_remote(lake: Lake) -> RemoteLake | None:
-    """Return the lake if it belongs to a catalog or server, otherwise None."""
+    """Return the lake if it is accessed through a catalog or server, otherwise None."""
     return lake if isinstance(lake, RemoteLake) else None
 
 
@@ -789,7 +804,7 @@ def as_expiring(lake: Lake) -> ExpiringLake | None:
 
 
 def is_editable(source: CommitSource) -> bool:
-    """Check if history edits may be planned for a table."""
+    """Return True if history edits may be planned for a table."""
     return source.properties.get("collect") != "false" and source.properties.get("writable") != "false"
 
 
@@ -809,12 +824,12 @@ def as_branch_lake(lake: Lake) -> BranchLake | None:
 
 
 def as_path_lake(lake: Lake) -> PathLake | None:
-    """Return the lake if it can delete paths of its branches by commits, otherwise None."""
+    """Return the lake if commits can delete paths on its branches, otherwise None."""
     return lake if isinstance(lake, PathLake) else None
 
 
 def as_history_publisher(lake: Lake) -> HistoryPublisher | None:
-    """Return the lake if it is configured to publish the history of its snapshots, otherwise None."""
+    """Return the lake if it is configured to publish its snapshot history, otherwise None."""
     return lake if isinstance(lake, HistoryPublisher) and lake.publishes_history else None
 
 
@@ -829,7 +844,7 @@ def as_filtered(lake: Lake) -> FilteredLake | None:
 
 
 def as_listing(lake: Lake) -> ListingLake | None:
-    """Return the lake if its catalog can be asked for single tables, otherwise None."""
+    """Return the lake if its catalog can look up single tables, otherwise None."""
     return lake if isinstance(lake, ListingLake) else None
 
 
@@ -839,24 +854,25 @@ def as_pointer_lake(lake: Lake) -> PointerLake | None:
 
 
 def as_repository(lake: Lake) -> RepositoryLake | None:
-    """Return the lake if it is one repository of a server, otherwise None."""
+    """Return the lake if it is a single repository on a server, otherwise None."""
     return lake if isinstance(lake, RepositoryLake) else None
 
 
 def with_prefixes(lake: Lake, named_prefixes: NamedPrefixes | None) -> Lake:
-    """Return the lake with its frozen prefixes, if it has any."""
+    """Apply the frozen prefixes to the lake. Lakes without named prefixes are returned unchanged."""
     return lake.with_prefixes(named_prefixes) if isinstance(lake, PrefixedLake) and named_prefixes is not None else lake
 
 
 def decode_batch(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Return the decoded rows or the error for each container."""
+    """Decode each container into rows, or into the error if it cannot be decoded."""
     return lake.decode_many(containers) if isinstance(lake, BatchLake) else [decode_or_error(lake.decode, *item) for item in containers]
 
 
 def decode_or_error(decode: Callable[[Container, bytes], pa.RecordBatch], container: Container, raw: bytes) -> pa.RecordBatch | FormatError:
-    """Return the result of `decode`, or its error as a `FormatError` with the container's address.
+    """Decode a container. If this fails, return a `FormatError` with the container's address.
 
-    A library's error for damaged bytes thus makes only this container unreadable.
+    Libraries raise all kinds of errors for damaged bytes. With this function, such an error makes
+    only one container unreadable.
     """
     try:
         return decode(container, raw)
