@@ -1,1 +1,1 @@
-"""The tables of one pyiceberg catalog as a lake kind."""
+"""The Iceberg lake kind: all tables of one pyiceberg catalog."""

@@ -1,12 +1,12 @@
 """Read columns of Avro object container files as Arrow tables.
 
-Source: Avro specification 1.11, "Object Container Files". If Apache DataFusion is installed (extra
-`iceberg-fast`), it decodes large files without a Python loop. All other files, i.e. small ones and
-those rejected by DataFusion, are decoded with fastavro. Both return the same rows.
+Source: Avro specification 1.11, "Object Container Files". Large files are decoded by Apache
+DataFusion if it is installed (extra `iceberg-fast`), which avoids a Python loop. fastavro decodes
+small files and any file that DataFusion rejects. Both return the same rows.
 
-A few bytes of a file can state any number of records. The counts are therefore checked against its
-length before anything is decoded, and large files are decoded in a process with limited time and
-memory.
+A file of a few bytes can declare any number of records. Record counts are therefore checked against
+the file length before decoding, and large files are decoded in a worker process with limited time
+and memory.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ if TYPE_CHECKING:
     from datafusion import Expr
 
 MAGIC = b"Obj\x01"
-# For smaller files, planning a DataFusion query (2 ms) takes longer than decoding with fastavro
-# (25-60 µs per entry).
+# Below this size, fastavro (25-60 µs per entry) finishes before DataFusion has planned a query
+# (2 ms).
 MIN_DATAFUSION_BYTES = 16 * 1024
-# fastavro decodes at most this many decompressed bytes in the calling process.
+# Larger files, measured in decompressed bytes, are passed to a worker process instead.
 MAX_IN_PROCESS_BYTES = 2**20
-# Both readers are ten times faster than this, so only an endless decode exceeds the deadline.
+# Both readers are ten times faster than this, so only a decode that never ends hits the deadline.
 DATAFUSION_SECONDS = 20.0
 DATAFUSION_BYTES_PER_SECOND = 5 * 2**20
 FASTAVRO_BYTES_PER_SECOND = 2**19
-# A manifest entry has at least 100 bytes, so a file with more entries would exceed the limit of
-# decompressed bytes.
+# An entry takes at least 100 bytes, so a manifest with more entries would already exceed the limit
+# of decompressed bytes.
 MAX_RECORDS = 10_000_000
 # Maximum number of records that fastavro holds as Python objects at a time.
 _RECORD_BATCH = 4096
-# Minimum number of bytes by type. Strings, arrays and maps start with a length.
+# Minimum encoded size of each type. Strings, arrays and maps start with a length byte.
 _MIN_BYTES: Final = {
     "null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1, "array": 1, "map": 1,
 }  # fmt: skip
-# Maximum total decompressed size per decoded group.
+# Maximum total decompressed size of files that are decoded as one group.
 MAX_GROUP_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column to read, i.e. the first of `paths` that occurs in the file's schema.
+    """Column to read: the first of `paths` that the file's schema contains.
 
-    The column is null in Arrow if none of them is in the schema.
+    If the schema contains none of them, the Arrow column is null.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Container file metadata, sync marker and first block offset."""
+    """Metadata of a container file, its sync marker, and the offset of its first block."""
 
     metadata: dict[bytes, bytes]
     sync: bytes
@@ -77,10 +77,10 @@ class Header:
 
 
 class UnexpectedCount(ValueError):
-    """The number of records in the blocks differs from the expected one.
+    """Raised if the blocks do not contain the expected number of records.
 
     Attributes:
-        found: Number of records according to the block headers.
+        found: Number of records that the block headers declare.
     """
 
     def __init__(self, found: int, expected: int) -> None:
@@ -89,38 +89,38 @@ class UnexpectedCount(ValueError):
 
 
 class ReaderAborted(ValueError):
-    """A reader exceeded its limit of CPU time or memory, and no other reader could read the file."""
+    """Raised if a reader exceeded its time or memory limit and no other reader succeeded."""
 
 
 @cache
 def has_datafusion() -> bool:
-    """Return True if DataFusion is installed, without importing it."""
+    """Check for DataFusion without importing it."""
     return importlib.util.find_spec("datafusion") is not None
 
 
 def describe_decoder() -> str:
-    """Return the name of the library that decodes large manifests on this machine."""
+    """Describe which library decodes large manifests on this machine."""
     if has_datafusion():
         return "DataFusion decodes large manifests"
     return "fastavro decodes manifests; for large ones, install the much faster extra: pip install 'gc-assets[iceberg-fast]'"
 
 
 def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
-    """Return the columns of every record, in file order.
+    """Read columns of every record, in file order.
 
-    DataFusion silently drops a truncated last block, so its result is only used if the row count is
-    as expected. Otherwise the file is read with fastavro, which raises an error.
+    DataFusion silently drops a truncated last block. Its result is only used if it contains the
+    expected number of rows. Otherwise fastavro reads the file, and raises an error if it is damaged.
 
     Args:
-        raw: The file.
-        columns: The columns to read.
-        expected_rows: The number of records, or None to use the counts in the block headers.
+        raw: Content of the file.
+        columns: Columns to read.
+        expected_rows: Expected number of records, or None to trust the block headers.
 
     Raises:
-        UnexpectedCount: If `expected_rows` differs from the counts in the block headers.
+        UnexpectedCount: If the block headers declare another number than `expected_rows`.
         ReaderAborted: If a reader exceeds its limits and no other reader can read the file.
-        ValueError: If the header or a block is invalid. Avro readers may also raise their own
-            errors.
+        ValueError: If the header or a block is invalid. Avro libraries may also raise errors of
+            their own.
     """
     uses_datafusion, aborted = has_datafusion() and len(raw) >= MIN_DATAFUSION_BYTES, None
     raw, header = _decompress(raw, read_header(raw))
@@ -132,7 +132,7 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
             table = read_with_datafusion(raw, header, columns)
         except (TimeoutError, WorkerDied) as error:
             aborted = error
-        except Exception as error:  # noqa: BLE001 - plain Exception for any file that DataFusion rejects
+        except Exception as error:  # noqa: BLE001 - DataFusion raises a plain Exception for any file that it rejects
             logging.getLogger(__name__).debug("DataFusion rejects a file, fastavro reads it: %s", error)
         else:
             if table.num_rows == rows:
@@ -143,7 +143,7 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
         is_limit = isinstance(error, MemoryError) or (isinstance(error, WorkerDied) and error.is_limit)
         if is_limit or (aborted and not isinstance(error, TimeoutError | WorkerDied)):
             raise ReaderAborted(f"a reader exceeded its limit of time or memory: {error}") from error
-        raise  # This is no fault of the file: the system killed the worker, or the machine is busy.
+        raise  # The file is not at fault: the system killed the worker, or the machine is busy.
     if table.num_rows != rows:
         raise UnexpectedCount(table.num_rows, rows)
     return table
@@ -151,9 +151,9 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Records from several files with the same schema, in order.
+    """Records from several files that share a schema, in order.
 
-    `indices` holds the position of each file in the input, `counts` its number of records.
+    `indices` are the files' positions in the input. `counts` are their numbers of records.
     """
 
     indices: Sequence[int]
@@ -162,13 +162,13 @@ class FileGroup:
 
 
 def read_groups(raws: Sequence[bytes], columns: Sequence[Column]) -> Iterator[FileGroup]:
-    """Yield the columns of every record of many files, grouped by schema.
+    """Read columns of every record of many files, and yield them grouped by schema.
 
-    DataFusion runs one query per group, and must be installed.
+    Each group is read by a single DataFusion query, so DataFusion must be installed.
 
     Raises:
-        ValueError: If any file is damaged. DataFusion may also raise its own errors. The error does
-            not identify the file, so the caller must then read each file separately.
+        ValueError: If any file is damaged. DataFusion may also raise errors of its own. They do not
+            identify the damaged file, so the caller has to read each file separately to find it.
     """
     by_schema: dict[tuple[bytes, bytes], list[tuple[int, bytes, Header]]] = {}
     size_bytes = 0
@@ -193,7 +193,7 @@ def read_groups(raws: Sequence[bytes], columns: Sequence[Column]) -> Iterator[Fi
 
 
 def read_header(raw: bytes) -> Header:
-    """Return the header of a container file.
+    """Parse the header of a container file.
 
     Raises:
         ValueError: If the magic is wrong or the header is truncated.
@@ -206,7 +206,7 @@ def read_header(raw: bytes) -> Header:
         count, at = _read_long(raw, at)
         if count == 0:
             break
-        if count < 0:  # a negative count is followed by the block's size in bytes
+        if count < 0:  # A negative count is followed by the block's size in bytes.
             _, at = _read_long(raw, at)
         for _ in range(abs(count)):
             key, at = _read_bytes(raw, at)
@@ -217,11 +217,11 @@ def read_header(raw: bytes) -> Header:
 
 
 def count_rows(raw: bytes) -> int:
-    """Return the number of records according to the block headers.
+    """Count the records that the block headers declare.
 
     Raises:
-        ValueError: If a block is truncated, its sync marker is wrong, or it is too short for its
-            number of records.
+        ValueError: If a block is truncated, does not end with the sync marker, or is too short for
+            its number of records.
     """
     return _count_rows(*_decompress(raw, read_header(raw)))
 
@@ -243,12 +243,12 @@ def _checked_blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]
 
 @lru_cache(maxsize=256)
 def _smallest_record(schema: bytes) -> int:
-    """Return the minimum number of bytes of a record.
+    """Return the smallest encoded size of a record in bytes.
 
     Raises:
-        ValueError: If the schema is invalid or recursive, or an array has items without bytes,
-            because a few bytes could then state any number of items or levels. Iceberg has no such
-            schemas.
+        ValueError: If the schema is invalid or recursive, or if array items take no bytes. In the
+            last two cases, a few bytes could declare any number of levels or items. Iceberg does
+            not use such schemas.
     """
     try:
         return _smallest_value(json.loads(schema), {})
@@ -257,7 +257,7 @@ def _smallest_record(schema: bytes) -> int:
 
 
 def _smallest_value(schema: Any, named: dict[str, int | None]) -> int:
-    """Return the minimum number of bytes of a value. In `named`, a type being defined is None."""
+    """Return the smallest encoded size of a value. `named` maps a type being defined to None."""
     if isinstance(schema, list):
         return 1 + min(_smallest_value(item, named) for item in schema)
     if isinstance(schema, str):
@@ -286,7 +286,7 @@ def _smallest_fields(kind: str, schema: dict[str, Any], named: dict[str, int | N
 
 
 def _blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of records of each block, and the start and end offsets of its data."""
+    """Yield the record count, start offset and end offset of each block."""
     at = header.first_block
     while at < len(raw):
         count, at = _read_long(raw, at)
@@ -298,9 +298,10 @@ def _blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
 
 
 def _decompress(raw: bytes, header: Header) -> tuple[bytes, Header]:
-    """Decompress the file within limits, so that it can be passed to an Avro reader.
+    """Decompress a file within limits, and drop its codec so that any Avro reader can read it.
 
-    Raises `ValueError` like `_blocks`.
+    Raises:
+        ValueError: If a block is damaged, or the blocks decompress to too many bytes.
     """
     codec = header.metadata.get(b"avro.codec", b"null").decode("utf-8", "replace")
     if codec == "null":
@@ -325,9 +326,9 @@ def _encode_header(metadata: Mapping[bytes, bytes], sync: bytes) -> bytes:
 
 
 def drop_empty_records(schema: Any) -> Any:
-    """Remove fields with an empty record type from the schema, as they have no bytes.
+    """Remove fields that are empty records from a schema. Such a field does not take any bytes.
 
-    The `partition` of an unpartitioned table is such a field.
+    For example, this is the `partition` of an unpartitioned table.
     """
     if isinstance(schema, list):
         return [drop_empty_records(item) for item in schema]
@@ -343,10 +344,10 @@ def _is_empty_record(field: dict[str, Any]) -> bool:
 
 
 def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> pa.Table:
-    """Read an uncompressed file with DataFusion in a worker process.
+    """Read an uncompressed file in a worker process with DataFusion.
 
     Raises:
-        TimeoutError: If it hangs, as DataFusion 55 does on a map with a negative number of items.
+        TimeoutError: If DataFusion hangs, as version 55 does on a map with a negative item count.
     """
     reader_metadata = {b"avro.schema": json.dumps(drop_empty_records(json.loads(header.metadata[b"avro.schema"]))).encode()}
     content = (_encode_header(reader_metadata, header.sync), memoryview(raw)[header.first_block :])
@@ -356,7 +357,7 @@ def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) 
 def _read_file(
     read: Callable[[str, Sequence[Column]], pa.Table], seconds: float, content: Sequence[bytes | memoryview], columns: Sequence[Column]
 ) -> pa.Table:
-    """Read with a function that takes a path, in a worker process."""
+    """Write the content to a temporary file, and read that file in a worker process."""
     with tempfile.NamedTemporaryFile(suffix=".avro") as file:
         for part in content:
             file.write(part)
@@ -395,7 +396,7 @@ def _build_expression(column: Column, schema: pa.Schema) -> Expr:
 
 
 def read_with_fastavro(raw: bytes, columns: Sequence[Column]) -> pa.Table:
-    """Read an uncompressed file with fastavro. Large files are read in a worker process."""
+    """Read an uncompressed file with fastavro, in a worker process if the file is large."""
     if len(raw) <= MAX_IN_PROCESS_BYTES:
         return _read_records(io.BytesIO(raw), columns)
     return _read_file(_read_path, DATAFUSION_SECONDS + len(raw) / FASTAVRO_BYTES_PER_SECOND, [raw], columns)
@@ -439,7 +440,7 @@ def _read_bytes(raw: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _read_long(raw: bytes, at: int) -> tuple[int, int]:
-    """Return a zig-zag varint and the position after it."""
+    """Decode a zig-zag varint. Returns the value and the position after it."""
     shift = value = 0
     while at < len(raw) and shift < 64:
         byte = raw[at]
@@ -452,7 +453,7 @@ def _read_long(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def _encode_long(value: int) -> bytes:
-    """Return a non-negative integer as a zig-zag varint."""
+    """Encode a non-negative integer as a zig-zag varint."""
     value <<= 1
     encoded = bytearray()
     while value >= 0x80:

@@ -1,6 +1,6 @@
 """List, load and commit to tables in a pyiceberg catalog.
 
-Only this module connects to a catalog. It unwraps secrets, and redacts them in all messages.
+Only this module connects to a catalog. It reads the secrets and removes them from all messages.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from gc_assets.lakes.iceberg.unread_locations import default_locations
 from gc_assets.lakes.protocol import UnreadableTable
 
 _Result = TypeVar("_Result")
-# Arrow errors for denied or timed-out requests, but not for missing keys.
+# Arrow's errors for denied requests and timeouts, but not for missing keys.
 _S3_ERROR = re.compile(r"AWS Error (?!NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
 _STORE_HINT = (
     "pyiceberg has its own settings for the store: write s3.endpoint and s3.region into `catalog`, and set AWS_ACCESS_KEY_ID and "
@@ -67,13 +67,13 @@ _REPAIR_HINT = "repair it or drop it from the catalog"
 _IO_PROPERTY, _GUARDED_IO = "py-io-impl", "gc_assets.lakes.iceberg.file_io.GuardedFileIO"
 _USER_INFO = re.compile(r"://[^/@\s]+@")
 _SEPARATORS = re.compile(r"[:\s]+")
-# This is enough to write the rows of a large lake.
+# Writing the rows of a large lake takes less time than this.
 _WRITE_SECONDS: Final = 1800.0
-# Shorter parts of a secret could occur in ordinary words.
+# Shorter parts of a secret could occur in ordinary words, so they are not redacted.
 _MIN_PART_LENGTH = 4
 UNPARSABLE = "pyiceberg cannot parse the metadata of this table; expire it with an engine that can"
-# Errors of pyiceberg that are caused by the table rather than the catalog. It truncates a path at
-# `#` and `?`.
+# pyiceberg raises these errors because of the table and not because of the catalog. For example, it
+# truncates a path at `#` and `?`, so that the file is not found.
 _CANNOT_LOAD = (
     FileNotFoundError,
     IsADirectoryError,
@@ -84,41 +84,41 @@ _CANNOT_LOAD = (
     AttributeError,
     NotImplementedError,
 )
-# Schema version v1 of an SQL catalog: the type is TABLE or VIEW, or NULL for a table of schema
-# version v0.
+# Column of SQL catalogs with schema version v1. It contains TABLE or VIEW, or NULL for tables that
+# were created under schema version v0.
 _TYPE_COLUMN: Final = "iceberg_type"
 
 
 class CommitRejected(GcError):
-    """Catalog rejected a commit because the table changed. Nothing was written."""
+    """The catalog rejected a commit because the table has changed. Nothing was written."""
 
 
 class CommitDenied(GcError):
-    """Catalog or store permanently refused a commit. Nothing was written; a retry cannot succeed."""
+    """The catalog or store refused a commit permanently. Nothing was written, and retries fail."""
 
 
 class CatalogTimedOut(LakeUnreadable):
-    """The catalog did not answer a request in time. The next request may take as long."""
+    """The catalog did not answer in time. Another request may take as long."""
 
 
 class NotLoadable(LakeUnreadable):
-    """Table that pyiceberg cannot load although its catalog responds. A retry cannot succeed."""
+    """pyiceberg cannot load a table although the catalog responds. A retry would fail too."""
 
 
 class NotIceberg(LakeUnreadable):
-    """The table name belongs to a table or view of another format."""
+    """A table or view of another format has the table name."""
 
 
 class InvalidRequest(NotLoadable):
-    """Table name that the catalog rejects as invalid, so that no table can have it."""
+    """The catalog rejects a table name as invalid, which means that no such table can exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePointer:
-    """Table name with the current metadata.json address.
+    """Table name and the address of the current metadata.json.
 
     `name` is `namespace.table`, with dots between nested namespaces. `can_commit` is False if
-    pyiceberg cannot parse the metadata, for example because of a type that it does not know.
+    pyiceberg cannot parse the metadata, for example because of an unknown type.
     """
 
     name: str
@@ -128,7 +128,7 @@ class TablePointer:
 
 @dataclass(frozen=True, slots=True)
 class ViewPointer:
-    """View name with the current metadata.json address."""
+    """View name and the address of the current metadata.json."""
 
     name: str
     metadata_location: str
@@ -136,7 +136,7 @@ class ViewPointer:
 
 @dataclass(frozen=True, slots=True)
 class UnlistedViews:
-    """A namespace with unreadable views, or a view with an unreadable metadata address."""
+    """A namespace whose views cannot be listed, or a view whose metadata address is unreadable."""
 
     name: str
     reason: str
@@ -144,10 +144,10 @@ class UnlistedViews:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A loaded table, which can be committed to.
+    """A table loaded from the catalog, to which changes can be committed.
 
-    `handle` is pyiceberg's object. If pyiceberg cannot parse the metadata, it is None, and
-    `table_uuid` may be unknown too.
+    `handle` is pyiceberg's table object. If pyiceberg cannot parse the metadata, it is None, and
+    `table_uuid` may be None too.
     """
 
     name: str
@@ -159,10 +159,10 @@ class CatalogTable:
 def list_tables(
     lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str], read_seconds: float = READ_SECONDS
 ) -> Iterator[TablePointer | UnreadableTable]:
-    """Yield every table of every namespace, including nested ones, ordered by name.
+    """Yield all tables, including those in nested namespaces, ordered by name.
 
-    Views are not included. A table that cannot be read is yielded as `UnreadableTable`, so the list
-    is always complete.
+    Views are left out. A table that cannot be read is yielded as `UnreadableTable`, so that the
+    list is always complete.
 
     Raises:
         LakeUnreadable: If a namespace cannot be listed. The message contains its name.
@@ -173,8 +173,8 @@ def list_tables(
 class CatalogClient:
     """Client for one catalog.
 
-    Threads may share an instance. Each thread has its own pyiceberg client, because these clients
-    are not thread-safe.
+    Threads may share an instance. pyiceberg's clients are not thread-safe, so each thread gets its
+    own.
     """
 
     def __init__(self, lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str], read_seconds: float = READ_SECONDS) -> None:
@@ -188,7 +188,7 @@ class CatalogClient:
         self._namespace_locations: dict[str, str | None] = {}
 
     def list_pointers(self) -> Iterator[TablePointer | UnreadableTable]:
-        """Yield every table with its metadata address, ordered by name like `list_tables`."""
+        """Yield all tables with their metadata addresses, as `list_tables` does."""
         try:
             client = self._connect()
         except LakeUnreadable:
@@ -210,10 +210,10 @@ class CatalogClient:
             yield TablePointer(name, table.metadata_location, can_commit=table.handle is not None)
 
     def list_views(self) -> Iterator[ViewPointer | UnlistedViews]:
-        """Yield every view with its metadata address.
+        """Yield all views with their metadata addresses.
 
-        Nothing is yielded if pyiceberg cannot list the views of this kind of catalog, such as Hive
-        and Glue.
+        pyiceberg cannot list the views of some kinds of catalogs, such as Hive and Glue. In this
+        case, nothing is yielded.
 
         Raises:
             LakeUnreadable: If the namespaces cannot be listed.
@@ -230,7 +230,7 @@ class CatalogClient:
         try:
             for namespace in namespaces:
                 yield from self._list_namespace_views(client, namespace)
-        except TimeoutError as error:  # Each further request may take as long.
+        except TimeoutError as error:  # Any further request may take as long.
             yield UnlistedViews("", self._redact(_describe(error)))
 
     def _list_sql_views(self, client: SqlCatalog) -> Iterator[ViewPointer | UnlistedViews]:
@@ -271,10 +271,10 @@ class CatalogClient:
             yield ViewPointer(view, location)
 
     def _list_sql_pointers(self, client: SqlCatalog) -> Iterator[TablePointer | UnreadableTable]:
-        """Read table pointers from the catalog database, without opening metadata files.
+        """Read table pointers from the catalog's database, without opening metadata files.
 
-        The database also contains tables without a namespace, which Iceberg's JDBC catalog creates
-        and pyiceberg cannot load.
+        Unlike pyiceberg's own list, this includes tables without a namespace. Iceberg's JDBC
+        catalog can create them, but pyiceberg cannot load them.
         """
         query = _select_pointers(client)
         try:
@@ -305,10 +305,9 @@ class CatalogClient:
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise self._listing_error(error) from None
 
-    # Errors are raised `from None`, because the traceback of a driver may contain the connection
-    # string.
+    # A driver's traceback may contain the connection string, so errors are raised `from None`.
     def list_identifiers(self) -> list[Identifier]:
-        """Return the identifiers of all tables, ordered by name.
+        """List the identifiers of all tables, ordered by name.
 
         Raises:
             LakeUnreadable: If a namespace cannot be listed.
@@ -328,13 +327,12 @@ class CatalogClient:
         return found
 
     def find_identifiers(self, name: str) -> list[Identifier]:
-        """Return the identifiers of the tables with this name, according to the last list of
-        tables.
+        """Find the identifiers of tables with this name in the last list of tables.
 
-        The parts of an identifier may contain dots, so several tables can have the same name.
+        Several tables can have the same name, because the parts of an identifier may contain dots.
 
         Raises:
-            LakeUnreadable: If the tables must be listed first, and a namespace cannot be listed.
+            LakeUnreadable: If the tables have to be listed first, and a namespace cannot be listed.
         """
         if name.count(".") < 2:
             return [tuple(name.split("."))]
@@ -343,7 +341,7 @@ class CatalogClient:
         return (self._nested or {}).get(name, [])
 
     def load(self, identifier: Identifier) -> CatalogTable | None:
-        """Load the current table with this name, or return None if it does not exist.
+        """Load the table with this identifier, or return None if it does not exist.
 
         Raises:
             LakeUnreadable: If the table cannot be loaded.
@@ -373,7 +371,7 @@ class CatalogClient:
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
 
     def hides_namespace(self, namespace: Identifier) -> bool:
-        """Check if the catalog has a namespace that it does not list.
+        """Check if a namespace exists that the catalog does not list.
 
         Raises:
             LakeUnreadable: If the catalog does not answer.
@@ -394,9 +392,9 @@ class CatalogClient:
             raise (CatalogTimedOut(str(reason)) if isinstance(error, TimeoutError) else reason) from None
 
     def find_other_names(self) -> list[str]:
-        """Return the other catalog names that have tables in the catalog's database. Never raises.
+        """Find other catalog names that own tables in the same database. Never raises.
 
-        Returns an empty list if the catalog is not an SQL catalog.
+        Only SQL catalogs store several catalogs in one database. For others, the result is empty.
         """
         try:
             client = self._connect()
@@ -408,7 +406,7 @@ class CatalogClient:
         return sorted(str(name) for (name,) in names if name != client.name)
 
     def find_default_locations(self, name: str) -> tuple[str, ...]:
-        """Return the default locations in which the catalog would create this table. Never raises."""
+        """Return the locations that the catalog would choose for a new table. Never raises."""
         namespace, _, table = name.rpartition(".")
         found = default_locations(self._find_warehouse(), name)
         location = self._find_namespace_location(namespace)
@@ -421,7 +419,7 @@ class CatalogClient:
             return None
 
     def _find_namespace_location(self, namespace: str) -> str | None:
-        """Read the location of a namespace only once, because a failing catalog may be slow."""
+        """Read a namespace's location. Ask only once, because a failing catalog may be slow."""
         if namespace not in self._namespace_locations:
             location = None
             try:
@@ -433,20 +431,20 @@ class CatalogClient:
         return self._namespace_locations[namespace]
 
     def _find_metadata(self, identifier: Identifier) -> RawPointer | None:
-        """Read only the metadata address of a table, for metadata that pyiceberg cannot parse."""
+        """Read only the address of a table's metadata, because pyiceberg cannot parse it."""
         try:
             client = self._connect()
             return self._call(".".join(identifier), lambda: read_raw_pointer(client, identifier))
-        except Exception:  # noqa: BLE001 - the caller reports the error of pyiceberg
+        except Exception:  # noqa: BLE001 - the caller reports pyiceberg's error
             return None
 
     def commit(self, table: CatalogTable, removal: Removal | Pruning | BranchCreation) -> str:
-        """Commit a removal or creation, and return the address of the new metadata.json.
+        """Commit a change to a table, and return the address of the new metadata.json.
 
         Raises:
-            CommitRejected: If the table changed since it was read.
+            CommitRejected: If the table has changed since it was loaded.
             CommitDenied: If the catalog or store refuses the commit permanently.
-            GcError: For any other failure. The commit may have taken effect.
+            GcError: If the commit fails for any other reason. It may have taken effect anyway.
         """
         if table.handle is None:
             raise CommitDenied(UNPARSABLE)
@@ -473,11 +471,11 @@ class CatalogClient:
             raise GcError(f"the catalog did not confirm the commit: {self._redact(_describe(error))}") from None
 
     def write(self, subject: str, request: Callable[[Catalog], _Result]) -> _Result:
-        """Change one of the collector's own tables through pyiceberg's catalog.
+        """Change one of gc-assets' own tables with pyiceberg.
 
         Raises:
             CommitRejected: If another program changed the table at the same time.
-            GcError: For any other failure. The change may have taken effect.
+            GcError: If the change fails for any other reason. It may have taken effect anyway.
         """
         try:
             client = self._connect()
@@ -490,11 +488,11 @@ class CatalogClient:
             raise GcError(f"table {subject} cannot be written: {self._redact(_describe(error))}") from None
 
     def request(self, subject: str, request: Callable[[Catalog], _Result]) -> _Result:
-        """Send a request for which pyiceberg has no function.
+        """Send a request that pyiceberg has no function for.
 
         Raises:
             TimeoutError: If the catalog does not respond in time.
-            GcError: For any other failure, without secrets.
+            GcError: If the request fails for any other reason. The message contains no secrets.
         """
         try:
             client = self._connect()
@@ -505,10 +503,10 @@ class CatalogClient:
             raise GcError(self._redact(_describe(error))) from None
 
     def set_property(self, name: str, table_uuid: str, key: str, value: str) -> None:
-        """Set a property of the table with this name and uuid, unless it already has the value.
+        """Set a table property if it does not have the value yet.
 
         Raises:
-            GcError: If it cannot be set.
+            GcError: If the property cannot be set, or the name now belongs to another table.
         """
 
         def request(client: Catalog) -> None:
@@ -522,16 +520,19 @@ class CatalogClient:
         self.write(name, request)
 
     def probe_commit(self, unused: UUID) -> str:
-        """Request a commit that changes nothing, and return what the response proves.
+        """Request a commit without effect, to find out whether the catalog permits commits.
 
         Args:
-            unused: A uuid of no table. REST catalogs must reject a commit that requires it.
+            unused: A uuid that no table has. REST catalogs must reject a commit that requires it.
+
+        Returns:
+            A description of what the response proves.
 
         Raises:
             CommitRejected: If the catalog rejects the requirement, which shows that it permits
                 commits.
-            CommitDenied: If it does not permit commits, or ignores requirements.
-            LakeUnreadable: If this kind of catalog cannot be probed, or it did not respond.
+            CommitDenied: If it does not permit commits or ignores requirements.
+            LakeUnreadable: If it does not respond, or this kind of catalog cannot be probed.
         """
         try:
             client = self._connect()
@@ -559,7 +560,7 @@ class CatalogClient:
         raise CommitDenied("it accepted a commit whose requirement does not hold, so an edit could overwrite the commit of a writer")
 
     def _call(self, what: str, request: Callable[[], _Result]) -> _Result:
-        """Call the catalog. A client is not used again after one of its calls timed out."""
+        """Call the catalog. A client whose call timed out is not used again."""
         try:
             return run_with_deadline(self._read_seconds, what, request)
         except TimeoutError:
@@ -574,7 +575,7 @@ class CatalogClient:
         return found
 
     def _list_namespaces(self, catalog: Catalog) -> set[Identifier]:
-        """Return all namespaces, including nested ones."""
+        """List all namespaces, including nested ones."""
         found: set[Identifier] = set()
         pending = list(self._call("namespaces", catalog.list_namespaces))
         while pending:
@@ -599,13 +600,13 @@ class CatalogClient:
             name = self._catalog_name
             plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self._properties.items()}
             self._require_database_file(plain)
-            # A database without catalog tables is probably the wrong one.
+            # If catalog tables are missing in the database, it is probably the wrong database.
             is_io_configured = _IO_PROPERTY in (Config().get_catalog_config(name) or {})
             defaults = {} if is_io_configured else {_IO_PROPERTY: _GUARDED_IO}
             settings = {**defaults, **plain, "init_catalog_tables": "false"}
             client = self._call("catalog", lambda: open_sqlite_catalog(name, settings) or load_catalog(name, **settings))
-            # Read from the open catalog, because pyiceberg's configuration file or the server may
-            # set it.
+            # pyiceberg's configuration file or the server may set this property, so it is read from
+            # the open catalog.
             mode = client.properties.get("snapshot-loading-mode", "all")
             if mode.lower() != "all":
                 raise LakeUnreadable(
@@ -616,9 +617,9 @@ class CatalogClient:
         return client
 
     def _require_database_file(self, plain: Mapping[str, str]) -> None:
-        """Raise `LakeUnreadable` if the catalog's database file does not exist.
+        """Raise `LakeUnreadable` if the file of the catalog's database does not exist.
 
-        The driver would create an empty database, and without any table all files would be garbage.
+        The driver would create an empty database. It has no tables, so all files would be garbage.
         """
         uri = plain.get("uri") or (Config().get_catalog_config(self._catalog_name) or {}).get("uri")
         if not isinstance(uri, str) or not uri.startswith("sqlite"):
@@ -635,7 +636,7 @@ class CatalogClient:
 
 
 def _is_unloadable(error: Exception) -> bool:
-    is_garbled = isinstance(error, json.JSONDecodeError)  # E.g. a proxy's error page.
+    is_garbled = isinstance(error, json.JSONDecodeError)  # For example, a proxy's error page.
     return not is_garbled and (isinstance(error, _CANNOT_LOAD) or is_refusal(error))
 
 
@@ -649,19 +650,19 @@ def _select_pointers(client: SqlCatalog) -> Select[str, str, str | None]:
 
 
 def _table_filter(client: SqlCatalog) -> ColumnElement[bool] | None:
-    """Return the condition that selects the rows of tables, or None for a database without views."""
+    """Return the condition for rows that are tables, or None if the database has no views."""
     inspector = inspect(client.engine)
     if not inspector.has_table(IcebergTables.__tablename__):
-        return None  # The query itself raises an error that contains the name of the table.
+        return None  # The query itself raises an error that names the missing table.
     if _TYPE_COLUMN not in {item["name"] for item in inspector.get_columns(IcebergTables.__tablename__)}:
         return None
-    # pyiceberg before 0.12 does not know the column.
+    # pyiceberg has no such column before version 0.12.
     kind: ColumnElement[str | None] = column(_TYPE_COLUMN, String())
     return (kind == "TABLE") | kind.is_(None)
 
 
 def _name_rows(rows: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Return the names and metadata addresses in rows of `_select_pointers`, ordered by name."""
+    """Convert rows of `_select_pointers` to table names and metadata addresses, ordered by name."""
     named = ((".".join(str(part) for part in (namespace, name) if part), location) for namespace, name, location in rows)
     return sorted(named, key=lambda item: item[0])
 
@@ -679,10 +680,10 @@ def _fetch_rows(client: SqlCatalog, query: Executable) -> Sequence[Any]:
 
 
 def redact_secrets(message: str, properties: Mapping[str, SecretStr | str]) -> str:
-    """Return the message without secrets.
+    """Remove secrets from a message.
 
-    Secrets are the values of properties with a secret name, their parts (`id:secret`), and users
-    and passwords in URLs.
+    Secrets are property values whose key suggests a secret, the parts of such values (`id:secret`),
+    and users and passwords in URLs.
     """
     plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in properties.items()}
     secrets = [value for key, value in plain.items() if SECRET_KEY.search(key)]

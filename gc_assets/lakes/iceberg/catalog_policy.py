@@ -1,6 +1,6 @@
-"""The retention of one table by a policy of its catalog, and its form in frozen properties.
+"""A catalog's retention policy for one table, and how it is stored in frozen properties.
 
-The functions are pure.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ NO_POLICY = "its catalog has no policy for snapshots"
 
 @dataclass(frozen=True, slots=True)
 class CatalogPolicy:
-    """Policy set by a catalog for one table.
+    """Policy that a catalog sets for one table.
 
     Attributes:
-        origin: The policy for snapshots in words, such as `inherited Polaris policy db.expire v3`.
-            None if the catalog has none for the table.
-        limits: Values that replace the table's `history.expire.*` properties, by property.
-        from_table: The `limits` that come from the table's own properties.
-        keep_history: Reason why no snapshot expires, or None.
-        protect: Reason why no file of the table is collected, or None.
-        min_file_age_seconds: Minimum age of orphans that the policy permits to remove.
+        origin: Name of the snapshot policy for messages, such as `inherited Polaris policy
+            db.expire v3`. None if the catalog does not have one for the table.
+        limits: Values that take the place of the table's `history.expire.*` properties.
+        from_table: Keys of those `limits` that come from the table's own properties.
+        keep_history: Why no snapshot expires, or None.
+        protect: Why no file of the table is collected, or None.
+        min_file_age_seconds: Minimum age at which the policy permits the removal of orphans.
     """
 
     origin: str | None = None
@@ -35,20 +35,20 @@ class CatalogPolicy:
     min_file_age_seconds: int = 0
 
     def origin_of(self, limit: str) -> str | None:
-        """Describe the policy in words if it sets this limit, otherwise return None."""
+        """Return the name of the policy if the policy sets this limit, otherwise None."""
         return self.origin if limit in self.limits and limit not in self.from_table else None
 
     def with_default(self, *, has_default: bool) -> CatalogPolicy:
-        """Keep the whole history if the table has no policy, unless lakes.yaml has a limit for it."""
+        """Keep the whole history of a table without a policy, unless lakes.yaml has a default."""
         if self.origin is None and self.keep_history is None and not has_default:
             return replace(self, keep_history=NO_POLICY)
         return self
 
     def as_property(self) -> dict[str, str]:
-        """Return the policy as a frozen property of the table."""
+        """Serialize the policy to a frozen property of the table."""
         return {CATALOG_POLICY: json.dumps(asdict(self), sort_keys=True)}
 
 
 def read_policy(properties: Mapping[str, str]) -> CatalogPolicy | None:
-    """Read the policy from a table's frozen properties. Returns None if there is no policy."""
+    """Read the policy from a table's frozen properties, or return None if they contain none."""
     return CatalogPolicy(**json.loads(properties[CATALOG_POLICY])) if CATALOG_POLICY in properties else None

@@ -1,7 +1,8 @@
-"""The properties and environment variables that select one of several catalogs at an address.
+"""Properties and environment variables that select a catalog if an address serves several.
 
-Examples are the realm of Polaris, which is a request header, and the region of Glue. The function
-is pure. Credentials are left out, so a rotated one does not look like another catalog.
+Examples are the Polaris realm, which is sent as a request header, and the Glue region. Credentials
+do not belong to these, because a rotated credential must not look like another catalog. All
+functions are pure.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 _HEADER: Final = "header."
-# Headers that authenticate a request, next to those with the name of a secret property.
+# Headers that authenticate a request, besides those whose name looks like a secret property.
 _SECRET_HEADER: Final = re.compile(r"secret|passw|pwd|token|credential|key|auth|cookie|session|signature|jwt|bearer", re.IGNORECASE)
 _SECRET_VALUE: Final = re.compile(r"\s*((bearer|basic|digest|negotiate|token)\s|eyJ[\w-]+\.)", re.IGNORECASE)
-# Headers that describe the client or a request, and change neither catalog nor tables.
+# Headers that only describe the client or the request, and do not select a catalog or tables.
 _CLIENT_HEADERS: Final = frozenset(
     {
         "accept",
@@ -35,20 +36,20 @@ _CLIENT_HEADERS: Final = frozenset(
 )
 # boto3 does not read AWS_REGION.
 _REGION_VARIABLES: Final = ("AWS_DEFAULT_REGION",)
-# The first of these variables that is set counts, as in boto3.
+# As in boto3, the first variable that is set is used.
 _PROFILE_VARIABLES: Final = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
 _SIGV4, _TRUE = "rest.sigv4-enabled", frozenset({"1", "on", "t", "true", "y", "yes"})
 _BIGQUERY: Final = ("gcp.bigquery.project-id", "gcp.bigquery.location")
 
 
 def list_selectors(properties: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return `name=value` of everything that selects a catalog besides its address.
+    """List everything except the address that selects a catalog, as `name=value`.
 
-    The result is empty if nothing of it is set, as it is for SQL and Hive catalogs.
+    The result is empty if no such value is set, as for SQL and Hive catalogs.
 
     Args:
-        properties: pyiceberg's properties of the catalog, without secrets.
-        environment: The environment variables of this process.
+        properties: pyiceberg's catalog properties, without secrets.
+        environment: Environment variables of this process.
     """
     match _find_type(properties):
         case "rest":
@@ -65,14 +66,14 @@ def list_selectors(properties: Mapping[str, str], environment: Mapping[str, str]
 
 
 def _find_type(properties: Mapping[str, str]) -> str:
-    """Return pyiceberg's type of the catalog. If it is unknown, the address decides."""
+    """Return pyiceberg's catalog type. Without a configured type, the address decides."""
     name = (properties.get("type") or properties.get("py-catalog-impl", "").rpartition(".")[2]).lower()
     known = next((item for item in ("rest", "glue", "dynamodb", "bigquery", "hive", "sql") if name.startswith(item)), "")
     return known or ("rest" if properties.get("uri", "").startswith(("http:", "https:")) else "")
 
 
 def _list_headers(properties: Mapping[str, str]) -> Iterator[str]:
-    """Yield the request headers by digest, in case that one is a secret of unknown name."""
+    """Yield a digest of each request header, because one may be a secret with an unknown name."""
     headers = {name.removeprefix(_HEADER).lower(): value.strip() for name, value in properties.items() if name.startswith(_HEADER)}
     for name, value in sorted(headers.items()):
         if name not in _CLIENT_HEADERS and not _SECRET_HEADER.search(name) and not _SECRET_VALUE.match(value):
@@ -80,9 +81,9 @@ def _list_headers(properties: Mapping[str, str]) -> Iterator[str]:
 
 
 def _list_aws(properties: Mapping[str, str], environment: Mapping[str, str], service: str) -> Iterator[str]:
-    """Yield region, endpoint, profile and account of a service.
+    """Yield the region, endpoint, profile and account of an AWS service.
 
-    Properties of Glue that are part of the address are left out.
+    For Glue, values that are already part of the catalog address are left out.
     """
     in_address = service == "glue" and not properties.get("uri")
     region, endpoint = (properties.get(f"{service}.{name}") for name in ("region", "endpoint"))
@@ -95,7 +96,7 @@ def _list_aws(properties: Mapping[str, str], environment: Mapping[str, str], ser
 
 
 def _list_aws_profile(properties: Mapping[str, str], environment: Mapping[str, str], service: str) -> Iterator[str]:
-    """Yield the profile, and the account of the role. Another role of the account reads the same."""
+    """Yield the profile and the role's account. Other roles of the account read the same catalog."""
     profile = properties.get(f"{service}.profile-name") or properties.get("client.profile-name")
     yield from _name("profile", profile or _read_first(environment, *_PROFILE_VARIABLES))
     role = properties.get(f"{service}.role-arn") or properties.get("client.role-arn") or environment.get("AWS_ROLE_ARN") or ""
