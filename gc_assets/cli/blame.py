@@ -1,4 +1,4 @@
-"""`gc-assets blame`: show which tables, refs or ages keep the bytes of a run."""
+"""`gc-assets blame`: break down what a run keeps by table, ref or age."""
 
 from __future__ import annotations
 
@@ -86,10 +86,13 @@ def _print_effects(settings: Settings, platform: Platform, context: RunContext, 
 
 
 def merge_notes(noted: Iterable[tuple[str | None, Sequence[str]]]) -> Iterator[str]:
-    """Yield each note once. Notes that differ only in the age are one note on `AGE`.
+    """Remove duplicate notes.
+
+    Notes that differ only in the age of their scenario are merged into one note, in which `AGE`
+    replaces the age.
 
     Args:
-        noted: The age of each scenario, None if it has none, and the notes on it.
+        noted: The age and the notes of each scenario. The age is None if scenarios have no age.
     """
     merged: dict[str, list[str]] = {}
     for age, notes in noted:

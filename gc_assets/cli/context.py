@@ -1,4 +1,4 @@
-"""The configuration and the common options of all commands."""
+"""Code shared by all commands: configuration, common options, and starting Spark."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """The global options, which can be written before or after the command."""
+    """The options that users can write before or after the name of the command."""
 
     config: str | None = None
     verbose: bool = False
 
     def enable_logging(self, ctx: click.Context) -> None:
-        """Print log lines of gc-assets to standard error until the command ends."""
+        """Print the log of gc-assets to standard error until the command ends."""
         if not self.verbose:
             self.verbose = True
             logger, handler = logging.getLogger("gc_assets"), _MessageHandler()
@@ -52,7 +52,10 @@ class Settings:
             ctx.find_root().call_on_close(lambda: (logger.removeHandler(handler), logger.setLevel(level)))
 
     def platform(self) -> Platform:
-        """Load the configuration, and print names that differ from the recorded ones.
+        """Load the configuration.
+
+        Prints a note if a lake or storage is recorded under another name, and a warning if the
+        clock is set for a rehearsal.
 
         Raises:
             UsageError: If the configuration is invalid.
@@ -68,7 +71,7 @@ class Settings:
 
 
 class _MessageHandler(logging.Handler):
-    """Write log records to the current standard error."""
+    """Print log records to whatever standard error is at that time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,10 +83,11 @@ class _MessageHandler(logging.Handler):
 
 @contextmanager
 def fast_imports() -> Generator[None]:
-    """Disable Python's garbage collection in the block, to speed up imports.
+    """Speed up imports by disabling Python's cyclic garbage collector in the block.
 
-    Imported objects are rarely garbage, but collections take an eighth of a run's import time.
-    After the first block, all objects are frozen, so that they are never scanned again.
+    Imports create many objects and hardly any garbage, yet the collector takes an eighth of a run's
+    import time. After the first block, all existing objects are frozen so that later collections
+    skip them.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -97,24 +101,24 @@ def fast_imports() -> Generator[None]:
 
 
 def open_spark(platform: Platform, *, verbose: bool = False) -> SparkSession:
-    """Return the Spark session of the configuration. The first call takes a few seconds."""
+    """Open the configured Spark session, which takes a few seconds on the first call."""
     from gc_assets.resources.collector import Collector
 
     return open_session(Collector.of(platform), verbose=verbose)
 
 
 def open_session(collector: Collector, *, verbose: bool = False) -> SparkSession:
-    """Return the session of the collector, without Spark's output unless `verbose`.
+    """Open the collector's Spark session, hiding Spark's own output unless `verbose` is set.
 
     Raises:
-        GcError: If Spark cannot start. The message contains the reason from its output.
+        GcError: If Spark cannot start. The message contains the reason found in its output.
     """
     with defer_interrupts(), nullcontext() if verbose else _quiet_children():
         return collector.spark()
 
 
 def start_spark(settings: Settings, platform: Platform) -> SparkSession:
-    """Return the Spark session, and show its start as the current activity of the command."""
+    """Open the Spark session while the progress display shows that Spark is starting."""
     from gc_assets.engine.progress import set_activity
 
     set_activity("starting Spark")
@@ -125,10 +129,11 @@ def start_spark(settings: Settings, platform: Platform) -> SparkSession:
 
 @contextmanager
 def _quiet_children() -> Generator[None]:
-    """Redirect the standard error of this process and its child processes to a file.
+    """Capture the standard error of this process and its children while Spark starts.
 
-    If the block fails with a Spark error, the raised error contains the reason found in the file.
-    For other errors the file is printed, unless the user has interrupted the command.
+    If Spark fails, its reason is extracted from the captured output and raised as a `GcError`. An
+    error of gc-assets itself is raised unchanged after the output has been printed. After an
+    interrupt, the output is discarded.
     """
     sys.stderr.flush()
     ours = os.dup(2)
@@ -153,7 +158,7 @@ def _quiet_children() -> Generator[None]:
 
 
 def _find_reason(output: str, error: Exception) -> str:
-    """Return the line of Spark's output with the cause, or the first line of the error."""
+    """Find the line in Spark's output that names the cause, falling back to the error itself."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if _CAUSE.search(line) and not _WARNING.search(line)]
     message = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
@@ -161,7 +166,7 @@ def _find_reason(output: str, error: Exception) -> str:
 
 
 def with_mode(platform: Platform, mode: Mode | None) -> Platform:
-    """Return the platform with all storages in `mode`, or unchanged if `mode` is None."""
+    """Return a copy of the platform in which `mode`, unless it is None, applies to all storages."""
     if mode is None:
         return platform
     storages = tuple(storage.model_copy(update={"mode": mode}) for storage in platform.config.storages)
@@ -169,13 +174,13 @@ def with_mode(platform: Platform, mode: Mode | None) -> Platform:
 
 
 def with_listing(platform: Platform, listing: bool | None) -> Platform:
-    """Return the platform with `--listing` or `--no-listing` applied to all storages."""
+    """Return a copy of the platform in which the option `--listing` applies to all storages."""
     storages = tuple(storage.with_listing(listing) for storage in platform.config.storages)
     return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 
 
 class RunDate(click.ParamType):
-    """A date as `YYYY-MM-DD`."""
+    """A click parameter of the form `YYYY-MM-DD`."""
 
     name = "date"
 
@@ -189,7 +194,7 @@ class RunDate(click.ParamType):
 
 
 class Timestamp(click.ParamType):
-    """An ISO 8601 time. Without a zone it is UTC."""
+    """A click parameter with an ISO 8601 time, in UTC unless it has a time zone."""
 
     name = "time"
 
@@ -204,10 +209,10 @@ class Timestamp(click.ParamType):
 
 
 class WholeNumber(click.ParamType):
-    """A non-negative whole number.
+    """A click parameter for counts.
 
     Args:
-        most: The largest valid number, or None for no limit.
+        most: The largest allowed number, or None for no limit.
     """
 
     name = "number"
@@ -235,7 +240,7 @@ def run_date_option(command: _F) -> _F:
 
 
 def format_option(*further: str) -> Callable[[_F], _F]:
-    """Add the option `--format`. The first choice is the default."""
+    """Add the option `--format` with `table`, which is the default, `json` and further formats."""
     return click.option("--format", "format_", type=click.Choice(["table", "json", *further]), default="table", show_default=True)
 
 
@@ -246,14 +251,14 @@ class _Name(click.types.StringParamType):
 
 
 def by_option(command: _F) -> _F:
-    """Add the option `--by`, for commands that record a decision."""
+    """Add the option `--by` to a command that records a decision of the user."""
     return click.option("--by", type=_Name(), required=True, metavar="WHO", help="Your name, which is recorded. It is not authenticated.")(
         command
     )
 
 
 def wide_option(command: _F) -> _F:
-    """Add the option `--wide`, for commands that print tables."""
+    """Add the option `--wide` to a command that prints tables."""
     return click.option("--wide", is_flag=True, help="Print whole lines, without shortened keys.")(command)
 
 

@@ -1,6 +1,7 @@
-"""Report the actions of commands to Dagster, if `DAGSTER_HOME` is set.
+"""Report what commands did to the Dagster instance, if `DAGSTER_HOME` is set.
 
-Otherwise Dagster is not imported. If a report fails, the command prints a message and continues.
+Without `DAGSTER_HOME`, Dagster is not even imported. If reporting fails, the command only prints a
+message, because its work is already done and recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def has_instance() -> bool:
 
 
 def report_apply(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Report the executed phases of an apply."""
+    """Report the phases that an apply has executed."""
     if has_instance():
         with _warn_on_failure():
             from gc_assets.assets.command_events import report_plan

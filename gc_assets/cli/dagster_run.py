@@ -1,7 +1,7 @@
-"""Execute one run date with Dagster in this process, and return its plans.
+"""Execute one run date with Dagster, in this process.
 
-This is the only command line module that executes Dagster assets. The run is recorded in the
-instance of `DAGSTER_HOME`, or otherwise in an ephemeral instance.
+No other module of the command line executes assets. If `DAGSTER_HOME` is set, the run is recorded
+in that Dagster instance, so that it shows up in the UI. Otherwise an ephemeral instance is used.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ WITHOUT_SPARK: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, LAKE_RE
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Assets of a run. By default, everything is selected.
+    """The part of a run that the user asked for, by default all of it.
 
     Attributes:
-        lakes: Select only these lakes. If `storages` is empty, no storage is swept.
-        storages: Select only these storages, with all lakes.
-        through: The last asset of the run.
+        lakes: Restrict the run to these lakes. Unless `storages` is also set, nothing is swept.
+        storages: Restrict the run to these storages. All lakes are marked, because any of them may
+            use files of the storages.
+        through: Stop after this asset.
     """
 
     lakes: Collection[str] = ()
@@ -56,7 +57,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class PublishedAsset:
-    """An asset published by the run, with the duration of its step."""
+    """A published asset, as reported to the observer when its step ends."""
 
     group: str
     asset: str
@@ -65,18 +66,18 @@ class PublishedAsset:
 
 
 class RunObserver(Protocol):
-    """Receives the progress of a run."""
+    """Callbacks for displaying the progress of a run."""
 
     def set_activity(self, text: str) -> None:
-        """Handle the start of work that is not part of an asset."""
+        """Display an activity that belongs to no asset, such as starting Spark."""
         ...
 
     def start_assets(self, assets: int) -> None:
-        """Handle the start of a run that will publish this number of assets."""
+        """Prepare for a run that will publish this number of assets."""
         ...
 
     def finish_asset(self, step: PublishedAsset) -> None:
-        """Handle a published asset."""
+        """Display an asset that has just been published."""
         ...
 
 
@@ -91,18 +92,21 @@ def run_partition(
     verbose: bool = False,
     recorded: bool = True,
 ) -> tuple[PlanHeader, ...]:
-    """Execute a run, and return the plans it created, in the order of the storages.
+    """Execute the assets of one run date.
 
     Args:
-        as_of: The reference time for ages in the policy, instead of the start of the run date.
-        mode: Replaces the mode of the storages. In mode `apply`, files that are live again are
-            restored.
-        observer: Receives the progress.
-        recorded: True if the instance of `DAGSTER_HOME` records the run.
+        as_of: Evaluate the policy as of this time instead of the start of the run date.
+        mode: Use this mode instead of the one configured for each storage. In mode `apply`, the run
+            restores quarantined files that are live again.
+        observer: Is notified of the progress.
+        recorded: Whether the run is recorded in the instance of `DAGSTER_HOME`, if there is one.
+
+    Returns:
+        The plans that the run created, in the order of the configured storages.
 
     Raises:
-        GcError: The first error of the run. A plan refused by its gates is not an error and is
-            returned.
+        GcError: If a step fails. This is the error of the first failed step. A plan that its gates
+            refuse is not a failure: it is returned like any other plan.
     """
     platform = with_mode(platform, mode)
     run_context = platform.run_context(run_date, as_of)  # validates the date before anything starts
@@ -116,7 +120,7 @@ def run_partition(
     if in_jobs:
         observer.set_activity("running a job")
     selected = [prefixed_key(platform.config, *key) for key in keys]
-    with stage_span("run", {"gc_assets.stage": "run", "gc_assets.run_date": str(run_date)}):  # the trace of all stages
+    with stage_span("run", {"gc_assets.stage": "run", "gc_assets.run_date": str(run_date)}):  # the parent span of all stages
         result = _execute(assets, run_date, selected, _logger(observer, verbose), _instance(recorded=recorded))
     plans = [
         header_of(run_context.state.require(storage.name, DELETION_PLAN.name, run_date))
@@ -156,10 +160,10 @@ def _execute(
 
 
 def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, str]]:
-    """Return the (owner, asset) pairs of a run, in the order of the stages.
+    """Resolve a selection to `(owner, asset)` pairs, in the order in which the stages run.
 
     Raises:
-        UsageError: If a lake, storage or asset does not exist.
+        UsageError: If the selection names an unknown lake, storage or asset.
     """
     config = platform.config
     named_lakes = [config.lake_of_user(name).name for name in selection.lakes]
@@ -171,10 +175,10 @@ def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, s
 
 
 def places_of(platform: Platform, selection: Selection) -> tuple[list[str], list[str]]:
-    """Return the lakes that a run freezes, and the storages that it lists.
+    """Return the lakes and storages that a run must be able to read.
 
-    If no storage is selected, all storages are returned, because they contain the metadata of
-    lakes.
+    A run without a selected storage still reads the metadata that lakes keep in storages. Since
+    that can be any storage, all of them are returned.
     """
     pairs = select_assets(platform, selection)
     lakes = [owner for owner, name in pairs if name == LAKE_REFS.name]
@@ -224,7 +228,7 @@ def _is_published(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> bool:
 
 
 def _raise_failure(result: dg.ExecuteInProcessResult) -> None:
-    """Raise the first error of the failed steps. A plan refused by its gates does not fail a step."""
+    """Re-raise the error of the first failed step with its original class and message."""
     for event in result.all_events:
         if not event.is_step_failure:
             continue
@@ -258,7 +262,7 @@ def _logger(observer: RunObserver, verbose: bool) -> dg.LoggerDefinition:
 
 
 class _EventHandler(logging.Handler):
-    """Report Dagster's materialization events to the observer."""
+    """Translate Dagster's log events into calls of the observer."""
 
     def __init__(self, observer: RunObserver) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""`gc-assets approve` and `reject`: show a plan, ask for confirmation, and record the decision."""
+"""`gc-assets approve` and `gc-assets reject`.
+
+Approving shows the plan first, and asks for confirmation on a terminal.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ if TYPE_CHECKING:
     from gc_assets.resources.platform import Platform
     from gc_assets.stages.records.plans import StoredPlan
 
-# The number of tables shown, those with the most bytes first. The others are summed in one row.
+# Tables beyond the largest ones are summed in one row.
 MAX_TABLES: Final = 15
-# Columns for the effects of an apply, irreversible effects first.
+# Columns that describe what an apply would do. Irreversible effects come first.
 EFFECT_COLUMNS: Final = ("cannot be undone", "can be undone")
 _COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 
@@ -106,7 +109,7 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
 
 
 def _print_approved(platform: Platform, header: PlanHeader, by: str) -> None:
-    """Print the storage's other approved plans, because they may contain the same actions."""
+    """Warn about other approved plans of the storage, which may contain the same actions."""
     from gc_assets.stages.records.plans import approved_plans
 
     for plan in approved_plans(platform.config, header, platform.clock.now()):
@@ -116,7 +119,7 @@ def _print_approved(platform: Platform, header: PlanHeader, by: str) -> None:
 
 
 def print_next_step(config: Config, header: PlanHeader) -> None:
-    """Print the next command for a plan, depending on the decisions made so far."""
+    """Suggest what to do with a plan next, depending on who has approved or rejected it."""
     from gc_assets.core.approvals import Verdict
     from gc_assets.stages.read.plan_text import nothing_to_apply
     from gc_assets.stages.read.reversibility import apply_command
@@ -144,7 +147,7 @@ def print_next_step(config: Config, header: PlanHeader) -> None:
 
 
 def show_plan(platform: Platform, plan: StoredPlan) -> None:
-    """Write the effects that an approval would allow to standard error, in total and by table."""
+    """Print what an apply would do, by table and in total, so that the user can decide."""
     from gc_assets.core.gate_messages import without_override
     from gc_assets.stages.read.plan_tables import amounts_by_table, list_largest
     from gc_assets.stages.read.plan_text import summarize_plans
@@ -173,7 +176,7 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
 
 
 def effect_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns in `EFFECT_COLUMNS` that are not empty in all rows."""
+    """Return the names in `EFFECT_COLUMNS` for which at least one row has a value."""
     return [name for name in EFFECT_COLUMNS if any(row[name] for row in rows)]
 
 

@@ -1,6 +1,7 @@
-"""Run on the demo lakes in mode `plan`, and explain the results with examples.
+"""The walkthrough of `gc-assets demo`: a run on sample lakes, explained with example files.
 
-Only published tables are read, as with `gc-assets show` and `gc-assets explain`.
+Everything it prints comes from published tables, so users can reproduce it with `gc-assets show`
+and `gc-assets explain`.
 """
 
 from __future__ import annotations
@@ -53,15 +54,17 @@ WAITS = "planned after the history edits that release them"
 def run_demo(
     directory: Path, echo: Echo = click.echo, *, store: str | None = None, endpoint: str | None = None, verbose: bool = False
 ) -> None:
-    """Create the demo lakes if they do not exist, run on them, and print the results. Deletes
-    nothing.
+    """Create the demo lakes if necessary, run on them in mode `plan`, and print the results.
 
     Args:
-        store: The object store for the lakes, a key of `demo.bucket.STORES`. By default, the store
-            of an existing demo, or the disk.
-        endpoint: An S3 server for the lakes. By default, the demo starts one.
+        directory: The directory of the demo.
+        echo: Called with each line of output.
+        store: The object store in which to create the lakes, a key of `demo.bucket.STORES`. By
+            default, an existing demo keeps its store, and a new one is created on disk.
+        endpoint: The S3 server to use. By default, the demo starts its own.
+        verbose: Print log lines instead of the progress display.
     """
-    # Imported late, because it loads Dagster, which is not needed to create the lakes.
+    # Importing this loads Dagster, which is slow and not needed to create the lakes.
     from gc_assets.cli.dagster_run import run_partition
 
     demo_store = find_demo_store(directory) if store is None else STORES[store]
@@ -97,7 +100,7 @@ def _live_section(context: RunContext) -> Iterator[str]:
 
 
 def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
-    """Yield the number of snapshots by table and state, with the retention rules that applied."""
+    """Describe how many snapshots of each table are kept or expire, and which rules decided it."""
     rows = reachable.select(["table_name", "state", "reason"]).to_pylist()
     for table in sorted({row["table_name"] or "" for row in rows}):
         yield f"    table {table}:" if table else "    snapshots:"
@@ -109,7 +112,7 @@ def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
 
 
 def _oldest_live_file(context: RunContext) -> tuple[str, str]:
-    """Return a live data file of the first lake's oldest commit, as an example."""
+    """Choose an example: a data file that is live because of the first lake's oldest commit."""
     lake, state = context.config.lakes[0].name, context.state
     live = pa.Table.from_batches(LiveSet(context, context.table(LIVE_FILES, lake)).batches(), LIVE_FILES.schema)
     graph = read_rows(state, COMMIT_GRAPH, context.table(COMMIT_GRAPH, lake))
@@ -190,6 +193,6 @@ def _next_section(platform: Platform, path: Path, plans: tuple[PlanHeader, ...])
 
 
 def _relative_path(path: Path) -> str:
-    """Return the path relative to the working directory, or unchanged if it is outside of it."""
+    """Shorten a path in the working directory to its relative form."""
     current = Path.cwd()
     return str(path.relative_to(current)) if path.is_relative_to(current) else str(path)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gc_assets.stages.read.doctor import Finding
 
 
-# A local task takes about a second, and longer on a busy machine.
+# Usually, a task on this machine takes about a second. The limit leaves room for a busy machine.
 _TASK_SECONDS: Final = 60.0
 
 
@@ -83,11 +83,11 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
 
 
 def _run_checks(platform: Platform, progress: CommandProgress, *, verbose: bool) -> list[Finding]:
-    """Return the results of all checks. Another thread runs the other checks while Spark starts."""
+    """Run all checks. Since Spark is slow to start, the other checks run in a second thread."""
     from gc_assets.engine.progress import set_activity
     from gc_assets.stages.read.doctor import doctor
 
-    importlib.import_module("gc_assets.resources.collector")  # two threads must not import the same modules
+    importlib.import_module("gc_assets.resources.collector")  # imported here, because both threads need it
     context, config = platform.run_context(platform.clock.today()), platform.config
     others: Future[list[Finding]] = Future()
 
@@ -100,7 +100,7 @@ def _run_checks(platform: Platform, progress: CommandProgress, *, verbose: bool)
             others.set_exception(error)
 
     progress.announce("checking Spark, which takes some seconds to start")
-    # A daemon thread, so that Ctrl-C does not wait for it if a server does not respond.
+    # A daemon thread, because otherwise Ctrl-C would have to wait for servers that do not respond.
     threading.Thread(target=copy_context().run, args=(check_others,), name="doctor", daemon=True).start()
     return [*_check_spark(platform, verbose=verbose), *others.result()]
 
@@ -138,7 +138,7 @@ def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
 
 
 def _check_session(platform: Platform, where: str, *, verbose: bool) -> Finding:
-    """Open the session that a run on this machine would use, and run one Python task in it."""
+    """Run a Python task in the Spark session that a run on this machine would use."""
     from gc_assets.cli.context import open_spark
     from gc_assets.resources.executors import describe_executors
     from gc_assets.stages.read.doctor import FAIL, OK, Finding

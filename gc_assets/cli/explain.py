@@ -56,13 +56,16 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
 
 
 def explanation_row(item: Explanation) -> dict[str, Any]:
-    """Return the explanation as one JSON object."""
+    """Convert an explanation to a JSON object."""
     row = with_old_keys(asdict(item), facts="summary")
     return {**row, "words": [with_old_keys(event, said="decision") for event in item.approval_events]}  # deprecated: use approval_events
 
 
 def explanation_lines(item: Explanation) -> list[str]:
-    """Return the explanation as lines, with one indented line per link of the reference chain."""
+    """Format an explanation as text.
+
+    For a live file, the references that lead from a ref to the file are indented like a tree.
+    """
     where = f"{item.storage}: " if item.storage else ""
     text = [f"{where}{escape(item.key)}", f"  {item.verdict}: {escape(item.sentence)}"]
     for depth, link in enumerate(item.chain):
@@ -72,7 +75,7 @@ def explanation_lines(item: Explanation) -> list[str]:
 
 
 def _list_records(item: Explanation) -> Iterator[tuple[datetime, str]]:
-    """Yield decisions on the file's plans and actions on the file, with their times (UTC)."""
+    """Yield what happened to the file so far: decisions on its plans, and executed actions."""
     from gc_assets.core.approvals import ApprovalEvent
 
     for word in item.approval_events:
@@ -84,7 +87,7 @@ def _list_records(item: Explanation) -> Iterator[tuple[datetime, str]]:
 
 
 def _describe_cause(row: Mapping[str, Any]) -> str:
-    """Describe the cause of an action: a plan, or a restore command, which has no plan."""
+    """Describe whether a plan or the command `gc-assets restore` caused an action."""
     if not row["plan_id"].startswith(RESTORE_PREFIX):
         return f"by plan {row['plan_id'][:12]}"
     source = row.get("source_plan_id")

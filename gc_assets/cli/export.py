@@ -70,10 +70,10 @@ def focus_command(settings: Settings, run_date: date | None, since: date | None,
 
 
 def _contexts(platform: Platform, last: date, since: date | None) -> Iterator[RunContext]:
-    """Yield the run dates on which all storages with a price were swept, except analyses.
+    """Yield the runs that swept every storage with a price. Historical runs are skipped.
 
     Raises:
-        StateError: If no such run date exists.
+        StateError: If there is no such run in the requested period.
     """
     from gc_assets.state.journal import State
     from gc_assets.state.schemas import ORPHAN_FILES

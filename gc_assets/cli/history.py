@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gc_assets.report.text_graph import GraphLine
 
 _INDENT: Final = "  "
-# Text next to many lanes is not wrapped to a smaller width, because it would be hard to read.
+# If many lanes leave less room than this, the text is not wrapped, because narrower lines would be
+# hard to read.
 _MIN_TEXT: Final = 30
 
 
@@ -77,10 +78,12 @@ def _json_row(lake: str, name: str, drawn: Mapping[str, Iterable[GraphLine]]) ->
 
 
 def fit_graph(lines: Iterable[GraphLine], width: int | None) -> Iterator[str]:
-    """Yield the indented lines of a graph. Longer text is wrapped next to the continuing lanes.
+    """Indent a commit graph and wrap long commit messages, so that it fits the terminal.
+
+    The lanes of the graph are continued to the left of wrapped text.
 
     Args:
-        lines: The lines of the graph.
+        lines: The graph.
         width: The maximum width of a line, or None for no limit.
     """
     from gc_assets.cli.tables import wrap

@@ -1,4 +1,4 @@
-"""`gc-assets init` and `gc-assets schema`: create a `lakes.yaml`, and the schema for editors."""
+"""`gc-assets init` creates a `lakes.yaml`, and `gc-assets schema` prints its schema for editors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Handle Ctrl-C and SIGTERM with defined exit codes.
+"""Signal handling of the command line.
 
-Interrupts are raised between steps, and never while a process starts.
+Ctrl-C and SIGTERM become an exception with a defined exit code. While Spark starts, they are
+delayed so that no Java process is left behind.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ import click
 
 _SIGNALS: Final[dict[int, object]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _Handler = Callable[[int, FrameType | None], object] | signal.Handlers
-# Signals handled by this module.
+# The signals for which `install_handler` has set a handler.
 _installed: list[int] = []
-# Python writes every signal's number to this socket, even if a library has replaced the handler.
+# A socket pair. Python writes the number of every signal to it, even if a library has replaced our
+# handler.
 _numbers: list[socket.socket] = []
 
 
 class CommandInterrupt(KeyboardInterrupt):
-    """Raised for Ctrl-C or SIGTERM.
+    """Raised in the main thread for Ctrl-C or SIGTERM.
 
-    After a plain `KeyboardInterrupt` inside `exec`, `python -m` ends by the signal even if the
-    exception is caught (CPython 3.11, `run_eval_code_obj`). This can happen in imports, because
-    dataclasses use `exec`.
+    A subclass is needed because of CPython's `run_eval_code_obj` (3.11). If a plain
+    `KeyboardInterrupt` is raised inside `exec`, `python -m` ends by the signal even though the
+    exception is caught. Imports can trigger this, since dataclasses use `exec`.
     """
 
 
 def install_handler() -> None:
-    """Convert Ctrl-C and SIGTERM to `CommandInterrupt`, unless the parent process ignores them."""
+    """Raise `CommandInterrupt` on Ctrl-C and SIGTERM, unless the parent process ignores them."""
     for number, default in _SIGNALS.items():
         if signal.getsignal(number) is default:
             signal.signal(number, _raise)
@@ -48,33 +50,33 @@ def install_handler() -> None:
 
 
 def was_interrupted() -> bool:
-    """Return True if this process received Ctrl-C or SIGTERM."""
+    """Check if this process has received Ctrl-C or SIGTERM."""
     return bool(_list_signals())
 
 
 def interrupt_code() -> int:
-    """Return the exit code of an interrupted command, as in shells: 130, or 143 for SIGTERM."""
+    """Return the conventional exit code of shells: 130 for Ctrl-C, 143 for SIGTERM."""
     return 128 + [signal.SIGINT, *_list_signals()][-1]
 
 
 def _list_signals() -> list[int]:
-    """Return the numbers of all signals received so far, including by Dagster's handlers."""
+    """Return all signals received so far, including those that Dagster's handlers caught."""
     with suppress(OSError, IndexError):
         return [number for number in _numbers[0].recv(4096, socket.MSG_PEEK) if number in _SIGNALS]
     return []
 
 
 def exit_at_next_interrupt() -> None:
-    """End the process at the next Ctrl-C, because the command has only to stop Spark."""
+    """Exit immediately on the next Ctrl-C, since only Spark still has to be stopped."""
     _replace_handlers(dict.fromkeys(_SIGNALS, lambda number, _: os._exit(128 + number)))
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C until the process ends, because the command's work is done and recorded.
+    """Ignore Ctrl-C from now on, because the work of the command is done and recorded.
 
-    The command has only to print the result and stop Spark. SIGTERM still ends the process. Without
-    `install_handler` this has no effect, so that a program that calls the command keeps its own
-    handlers.
+    All that remains is to print the result and to stop Spark. SIGTERM still ends the process. If
+    `install_handler` was not called, nothing changes, so a program that calls the command keeps
+    its own handlers.
     """
     _replace_handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL})
 
@@ -91,10 +93,10 @@ def _raise(_: int, __: object) -> NoReturn:
 
 @contextmanager
 def restore_interrupts() -> Generator[None]:
-    """Convert errors after Ctrl-C to `CommandInterrupt`, unless a command has already handled it.
+    """Treat errors that follow Ctrl-C as `CommandInterrupt`.
 
-    This is necessary because Spark's handler cancels its jobs, so that the interrupted thread may
-    receive a job's error instead.
+    On Ctrl-C, Spark's own handler cancels the running jobs. The interrupted thread may then see
+    the failure of a job instead of the interrupt.
     """
     before = len(_list_signals())
     try:
@@ -109,9 +111,9 @@ def restore_interrupts() -> Generator[None]:
 
 @contextmanager
 def defer_interrupts() -> Generator[None]:
-    """Delay Ctrl-C and SIGTERM until the end of the block.
+    """Delay Ctrl-C and SIGTERM until the block ends.
 
-    The block starts Spark, and an interrupted start would leave a Java process.
+    Use this for starting Spark, because an interrupted start would leave a Java process behind.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -134,9 +136,7 @@ def defer_interrupts() -> Generator[None]:
 
 
 def _wrap_handler(spark_handler: signal._HANDLER) -> signal._HANDLER:  # pyright: ignore[reportPrivateUsage]  (typeshed has no public name)
-    """Return a handler that calls Spark's handler, which cancels its jobs, and raises
-    `CommandInterrupt`.
-    """
+    """Wrap Spark's handler, which cancels all jobs, so that it raises `CommandInterrupt`."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         try:

@@ -1,6 +1,7 @@
-"""The entry point: find the command, and convert every error to a message and an exit code.
+"""Entry point of `gc-assets`. It dispatches to the commands and turns errors into exit codes.
 
-A command is imported only when it is called, so that help and usage errors are fast.
+Each command's module is imported only when the command runs, which keeps `--help` and usage errors
+fast.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from gc_assets.cli.interrupt import exit_at_next_interrupt, install_handler, int
 from gc_assets.cli.output import print_message, with_commands
 from gc_assets.core.errors import GcError
 
-# Module and description by command, so that listing the commands does not import them.
+# The module and one-line description of each command. They are listed here so that `--help` does
+# not have to import every command.
 COMMANDS: Final = {
     "init": ("init", "Find lakes in catalogs and repositories, and write lakes.yaml."),
     "scan": ("scan", "Estimate what lives in a place and what looks unneeded. Needs no configuration."),
@@ -54,7 +56,7 @@ COMMANDS: Final = {
 }
 
 
-# Messages about the effects of interrupted commands.
+# Printed after an interrupt, so that the user knows what the command has changed so far.
 _UNCHANGED: Final = "Nothing was changed in the lakes, the storages and the state."
 _RECORDED: Final = "All steps so far are complete and recorded. Run the same command again to continue."
 _REPEAT: Final = "Run the same command again: it is recorded completely or not at all."
@@ -67,7 +69,10 @@ _LEFT: Final[dict[str, str]] = {
 
 
 class Commands(click.Group):
-    """Lists the commands in their order of use, and imports a command only to run it."""
+    """The top-level group, which lists commands in the order of a typical workflow.
+
+    Commands are imported lazily, and every error ends with a message and an exit code.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         return list(COMMANDS)
@@ -79,7 +84,7 @@ class Commands(click.Group):
         return getattr(module, f"{cmd_name.replace('-', '_')}_command")
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        # click before 8.4 suggests nothing, and later releases suggest only imported commands.
+        # click 8.4 added suggestions, but they cover only commands that are already imported.
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from gc_assets.core.suggest import did_you_mean
 
@@ -158,7 +163,7 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
 
 
 def _is_not_interrupt(record: logging.LogRecord) -> bool:
-    """Return False for py4j's log records about errors that an interrupt caused."""
+    """Filter out the errors that py4j logs when an interrupt cuts its connection."""
     if was_interrupted():
         return False
     error = record.exc_info[1] if record.exc_info else None
@@ -170,35 +175,34 @@ def _is_not_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _end_process(codes: list[int]) -> None:
-    """End the process with its exit code before Python destroys its objects.
+    """Exit with the recorded code, skipping the interpreter's own cleanup.
 
-    Arrow's threads may still use these objects, and would then abort the process after a successful
-    command.
+    Arrow's threads may still be running during that cleanup. If they use an object that Python has
+    already destroyed, the process aborts although the command succeeded.
     """
     if not codes or "pyarrow" not in sys.modules:
         return
     logging.shutdown()
-    with suppress(OSError, ValueError):  # otherwise Python reports the error, and ends with code 120
+    with suppress(OSError, ValueError):  # Python itself would print the error and exit with code 120
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None if the shell closed it
             stream.flush()
         os._exit(codes[0])
 
 
 def main() -> None:
-    """Run the command line and end the process."""
+    """Run the command line and exit."""
     codes: list[int] = []
-    atexit.register(_end_process, codes)  # registered first, so that it runs last
+    atexit.register(_end_process, codes)  # the first registered handler runs last
     install_handler()
-    # Disabled because no command uses pydantic plugins, and their search reads all package
-    # metadata.
+    # No command uses pydantic plugins, and searching for them reads the metadata of every package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     logging.getLogger().addFilter(_is_not_interrupt)  # py4j uses the root logger
     try:
         cli(prog_name="gc-assets")
     except SystemExit as end:
-        if isinstance(end.code, int):  # Python prints any other value itself
+        if isinstance(end.code, int):  # Python prints any other value and exits with 1
             codes.append(end.code)
         raise
-    except BrokenPipeError:  # the reader (head, less) has ended
+    except BrokenPipeError:  # the program that reads our output, such as head or less, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

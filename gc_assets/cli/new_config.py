@@ -1,4 +1,7 @@
-"""Discover lakes at given places (paths and URLs), and draft a `lakes.yaml`, without writing it."""
+"""Find the lakes at the paths and URLs given by the user, and draft a `lakes.yaml` for them.
+
+The draft is returned as text. `gc-assets init` writes it, `gc-assets scan` only uses and prints it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _HEADER = """\
 
 
 def warn_missing_libraries() -> None:
-    """Print which kinds of lakes cannot be discovered, because their libraries are missing."""
+    """Warn about kinds of lakes that are not searched because a library is not installed."""
     from gc_assets.lakes.kinds import KINDS, missing_modules
 
     missing = [kind for kind in KINDS.values() if missing_modules(kind)]
@@ -36,7 +39,11 @@ def warn_missing_libraries() -> None:
 
 
 def require_places(places: Sequence[str]) -> None:
-    """Raise `UsageError` if a local place does not exist, before any place is searched."""
+    """Check that all local places exist, so that a typo is reported before the search starts.
+
+    Raises:
+        UsageError: If a local file or directory does not exist.
+    """
     from gc_assets.core.paths import FILE, Location, scheme_of
 
     for given in places:
@@ -53,10 +60,13 @@ def require_places(places: Sequence[str]) -> None:
 
 
 def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLake]]:
-    """Return the folders among the places, and the lakes of all places.
+    """Search all places for lakes.
+
+    Returns:
+        The places that are local folders or bucket locations, and the lakes found.
 
     Raises:
-        UsageError: If a place does not exist or has no lake.
+        UsageError: If a place does not exist, or if no lake is found there.
     """
     require_places(places)
     from gc_assets.core.paths import FILE, is_in_bucket, scheme_of
@@ -86,10 +96,10 @@ def discover_places(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLa
 
 
 def _to_address(place: str) -> str:
-    """Return the absolute path of a local place, and any other place unchanged.
+    """Make a local path absolute. URLs are returned unchanged.
 
     Raises:
-        UsageError: If the place contains credentials.
+        UsageError: If a URL contains credentials, which would end up in `lakes.yaml`.
     """
     from gc_assets.core.paths import AZURE, FILE, parse_address, scheme_of
 
@@ -101,9 +111,10 @@ def _to_address(place: str) -> str:
 
 
 def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
-    """Return lakes in the parent of a local folder that use files in the folder.
+    """Find lakes in the parent of a local folder whose files are in the folder itself.
 
-    The parent is searched because many tutorials create the SQLite catalog next to the warehouse.
+    Many tutorials create the SQLite catalog next to the warehouse directory, so that searching only
+    the warehouse would miss it.
     """
     from gc_assets.core.paths import Location
     from gc_assets.lakes.discovery import DiscoveryTarget
@@ -122,7 +133,10 @@ def _discover_next_to(address: str, objects: Objects) -> list[DiscoveredLake]:
 
 
 def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
-    """Describe why no lake was found at a place, what was searched for, and what to specify."""
+    """Compose the error message for a place without a lake.
+
+    If the place has metadata files but no catalog, the message names an example.
+    """
     from gc_assets.lakes.discovery import DiscoveryTarget, find_metadata
     from gc_assets.lakes.kinds import KINDS
 
@@ -142,10 +156,10 @@ def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
 
 
 def require_storages(found: Sequence[DiscoveredLake], folders: Sequence[str]) -> list[Location]:
-    """Return the storages of lakes.
+    """Choose the storages in which the lakes keep their files.
 
     Raises:
-        UsageError: If no lake reports the location of its files.
+        UsageError: If none of the lakes reports where its files are.
     """
     from gc_assets.lakes.discovery import choose_storages
 
@@ -157,7 +171,11 @@ def require_storages(found: Sequence[DiscoveredLake], folders: Sequence[str]) ->
 
 
 def require_separate_state(state: str, storages: Sequence[Location]) -> None:
-    """Raise `UsageError` if the state would be in one of the storages."""
+    """Check that the state is outside of all storages.
+
+    Raises:
+        UsageError: If a storage contains the state.
+    """
     from gc_assets.core.paths import Location
 
     for storage in storages:
@@ -166,7 +184,7 @@ def require_separate_state(state: str, storages: Sequence[Location]) -> None:
 
 
 def build_document(state: str, storages: Sequence[Location], found: Sequence[DiscoveredLake]) -> dict[str, Any]:
-    """Return the content of a `lakes.yaml`, with all storages in mode `plan`."""
+    """Build the content of a `lakes.yaml`. All storages are in mode `plan`, which is safe."""
     from gc_assets.lakes.discovery import unique_name
 
     names: list[str] = []
@@ -181,7 +199,7 @@ def build_document(state: str, storages: Sequence[Location], found: Sequence[Dis
 
 
 def to_text(document: dict[str, Any]) -> str:
-    """Return the document as the text of a `lakes.yaml`, with comments on the retention."""
+    """Render the document as YAML, adding comments that explain the retention settings."""
     from textwrap import indent
 
     from gc_assets.lakes.kinds import KINDS

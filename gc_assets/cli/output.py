@@ -1,4 +1,4 @@
-"""Write tables or JSON to standard output, and messages to standard error."""
+"""Output of commands: tables and JSON on standard output, messages on standard error."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import click
 
 from gc_assets.core.printable import escape
 
-# A command at the end of a sentence.
+# Matches a command in backticks at the end of a sentence.
 _COMMAND: Final = re.compile(r"`(gc-assets [^`]+)`(?=[.;](?: |$)|$)")
-# Columns with coloured values, and the colours.
+# Values in these columns are coloured, if `_COLOURS` has a colour for them.
 _OF_VERDICTS: Final = frozenset({"verdict", "status", "outcome"})
 _COLOURS: Final = {
     **dict.fromkeys(("ok", "done", "approved", "passed", "live"), "green"),
@@ -29,26 +29,30 @@ _COLOURS: Final = {
 
 
 def print_message(message: str = "", verdict: str | None = None, stream: TextIO | None = None) -> None:
-    """Write a message or a progress line to `stream`, by default standard error, in the colour of
-    `verdict`.
+    """Print a message or progress line, by default to standard error.
+
+    Args:
+        message: The text.
+        verdict: A value such as `failed` that determines the colour.
+        stream: Write to this stream instead.
     """
     _echo(message, stream or sys.stderr, verdict)
 
 
 def print_command(intention: str, command_line: str) -> None:
-    """Write an intention such as `Next` to standard error, and a command on its own line under it.
+    """Suggest a command to the user.
 
-    The command is not wrapped, so that it can be copied.
+    The command is printed under the intention, for example `Next`. It is never wrapped, so that
+    it can be copied from the terminal.
     """
     print_message(f"{intention}:")
     print_message(f"  {command_line}")
 
 
 def with_commands(text: str) -> list[str]:
-    """Split a text into lines. A command in backticks at the end of a sentence gets its own line.
+    """Split a message into lines, moving commands in backticks to lines of their own.
 
-    Args:
-        text: A message, such as the advice of a refusal.
+    Only a command at the end of a sentence is moved.
     """
     lines: list[str] = []
     for line in text.split("\n"):
@@ -62,19 +66,19 @@ def with_commands(text: str) -> list[str]:
 
 
 def print_data(text: str, verdict: str | None = None) -> None:
-    """Write a line of text output to standard output, in the colour of `verdict`."""
+    """Print a line of the command's result to standard output, in the colour of `verdict`."""
     _echo(text, sys.stdout, verdict)
 
 
 def _echo(text: str, stream: Any, verdict: str | None = None) -> None:
-    """Write a text, wrapped between words to the width of the terminal."""
+    """Print a text that is wrapped to the terminal's width."""
     shown = wrap_text(text, stream)
     in_colour = verdict is not None and has_colour(stream)
     click.echo(colour_verdict(shown, verdict) if in_colour else shown, file=stream)
 
 
 def wrap_text(text: str, stream: Any) -> str:
-    """Return a text wrapped between words to the width of the terminal, without control characters."""
+    """Wrap a text to the terminal's width and escape control characters, except line breaks."""
     from gc_assets.cli.tables import wrap
 
     width, shown = stream_width(stream), escape(text, keep="\n")
@@ -82,7 +86,7 @@ def wrap_text(text: str, stream: Any) -> str:
 
 
 def json_default(value: Any) -> Any:
-    """Convert values without a JSON type: times to ISO 8601 (UTC), bytes to base64."""
+    """Convert values that JSON cannot represent. Times become ISO 8601 in UTC, bytes base64."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, date):
@@ -95,7 +99,7 @@ def json_default(value: Any) -> Any:
 
 
 def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
-    """Write a JSON array with one object per line. Rows are written as they arrive."""
+    """Stream rows to a JSON array with one object per line."""
     target = out or sys.stdout
     first = True
     for row in rows:
@@ -105,20 +109,20 @@ def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
 
 
 def with_old_keys(row: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
-    """Add deprecated keys to a row of JSON output, until release 0.5.0.
+    """Add the deprecated keys of a JSON row, which release 0.5.0 removes.
 
     Args:
-        row: The row with current keys.
-        renamed: The current key by old key.
+        row: A row with the current keys.
+        renamed: Maps each deprecated key to the current key with the same value.
     """
     return {**row, **{old: row[new] for old, new in renamed.items()}}
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: Any = None, *, wide: bool = False) -> None:
-    """Write aligned columns, with numbers to the right and coloured verdicts.
+    """Print rows as aligned columns. Numbers are right-aligned, and verdicts are coloured.
 
-    The table fits the terminal or `COLUMNS` (`gc_assets.cli.tables`). With `wide` or without a
-    known width, each row is one line.
+    The table is fitted to the width of the terminal (see `gc_assets.cli.tables`). If the width is
+    unknown, or if `wide` is set, every row is printed on a single line.
     """
     from gc_assets.cli.tables import Column, lines
 
@@ -142,9 +146,9 @@ def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: 
 
 
 def stream_width(stream: Any) -> int | None:
-    """Return the width of a stream: `COLUMNS`, or the width of the terminal.
+    """Return the number of columns to use, or None if the output should not be wrapped.
 
-    Returns None if neither is known.
+    The environment variable `COLUMNS` takes precedence over the width of the terminal.
     """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
@@ -156,17 +160,17 @@ def stream_width(stream: Any) -> int | None:
 
 
 def is_interactive() -> bool:
-    """Return True if a user can answer questions, because standard input is a terminal."""
+    """Check if standard input is a terminal, so that the user can answer a question."""
     return sys.stdin.isatty()
 
 
 def has_colour(stream: Any) -> bool:
-    """Return True if a stream shows colours: it is a terminal and `NO_COLOR` is not set."""
+    """Check if colours can be used: on a capable terminal, unless `NO_COLOR` is set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def colour_verdict(text: str, verdict: str | None = None) -> str:
-    """Return the text in the colour of `verdict`. By default, the text itself is the verdict."""
+    """Colour a text by a verdict such as `failed`, or by the text itself if it is the verdict."""
     colour = _COLOURS.get((verdict or text).strip())
     return click.style(text, fg=colour) if colour is not None else text
 
@@ -176,7 +180,7 @@ def _has_values(rows: Sequence[Mapping[str, Any]], name: str, kind: UnionType) -
 
 
 def format_cell(value: Any) -> str:
-    """Return a value as text for a table."""
+    """Format a value for a table cell."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gc_assets.stages.delete.restore_request import RestoreResult
     from gc_assets.stages.records.plans import ListedPlan, StoredPlan
 
-# Phases whose rows are history edits instead of files.
+# In these phases, a row is a history edit and not a file.
 _EDITS: Final = frozenset({"expire", "history"})
 # The maximum number of plans listed in a message.
 _MAX_RESTORABLE: Final = 5
@@ -171,7 +171,11 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
 
 
 def _print_what_is_left(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Print the plan's unexecuted actions and the next command. Exits with 1 if there are any."""
+    """Print the actions that the apply did not execute, and how to continue.
+
+    Raises:
+        click.exceptions.Exit: If there are such actions. The exit code is 1.
+    """
     if not applied.not_done:
         return
     from gc_assets.core.outcomes import describe_not_done
@@ -192,7 +196,7 @@ def _print_what_is_left(context: RunContext, header: PlanHeader, applied: ApplyR
 
 
 def _print_edit_commands(text: str, header: PlanHeader) -> None:
-    """Print the command that lists the plan's history edits, for each lake."""
+    """Print commands that list the history edits of a plan, one for each lake."""
     for lake in sorted(header.expiry_actions):
         print_command(text, command("show", "expiry_log", lake=lake, run_date=str(header.run_date)))
 
@@ -209,13 +213,13 @@ def _explain_early_interruption() -> Generator[None]:
 
 @contextmanager
 def _explain_interruption(context: RunContext, plan: StoredPlan, phases: Sequence[str], again: str) -> Generator[None]:
-    """Print what an apply has changed if it is interrupted or fails.
+    """If the apply in the block is interrupted or fails, print what it has already changed.
 
     Args:
         context: The run context.
-        plan: The plan.
-        phases: The phases of the apply.
-        again: The command that continues it.
+        plan: The plan that is applied.
+        phases: The phases that the user selected.
+        again: The command with which the user can continue.
     """
     try:
         with restore_interrupts():
@@ -252,7 +256,7 @@ def _print_recorded(context: RunContext, plan: StoredPlan, phases: Sequence[str]
 
 
 def _end_plan(settings: Settings, platform: Platform, run_context: RunContext, plan: StoredPlan, format_: str) -> None:
-    """Close an unfinished plan."""
+    """Execute `gc-assets apply --end`, which closes an unfinished plan."""
     from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.core.outcomes import describe_not_done
     from gc_assets.stages.delete.close import close_plan
@@ -382,7 +386,7 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
 
 
 def _can_undo_history(platform: Platform, header: PlanHeader) -> bool:
-    """Check if the plan edited the history of a lake whose kind can undo it."""
+    """Check if any history edit of the plan can be undone."""
     from gc_assets.lakes.kinds import kind_of
 
     lakes = [lake for lake in platform.config.lakes if lake.name in header.expiry_actions]
@@ -390,9 +394,12 @@ def _can_undo_history(platform: Platform, header: PlanHeader) -> bool:
 
 
 def _explain_purging_plan(platform: Platform, plan: StoredPlan) -> None:
-    """Print what a plan purged and which plans can be restored, then exit with 1.
+    """Explain why a plan that purged files cannot be restored, and which plans can.
 
-    If the plan purged no file, nothing happens.
+    Does nothing if the plan did not purge any file.
+
+    Raises:
+        click.exceptions.Exit: If the plan purged files. The exit code is 1.
     """
     from gc_assets.stages.records.purged_files import count_restorable, find_purged_by
     from gc_assets.state.journal import State
@@ -421,7 +428,7 @@ def _start_spark(progress: CommandProgress, platform: Platform, settings: Settin
 
 
 def _table_row(plan: ListedPlan, row: Mapping[str, Any], config: Config, *, wide: bool) -> dict[str, Any]:
-    """Convert a plan's JSON object to a table row."""
+    """Build a table row from the JSON object of a plan."""
     from gc_assets.stages.read.reversibility import describe_plan_effects
 
     return {
@@ -440,7 +447,7 @@ def _table_row(plan: ListedPlan, row: Mapping[str, Any], config: Config, *, wide
 
 
 def _describe_edits(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield, for each lake, the number of history edits and the number of paths they delete."""
+    """Yield the number of history edits of each lake, for example `sales 12 (3 paths)`."""
     from gc_assets.core.units import count_of
 
     for name, count in row["expiry_actions"].items():
@@ -465,7 +472,7 @@ def _deadline(moment: datetime | None) -> str:
 
 
 def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
-    """Return a plan as one JSON object: its status, totals and decisions."""
+    """Convert a plan to a JSON object with its status, totals and decisions."""
     header = plan.header
     status = plan.status_at(now)
     decisions = [str(event) for event in plan.verdict.events]

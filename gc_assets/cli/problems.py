@@ -1,4 +1,4 @@
-"""Write the problems found by `gc-assets doctor`, grouped by cause."""
+"""Text output of `gc-assets doctor`, which groups problems by their cause."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _INDENT: Final = "  "
 
 
 def write_problems(rows: Iterable[Mapping[str, Any]], *, wide: bool = False) -> None:
-    """Write each problem with its subjects, its text and what to do. Commands get their own lines.
+    """Print each problem with the affected lakes and storages, and with what to do about it.
 
     Args:
         rows: Findings of `doctor` as JSON objects.
-        wide: True to write the text for each lake or storage, even if several share one cause.
+        wide: Print every finding with its full text, even if several have the same cause.
     """
     for number, group in enumerate(_groups(rows, wide=wide)):
         if number:
@@ -32,7 +32,7 @@ def write_problems(rows: Iterable[Mapping[str, Any]], *, wide: bool = False) -> 
 
 
 def _groups(rows: Iterable[Mapping[str, Any]], *, wide: bool) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """Group the findings that belong to one problem, ordered by the first finding of each group."""
+    """Group findings with the same cause, in the order of each group's first finding."""
     groups: dict[object, list[Mapping[str, Any]]] = {}
     for number, row in enumerate(rows):
         key = (row["verdict"], row["cause"]) if row["cause"] and not wide else number

@@ -1,8 +1,8 @@
-"""Show the progress of a command on standard error.
+"""Progress output of commands on standard error.
 
-A terminal shows a live display (`rich.progress`). Otherwise a line is printed after ten seconds
-without output. The texts are those of the log lines (`gc_assets/engine/progress.py`). With `-v` the
-log lines are printed instead.
+On a terminal, a live display is drawn with `rich.progress`. If standard error is redirected, a line
+is printed whenever there has been no output for ten seconds. With `-v`, the log lines of
+`gc_assets/engine/progress.py` are printed instead of either.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REFRESHES_PER_SECOND: Final = 2
 
 
 class CommandProgress:
-    """The progress of a command: its running stage, or its activity between stages."""
+    """What a command is doing: the stage that is running, or an activity between stages."""
 
     def __init__(self) -> None:
         self._activity = ""
@@ -37,21 +37,21 @@ class CommandProgress:
         self._assets: int | None = None
         self._finished = 0
         self.printed_at = time.monotonic()
-        # The stream for printed lines. None for the current standard error.
+        # Where lines are printed, or None for the current standard error.
         self._lines: TextIO | None = None
         self._is_announced = False
 
     def print_lines_to(self, stream: TextIO) -> None:
-        """Print announcements and lines to a stream, for use without a live display."""
+        """Print announcements and progress lines to a stream, because there is no live display."""
         self._lines, self._is_announced = stream, True
 
     def announce(self, work: str) -> None:
-        """Print a line about starting work, unless a live display or the log shows it."""
+        """Print that some work starts, unless the live display or the log already shows it."""
         if self._is_announced:
             self.print_line(f"  {work}")
 
     def set_activity(self, text: str) -> None:
-        """Set the activity that is shown while no stage runs."""
+        """Set the activity to display while no stage is running."""
         self._activity, self._since = text, time.monotonic()
 
     def start_assets(self, assets: int) -> None:
@@ -59,7 +59,7 @@ class CommandProgress:
         self.set_activity("")
 
     def finish_asset(self, step: PublishedAsset) -> None:
-        """Count an asset as finished, and print a line about it."""
+        """Print the rows and the duration of a finished asset."""
         self._finished += 1
         rows = f"{step.rows:>14,} {'row ' if step.rows == 1 else 'rows'}" if step.rows is not None else " " * 19
         self.print_line(f"  {step.group + '/' + step.asset:<40}{rows}{step.seconds:>8.1f} s")
@@ -69,7 +69,7 @@ class CommandProgress:
         print_message(line, stream=self._lines)
 
     def current(self) -> tuple[str, StageProgress | None]:
-        """Return a title and the progress of the current work, or None if nothing is running."""
+        """Return the title of the display, and the progress of the current work if there is any."""
         work = current_work()
         count = f"{self._finished + 1:,} of {self._assets:,}  " if self._assets is not None and self._finished < self._assets else ""
         if work is not None:
@@ -81,7 +81,10 @@ class CommandProgress:
 
 @contextmanager
 def show_progress(progress: CommandProgress, *, verbose: bool) -> Generator[CommandProgress]:
-    """Show the progress until the end of the block. Printed lines remain on the terminal."""
+    """Display the progress for the duration of the block.
+
+    Lines that were printed stay on the terminal when the live display disappears.
+    """
     with ExitStack() as display:
         if not verbose:
             is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -91,14 +94,14 @@ def show_progress(progress: CommandProgress, *, verbose: bool) -> Generator[Comm
 
 @contextmanager
 def show_work(name: str, *, verbose: bool) -> Generator[CommandProgress]:
-    """Show the progress of a command that publishes no table, under the command's name."""
+    """Display the progress of a command that only reads, using its name as the title."""
     with show_progress(CommandProgress(), verbose=verbose) as progress, measure_work(name):
         yield progress
 
 
 @contextmanager
 def _regular_lines(progress: CommandProgress) -> Generator[None]:
-    """Print a line after each `SILENCE_SECONDS` without output."""
+    """Print a line whenever there has been no output for `SILENCE_SECONDS`."""
     with _terminal() as stream:
         progress.print_lines_to(stream)
         with _lines_after_silence(progress):
@@ -135,7 +138,7 @@ def _live_display(progress: CommandProgress) -> Generator[None]:
 
 @contextmanager
 def _terminal() -> Generator[TextIO]:
-    """Duplicate standard error, which is redirected to a file while Spark starts."""
+    """Yield a copy of standard error that stays usable while Spark's start redirects the original."""
     try:
         copy = os.dup(sys.stderr.fileno())
     except (OSError, io.UnsupportedOperation):
@@ -146,7 +149,7 @@ def _terminal() -> Generator[TextIO]:
 
 
 def build_display(progress: CommandProgress, console: Console) -> Progress:
-    """Build the live display of the progress on a console. It refreshes itself twice a second."""
+    """Create the live display, which refreshes itself twice a second."""
     from gc_assets.cli.progress_display import ProgressDisplay
 
     return ProgressDisplay(progress.current, console, refresh_per_second=_REFRESHES_PER_SECOND)

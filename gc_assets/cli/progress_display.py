@@ -1,4 +1,4 @@
-"""The live display of a command's progress. It is a separate module because rich is slow to import."""
+"""The live progress display, in a module of its own because importing rich is slow."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ _BAR_WIDTH: Final = 20
 
 
 class _OptionalBarColumn(BarColumn):
-    """A progress bar that is hidden if the total is unknown."""
+    """A progress bar that is hidden while the total is unknown."""
 
     def render(self, task: Task) -> RenderableType:  # pyright: ignore[reportIncompatibleMethodOverride]  (rich renders any renderable)
         return super().render(task) if task.total is not None else Text("")
 
 
 class ProgressDisplay(Progress):
-    """Shows the title, the activities, and the progress of the current work.
+    """A live display with a title, what is being done, and how far it is.
 
     Args:
-        current: Returns the title and the current work, or None.
+        current: Called on every refresh. Returns the title, and the progress of the current work
+            if there is any.
+        console: The terminal.
+        refresh_per_second: How often the display is updated.
     """
 
     def __init__(self, current: Callable[[], tuple[str, StageProgress | None]], console: Console, *, refresh_per_second: float) -> None:
@@ -56,7 +59,7 @@ class ProgressDisplay(Progress):
 
     def _update_task(self, work: StageProgress) -> None:
         if not self.tasks:
-            return  # rich renders once before the task is added
+            return  # rich renders for the first time before the task exists
         rate = f"{work.rate}, " if work.rate is not None else ""
         share = work.rate.share if work.rate is not None and self.console.width >= 3 * _BAR_WIDTH else None
         task = self.tasks[0]

@@ -1,4 +1,4 @@
-"""`gc-assets rename`: continue the records that exist under another name."""
+"""`gc-assets rename`: keep using the records of a lake or storage under its new name."""
 
 from __future__ import annotations
 

@@ -62,7 +62,11 @@ def report_command(settings: Settings, run_date: date | None, output: str, lakes
 
 
 def _require_run(context: RunContext) -> None:
-    """Raise `StateError` if the run date has no run. The message contains the last run date."""
+    """Check that there is something to report.
+
+    Raises:
+        StateError: If the run date has no run. The message suggests the newest run date instead.
+    """
     from gc_assets.state.schemas import LAKE_REFS
 
     lakes = [lake.name for lake in context.config.lakes]

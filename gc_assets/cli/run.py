@@ -81,10 +81,10 @@ def run_command(
             from gc_assets.cli.dagster_run import Selection, places_of, run_partition
 
         selection = Selection(lakes, storages, through)
-        places = places_of(platform, selection)  # first, so that a wrong selection is the only output
+        places = places_of(platform, selection)  # fails on a wrong selection before anything is printed
         progress.print_line(f"run date {day}")
         progress.set_activity("checking the access to lakes and storages")
-        if not platform.config.spark.runs_in_jobs:  # in jobs, another machine reads the lakes
+        if not platform.config.spark.runs_in_jobs:  # otherwise another machine reads the lakes
             _require_access(platform.run_context(day, as_of), *places)
         plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, observer=progress, verbose=settings.verbose)
     ignore_interrupts()
@@ -105,10 +105,10 @@ def run_command(
 
 
 def _require_access(context: RunContext, lakes: Sequence[str], storages: Sequence[str]) -> None:
-    """Print which lakes, storages and other locations of the run cannot be used.
+    """Check that the lakes and storages of the run can be reached, and print those that cannot.
 
     Raises:
-        GcError: If the run cannot publish anything without them.
+        GcError: If the run could not publish anything, so that it is not worth starting.
     """
     from gc_assets.stages.read.access import find_access_errors
 
@@ -120,7 +120,10 @@ def _require_access(context: RunContext, lakes: Sequence[str], storages: Sequenc
 
 
 def _print_unused_rules(context: RunContext) -> None:
-    """Print notes on rules without effect, because a misspelled name can shorten retention."""
+    """Print retention rules that matched nothing.
+
+    The name in such a rule may be misspelled, and its table may then be kept for too short a time.
+    """
     from gc_assets.stages.mark.released_files import find_last_rule_notes
     from gc_assets.state.schemas import REACHABLE_SNAPSHOTS
     from gc_assets.state.summaries import ReachableSnapshotsSummary
@@ -135,7 +138,7 @@ def _print_unused_rules(context: RunContext) -> None:
 
 
 def _print_empty_lakes(context: RunContext) -> None:
-    """Print notes on lakes without refs, because a misspelled name may be the reason."""
+    """Warn about lakes without any ref, which often means that a name is misspelled."""
     from gc_assets.state.schemas import LAKE_REFS
     from gc_assets.state.summaries import LakeRefsSummary
 
@@ -146,7 +149,7 @@ def _print_empty_lakes(context: RunContext) -> None:
 
 
 def _print_unreadable(context: RunContext) -> None:
-    """Print why tables of the run date could not be read."""
+    """Print the reasons why tables are unreadable in this run."""
     from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
     from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
 
@@ -160,7 +163,7 @@ def _print_unreadable(context: RunContext) -> None:
 
 
 def _print_listings(context: RunContext) -> None:
-    """Print which storages reused an earlier listing, or could not reuse it and were listed."""
+    """Print for each storage whether the run reused an earlier listing, and why if it did not."""
     from gc_assets.stages.sweep.listings import describe_listing
 
     for storage in context.config.storages:
@@ -200,7 +203,7 @@ def _print_quarantines(platform: Platform, plans: Sequence[PlanHeader]) -> None:
 
 
 def _print_notes(label: str, header: PlanHeader) -> None:
-    """Print what a storage's plan leaves out, and the plan's warnings."""
+    """Print the warnings of a plan, and the files that it deliberately does not contain."""
     if text := _foreign_files(header):
         print_message(f"{label}: {text}")
     for item in header.left_out:
@@ -210,7 +213,7 @@ def _print_notes(label: str, header: PlanHeader) -> None:
 
 
 def _foreign_files(header: PlanHeader) -> str | None:
-    """Return a sentence about foreign files, or None if there are no such files."""
+    """Describe the storage's foreign files, if it has any."""
     from gc_assets.core.units import format_bytes
 
     numbers = next((gate.numbers for gate in header.gates if gate.name == "new_claims"), {})
@@ -221,7 +224,7 @@ def _foreign_files(header: PlanHeader) -> str | None:
 
 
 def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
-    """Print a plan: its gates, its effects, one line with its totals, and the next command."""
+    """Print a plan's failed gates, effects and totals, followed by the next command."""
     from gc_assets.core.gate_messages import message_of
     from gc_assets.stages.read.plan_text import summarize_plans
     from gc_assets.stages.read.reversibility import describe_reversibility
@@ -247,7 +250,12 @@ def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
 
 
 def plan_line(header: PlanHeader, label: str | None = None) -> str:
-    """Return a plan on one line, with the name of its storage in `lakes.yaml`."""
+    """Format a plan as one line.
+
+    Args:
+        header: The header of the plan.
+        label: The name of the storage in `lakes.yaml`, if it differs from the recorded name.
+    """
     from gc_assets.core.units import count_of, format_bytes
 
     gates = "gates passed" if not header.failed_gates else "refused by " + ", ".join(gate.name for gate in header.failed_gates)
@@ -268,7 +276,7 @@ def plan_line(header: PlanHeader, label: str | None = None) -> str:
 
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:
-    """Return a plan as one JSON object, with its header and its summed totals."""
+    """Convert a plan to a JSON object with its header and totals."""
     fields = with_old_keys(header.model_dump(mode="json", exclude={"storage", "plan_id", "run_date"}), sick="unreadable")
     return {
         "storage": header.storage,

@@ -1,4 +1,4 @@
-"""The tables printed at the end of `gc-assets run`: policy, snapshots and files of each table."""
+"""The summary that `gc-assets run` prints at the end, with one row per table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gc_assets.engine.run_context import RunContext
     from gc_assets.stages.read.run_tables import RunTable
 
-# The number of tables shown, those with the most garbage first. `gc-assets blame` lists all.
+# Only the tables with the most garbage are shown. `gc-assets blame` lists all of them.
 MAX_TABLES: Final = 20
 _PURGED: Final = "to purge"
 _COLUMNS: Final = ("lake", "table", "kept", "expiring", "files now", "after expiry", "other garbage", _PURGED, "policy keeps")
@@ -23,11 +23,11 @@ _MAX_EXAMPLES: Final = 3
 
 
 def print_run(context: RunContext, storages: Sequence[str]) -> None:
-    """Write the results of a run: tables to standard output, notes to standard error.
+    """Print the results of a run. Tables go to standard output, notes to standard error.
 
     Args:
         context: The run context.
-        storages: The storages with a plan.
+        storages: The storages for which the run created a plan.
     """
     from gc_assets.stages.read.plan_tables import purges_by_table
     from gc_assets.stages.read.run_tables import UNOWNED_NOTES, protected_files, summarize_tables, unowned_files
@@ -61,7 +61,7 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
 
 
 def print_claims_outside(context: RunContext, lake: str) -> None:
-    """Write a note if a lake has tables that are in no storage."""
+    """Warn if a lake has tables outside of all configured storages."""
     from gc_assets.stages.read.run_tables import claims_outside
 
     if found := claims_outside(context, lake):
@@ -74,7 +74,7 @@ def print_claims_outside(context: RunContext, lake: str) -> None:
 
 
 def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) -> None:
-    """Print the dropped tables that have files in a storage, and what each one waits for."""
+    """Print the dropped tables with files in a storage, and what is needed before their removal."""
     from gc_assets.stages.read.dropped_tables import accept_command, describe_dropped
     from gc_assets.stages.records.accepted_runs import newest_accepted_run
     from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
@@ -96,9 +96,9 @@ def _print_dropped(context: RunContext, storage: str, lakes: Collection[str]) ->
 def purge_rows(
     context: RunContext, purges: Mapping[tuple[str, str | None], Amount], shown: Collection[tuple[str, str | None]]
 ) -> list[dict[str, Any]]:
-    """Return rows for purges of tables that are not `shown`, most bytes first.
+    """Build rows for the tables that have files to purge but are not `shown`.
 
-    The remaining tables are summed in one row.
+    Tables with the most bytes come first. Those beyond `MAX_TABLES` are summed in a last row.
     """
     others = sorted((item for item in purges.items() if item[0] not in shown), key=lambda item: -item[1].bytes)
     listed, rest = others[:MAX_TABLES], others[MAX_TABLES:]

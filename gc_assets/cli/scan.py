@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gc_assets.resources.platform import Platform
     from gc_assets.stages.read.run_tables import RunTable
 
-# The state in the printed lakes.yaml, the same as written by `gc-assets init`.
+# The location of the state in the printed lakes.yaml. `gc-assets init` uses the same default.
 _STATE: Final = "./state"
 _MAX_TABLES: Final = 20
 _TABLE_COLUMNS: Final = ("lake", "table", "needed", "expired history", "garbage", "snapshots kept", "expiring")
@@ -84,14 +84,14 @@ def scan_command(settings: Settings, places: tuple[str, ...], output: str | None
 
 @contextmanager
 def _temporary_platform(storages: Sequence[Location], write: Callable[[str], str]) -> Generator[Platform]:
-    """Yield a platform with a state in a temporary directory, which is removed at the end.
+    """Yield a platform that keeps its state in a temporary directory until the block ends.
 
     Args:
-        storages: The storages, which must not contain the directory.
-        write: Returns the text of `lakes.yaml` for a state.
+        storages: The storages to scan.
+        write: Renders `lakes.yaml` for a given location of the state.
 
     Raises:
-        UsageError: If the temporary directory is in a storage, because the scan would change the
+        UsageError: If the temporary directory is inside a storage. The scan would then write to the
             storage.
     """
     from gc_assets.cli.new_config import require_separate_state
@@ -125,7 +125,7 @@ def _terms(context: RunContext, places: Sequence[str], headers: Sequence[PlanHea
 
 
 def _foreign_files(context: RunContext) -> Iterator[str]:
-    """Yield a sentence for each storage with foreign files, which are not garbage."""
+    """Describe the foreign files of each storage, which must not be counted as garbage."""
     from gc_assets.core.units import count_of
     from gc_assets.state.schemas import ORPHAN_FILES
     from gc_assets.state.summaries import OrphanFilesSummary
@@ -187,7 +187,7 @@ def _write_page(context: RunContext, terms: ScanTerms, output: str) -> None:
     from gc_assets.report.page import render
 
     report = load_report(context)
-    # The plan is discarded with the temporary state, so the page must not offer it.
+    # The plan is deleted together with the temporary state, so it cannot be approved or applied.
     pages = [replace(page, header=None, status=None, stored=(), plans=(), uploads=()) for page in report.storages]
     page = render(replace(report, storages=pages, scan=terms))
     try:

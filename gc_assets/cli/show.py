@@ -1,4 +1,4 @@
-"""`gc-assets show`: print or export a published table."""
+"""`gc-assets show`: print a published table, or export it to a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from gc_assets.engine.run_context import RunContext
     from gc_assets.state.schemas import Table
 
-# Columns of format `table` without --wide. `table`, `size` and `plan` are computed.
+# The columns printed in format `table` unless --wide is given. `table`, `size` and `plan` are not
+# stored but computed.
 SHORT_COLUMNS: Final = {
     "lake_refs": ("table_name", "ref_name", "ref_type", "head_commit_id"),
     "commit_graph": ("table_name", "commit_id", "committed_at", "parents", "message"),
@@ -41,10 +42,10 @@ SHORT_COLUMNS: Final = {
     "deletion_log": ("phase", "outcome", "size", "key", "error", "plan", "at"),
     "dropped_tables": ("table", "last_seen", "gone_since", "size", "last_writer", "state"),
 }
-# The default number of rows in format `table`. Other formats are complete, because programs read
-# them.
+# Format `table` prints this many rows by default. The other formats are meant for programs and are
+# always complete.
 TABLE_ROWS = 100
-# The maximum number of rows of `dropped_tables` for which a command is printed.
+# A command that accepts a dropped table is printed only for this many rows.
 MAX_COMMANDS: Final = 5
 
 
@@ -128,9 +129,14 @@ def show_command(
 def _select_rows(
     context: RunContext, table: Table, group: str, only: str | None, limit: int | None
 ) -> tuple[Iterator[pa.RecordBatch], int]:
-    """Return at most `limit` rows, and the number of all rows.
+    """Select the rows to print.
 
-    If `only` is not None, only rows of this table are included.
+    Args:
+        only: The lake table whose rows are selected, or None for all rows.
+        limit: The maximum number of rows, or None for no limit.
+
+    Returns:
+        The rows, and how many there would be without the limit.
     """
     import pyarrow.compute as pc
 
@@ -187,7 +193,7 @@ def _filled_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
 
 
 def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
-    """Write rows with only the columns in `SHORT_COLUMNS`. Candidates also get their tables."""
+    """Print only the most useful columns, and the table to which each file belongs."""
     from gc_assets.core.units import format_bytes
     from gc_assets.stages.read.dropped_tables import accept_command, short_row
     from gc_assets.stages.read.file_tables import FileTables
@@ -207,14 +213,14 @@ def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Tab
         names = tables.names_of(batch) if tables is not None else [None] * batch.num_rows
         for row, name in zip(batch.to_pylist(maps_as_pydicts="strict"), names, strict=True):
             size = {"size": format_bytes(row["size_bytes"])} if row.get("size_bytes") is not None else {}
-            # Only the log contains rows of rehearsals together with other rows.
+            # Only deletion_log mixes rows of rehearsals with other rows.
             outcome = {"outcome": mark_rehearsal(row["outcome"], bool(row["rehearsal"]))} if "rehearsal" in row else {}
             shown.append({**row, "table": name, "plan": _shorten_plan(row.get("plan_id")), **size, **outcome})
     write_table(shown, _filled_columns(shown, columns))
 
 
 def _shorten_plan(plan_id: str | None) -> str | None:
-    """Return the first characters of a plan id, which commands accept, or the name of a restore."""
+    """Shorten a plan id to a prefix that commands accept. Names of restores stay complete."""
     return plan_id if plan_id is None or plan_id.startswith(RESTORE_PREFIX) else plan_id[:12]
 
 
@@ -224,9 +230,9 @@ def _read_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _write_csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, target: TextIO) -> None:
-    """Write CSV (RFC 4180) with a header.
+    """Write CSV (RFC 4180) with a header line.
 
-    SQL nulls are empty, lists and maps are JSON, and times are ISO 8601.
+    Missing values are empty cells. Lists and maps are written as JSON, times as ISO 8601.
     """
     import csv
 

@@ -1,8 +1,9 @@
-"""Format rows as columns of a given width. This module has no I/O.
+"""Layout of tables for a given width, without any I/O.
 
-Words are never broken. Text wraps between words, and a word longer than its column, such as a key,
-is shortened in the middle. Numbers and times are never shortened. Columns that do not fit are
-printed under their row, or once under the table if all rows have the same value.
+Text wraps between words. A single word that is too long for its column, such as a key, is shortened
+in the middle, while numbers and times are always printed in full. If not all columns fit, the
+values of the last ones are printed under their row. A value that all rows share is printed only
+once, under the table.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ from gc_assets.core.printable import ELLIPSIS
 _GAP: Final = "  "
 _COMMAND: Final = "gc-assets "
 _INDENT: Final = "    "
-# Minimum widths, because narrower prose is hard to read and shorter keys are hard to distinguish.
+# Narrower prose is hard to read, and shorter keys are hard to tell apart.
 _MIN_PROSE: Final = 40
 _MIN_WORD: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The cells of a column.
+    """A table column.
 
-    A `rigid` column is never wrapped or shortened. A `right` column is right-aligned.
+    Attributes:
+        name: The heading.
+        cells: One text for each row.
+        rigid: Never wrap or shorten the cells.
+        right: Align the cells to the right.
     """
 
     name: str
@@ -55,12 +60,13 @@ def _plain(_: str, text: str) -> str:
 
 
 def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -> Iterator[str]:
-    """Yield the header, a rule and the rows.
+    """Render the table, line by line: the headings, a ruler, then the rows.
 
     Args:
+        columns: The columns, most important first.
         width: The maximum width of a line, or None for no limit.
-        paint: Adds colours to a cell's line, given the name of its column. It must not change the
-            width.
+        paint: Called with the column name and one line of a cell to add colours. The visible width
+            must not change.
     """
     if not columns:
         return
@@ -84,7 +90,7 @@ def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -
 
 
 def shorten(word: str, width: int) -> str:
-    """Return the word, shortened to its beginning and end if it is wider than `width`."""
+    """Shorten a word that is wider than `width` to its beginning and end."""
     if cell_len(word) <= width:
         return word
     head = set_cell_size(word, width // 2).rstrip()
@@ -95,11 +101,15 @@ def shorten(word: str, width: int) -> str:
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Wrap the text into lines that break only between words.
+    """Wrap a text between words.
 
-    Continuation lines have the indentation of the text plus `indent`. A word wider than the line
-    gets its own line. A command, alone on the line or in backticks, counts as one word, so that it
-    can be copied.
+    A word that is wider than the line gets a line of its own. Commands are not broken either,
+    whether they fill the line or are in backticks, so that they can be copied.
+
+    Args:
+        text: The text. Its indentation is repeated on every line.
+        width: The maximum width of a line.
+        indent: Additional indentation for all lines except the first.
     """
     inside = text.lstrip(" ")
     if cell_len(text) <= width or inside.startswith(_COMMAND):
@@ -117,7 +127,7 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _split_text(text: str) -> list[str]:
-    """Split a text at spaces, except inside commands in backticks."""
+    """Split a text at spaces, but keep commands in backticks together."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # an unpaired backtick
         return text.split(" ")
@@ -143,9 +153,9 @@ def _visible_columns(columns: Sequence[Column], width: int | None) -> Sequence[C
 
 
 def _widths(columns: Sequence[Column], width: int | None) -> list[int]:
-    """Return the column widths.
+    """Compute the column widths.
 
-    The remaining width is distributed equally among columns that need more.
+    Width that remains after the minimum widths is shared equally by the columns that need more.
     """
     if width is None:
         return [column.full_width for column in columns]
@@ -172,9 +182,9 @@ def _wrap_cell(column: Column, text: str, width: int) -> list[str]:
 
 
 def _extra_lines(summary: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
-    """Yield lines with further values and their names.
+    """Format values that have no column, as `name: value`.
 
-    Several values share a line if they fit. Long values get their own lines.
+    Short values share a line.
     """
     inner, line = width - len(_INDENT), ""
     for name, text in summary:

@@ -1,4 +1,4 @@
-"""Reword click's usage errors: what is wrong, what is valid, and the command for help."""
+"""Friendlier usage errors than click's own, with the valid values and the command for help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from gc_assets.cli.output import print_command, print_message
 from gc_assets.core.suggest import did_you_mean, join_names
 
-# click's messages that have no exception type of their own, and the text that replaces them.
+# click raises these errors as a plain UsageError, so they can only be recognized by their message.
 _MESSAGES: Final = (
     (re.compile(r"Got unexpected extra arguments? \((?P<name>.*)\)\.?", re.DOTALL), "{name} is not expected here."),
     (re.compile(r"Option '(?P<name>[^']*)' requires an argument\."), "{name} needs a value."),
@@ -22,10 +22,11 @@ _VALUE: Final = re.compile(r"'?(?P<value>.*?)'? is not one of ", re.DOTALL)
 
 
 class ReadableUsageError(click.UsageError):
-    """A click usage error that is shown in the same form as other errors.
+    """A usage error that is printed like all other errors of gc-assets.
 
     Args:
-        command_path: The command to suggest for help, if click does not know it.
+        error: click's error.
+        command_path: The command to suggest for help if the error has no context.
     """
 
     def __init__(self, error: click.UsageError, command_path: str) -> None:
@@ -41,7 +42,7 @@ class ReadableUsageError(click.UsageError):
 
 
 def describe_usage_error(error: click.UsageError) -> str:
-    """Describe what is wrong with a command line, and what is valid instead."""
+    """Describe what is wrong with the command line and suggest what to write instead."""
     if isinstance(error, click.NoSuchOption):
         options = [name for param in (error.ctx.command.params if error.ctx is not None else ()) for name in param.opts]
         return f"there is no option {error.option_name}{did_you_mean(error.option_name, options) or '.'}"
@@ -61,7 +62,7 @@ def describe_usage_error(error: click.UsageError) -> str:
 
 
 def _describe_value(error: click.BadParameter) -> str:
-    """Describe why a value is invalid, without click's quotes around each choice."""
+    """Describe an invalid value. Unlike click's message, choices are not quoted."""
     kind, match = error.param.type if error.param is not None else None, _VALUE.match(error.message)
     if match is None or not isinstance(kind, click.Choice):
         return error.message
@@ -70,7 +71,7 @@ def _describe_value(error: click.BadParameter) -> str:
 
 
 def _name(error: click.BadParameter) -> str:
-    """Return the parameter name as written on the command line."""
+    """Return the name of the parameter as the user would type it."""
     param = error.param
     if isinstance(param, click.Option):
         return max(param.opts, key=len)

@@ -73,7 +73,7 @@ def what_if_command(
 
 
 def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:
-    """Return one row for each changed table."""
+    """Convert an effect to rows, one for each table that would change."""
     return [
         {
             **{"storage": item.storage, "lake": item.lake, "table": item.table},
@@ -85,14 +85,14 @@ def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:
 
 
 def amount_columns(config: Config, storage: str, name: str, amount: Amount) -> dict[str, Any]:
-    """Return the columns for an amount of files, with its price if one is configured."""
+    """Return an amount as columns, including its monthly price if the storage has one."""
     usd = config.storage(storage).usd_per_month(amount.bytes)
     columns: dict[str, Any] = {f"{name}_files": amount.files, f"{name}_bytes": amount.bytes}
     return columns if usd is None else {**columns, f"{name}_usd_per_month": usd}
 
 
 def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
-    """Write rows as JSON, or as a table with units and without empty columns."""
+    """Print rows as JSON, or as a table with units that omits empty columns."""
     from gc_assets.core.units import format_bytes, format_usd
 
     if format_ == "json":
@@ -112,7 +112,7 @@ def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
 
 
 def describe_effect(effect: Effect, run_context: RunContext) -> str:
-    """Describe the effect in one sentence."""
+    """Summarize in one sentence what the other policy would change."""
     from gc_assets.core.units import format_bytes
 
     freed, kept, commits = effect.freed, effect.kept, effect.expired
