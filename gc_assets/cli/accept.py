@@ -53,5 +53,5 @@ def accept_command(settings: Settings, table: str, location: str | None, by: str
         if not withdraw and (effect := describe_dead_table(config, storage, record)) is not None:
             print_message(effect)
     if withdraw:
-        print_message("Plans made before leave its files. Those in quarantine are purged later, unless you restore their plan.")
-    print_command("Next, because earlier plans do not change", "gc-assets run")
+        print_message("Existing plans keep its files. Files already in quarantine are purged later, unless you restore their plan.")
+    print_command("Next (existing plans do not change)", "gc-assets run")

@@ -48,12 +48,13 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
     if result.skipped:
         first = result.skipped[0]
         print_message(
-            f"{count_of(len(result.skipped), 'object')} in the trash came from another program, such as {first.plan_id}/{first.key}"
+            f"Skipped {count_of(len(result.skipped), 'object')} in the trash that another program put there, "
+            f"such as {first.plan_id}/{first.key}"
         )
     for plan_id in result.ended:
         print_message(f"Plan {plan_id[:12]}, which is not in the state, has ended.")
     if not amount.files and not result.ended:
-        print_message("Nothing to do: the state knows all quarantined files in the trash.")
+        print_message("Nothing to do: all files in the trash are recorded in the state.")
         return
     for plan_id in result.adopted.plan_ids:
         print_message(f"To move them back: {command('restore', storage=storage, plan=plan_id[:12])}")

@@ -65,7 +65,7 @@ def _print_tables(settings: Settings, context: RunContext, lakes: Sequence[str],
         rows.append({"storage": share.storage, "lake": share.lake, "table": table, **live, **garbage})
     write_amounts(rows, format_)
     if unsized := sum(share.unsized for share in shares):
-        print_message(f"Without {count_of(unsized, 'live file')} of unknown size.")
+        print_message(f"The bytes do not include {count_of(unsized, 'live file')} of unknown size.")
     print_message("Each live file is counted once, at one commit that needs it.")
 
 

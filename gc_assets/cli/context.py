@@ -226,8 +226,8 @@ class WholeNumber(click.ParamType):
         except ValueError:
             number = -1
         if number < 0 or (self.most is not None and number > self.most):
-            limit = "at least 0" if self.most is None else f"0 to {self.most:,}"
-            self.fail(f"{str(value)!r} is not a whole number of {limit}.", param, ctx)
+            limit = "0 or more" if self.most is None else f"0 to {self.most:,}"
+            self.fail(f"{str(value)!r} is not valid. Expected a whole number, {limit}.", param, ctx)
         return number
 
 

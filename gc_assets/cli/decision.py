@@ -68,7 +68,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     event = approve(platform.config, platform.clock, plan.header.plan_id, by, overrides, comment)
     is_repeated, plan = event in plan.verdict.events, load_plan(platform.config, plan.published)
     if is_repeated:
-        print_message("This approval is on record, so nothing was recorded.")
+        print_message("This approval was already recorded. Nothing was changed.")
     else:
         report_decision(platform.run_context(platform.clock.today()), plan)
     _print_decision(platform.config, plan, event, format_)

@@ -179,7 +179,7 @@ def _describe_cluster(spark: SparkSession, where: str) -> Finding:
         executor = describe_executors(spark, where)
     except GcError as error:
         return Finding("spark", "executors", FAIL, str(error), "Fix this before the next run.")
-    found = f"those of {where} run Spark {spark.version}, Python {executor['python']} and this release of gc-assets"
+    found = f"the executors of {where} run Spark {spark.version}, Python {executor['python']} and this release of gc-assets"
     return Finding("spark", "executors", OK, found)
 
 
@@ -211,4 +211,4 @@ def _check_submit_program(config: SparkConfig) -> Finding:
         return Finding(
             "spark", "spark-submit", FAIL, f"{program} is Spark {version}, but gc-assets supports {SUPPORTED}", "Set spark.submit_program."
         )
-    return Finding("spark", "spark-submit", OK, f"jobs use {program}, {f'Spark {version}' if version else 'of an unknown Spark'}")
+    return Finding("spark", "spark-submit", OK, f"jobs use {program} ({f'Spark {version}' if version else 'unknown Spark version'})")

@@ -55,7 +55,7 @@ def focus_command(settings: Settings, run_date: date | None, since: date | None,
     if len(unpriced) == len(platform.config.storages):
         raise UsageError("no storage has a price. Add `money: {usd_per_gb_month: 0.023}` to a storage in lakes.yaml.")
     if unpriced:
-        print_message(f"Not exported, because they have no `money`: {', '.join(unpriced)}.")
+        print_message(f"Storages without a price (`money` in lakes.yaml) are not exported: {', '.join(unpriced)}.")
     contexts = list(_contexts(platform, run_date or platform.clock.today(), since))
     rows = itertools.chain.from_iterable((*usage_rows(context), *credit_rows(context)) for context in contexts)
     if output is None:
@@ -90,5 +90,5 @@ def _contexts(platform: Platform, last: date, since: date | None) -> Iterator[Ru
         if not any(context.table(ORPHAN_FILES, name).summary(OrphanFilesSummary).historical for name in priced)
     ]
     if not found:
-        raise StateError(f"no run has swept the storages with a price on {last}. Name another date with --run-date, or run gc-assets run.")
+        raise StateError(f"no run of {last} has swept all storages with a price. Choose another --run-date, or run gc-assets run.")
     yield from found

@@ -31,5 +31,5 @@ def forget_command(settings: Settings, lake: str, by: str, format_: str) -> None
     if format_ == "json":
         write_json([{"lake": lake, **record.model_dump(mode="json")}])
     else:
-        click.echo(f"lake {lake} is removed on purpose (recorded by {record.by})")
+        click.echo(f"lake {lake} was removed on purpose (recorded by {record.by})")
     print_message("Next: gc-assets run   (earlier plans remain refused)")

@@ -59,9 +59,9 @@ COMMANDS: Final = {
 # Printed after an interrupt, so that the user knows what the command has changed so far.
 _UNCHANGED: Final = "Nothing was changed in the lakes, the storages and the state."
 _RECORDED: Final = "All steps so far are complete and recorded. Run the same command again to continue."
-_REPEAT: Final = "Run the same command again: it is recorded completely or not at all."
+_REPEAT: Final = "Run the same command again. It may already be recorded, but never partially."
 _LEFT: Final[dict[str, str]] = {
-    "doctor": "Nothing was changed. Test files of doctor may remain in the state, and under .gc-assets/ in the storages.",
+    "doctor": "Nothing was changed, but probe files of doctor may remain in the state and under .gc-assets/ in the storages.",
     "what-if": "Nothing was changed in the lakes and storages. Temporary files may remain in the state.",
     **dict.fromkeys(("run", "demo", "apply", "restore", "prune", "rename"), _RECORDED),
     **dict.fromkeys(("init", "approve", "reject", "adopt", "forget", "accept", "accept-prefix", "set-aside", "retry"), _REPEAT),

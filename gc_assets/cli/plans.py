@@ -231,7 +231,7 @@ def _explain_interruption(context: RunContext, plan: StoredPlan, phases: Sequenc
         _print_recorded(context, plan, phases, is_empty_shown=True)
         print_command("To continue", again)
         if has_begun(context.state, plan.header):
-            print_command("To give up the rest", command("apply", plan.header.plan_id[:12], end=True))
+            print_command("To end the plan without the remaining actions", command("apply", plan.header.plan_id[:12], end=True))
         raise click.exceptions.Exit(interrupt_code()) from None
     except (GcError, OSError):
         _print_recorded(context, plan, phases, is_empty_shown=False)
@@ -266,10 +266,10 @@ def _end_plan(settings: Settings, platform: Platform, run_context: RunContext, p
     report_apply(run_context, plan.header, applied)
     _print_apply_result(run_context, plan, applied, format_)
     if applied.has_failed:
-        print_message("Some files could not be checked, so the plan stays open. See `gc-assets show deletion_log`, then repeat this.")
+        print_message("The plan stays open, because some files could not be checked. See `gc-assets show deletion_log`, then try again.")
         raise click.exceptions.Exit(1)
     if applied.not_done:
-        print_message(f"The plan has ended, partially applied. Not changed: {describe_not_done(applied.not_done)}.")
+        print_message(f"The plan has ended, but is only partially applied. Not changed: {describe_not_done(applied.not_done)}.")
         print_command(_PLAN_AGAIN, command("run"))
 
 
@@ -342,7 +342,7 @@ def _explain_interrupted_restore() -> Generator[None]:
             yield
     except KeyboardInterrupt:
         print_message("gc-assets: interrupted. Files that were moved back, and edits that were undone, are not changed again.")
-        print_message("Run the same command again: it restores the rest, and records all.")
+        print_message("Run the same command again to restore the remaining files and record the result.")
         raise click.exceptions.Exit(interrupt_code()) from None
 
 

@@ -39,8 +39,8 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     platform = settings.platform()
     if platform.clock.is_rehearsal:
         raise GateRefused(
-            f"the clock is that of a rehearsal (GC_ASSETS_UNSAFE_NOW={platform.clock.now().isoformat()}), so the ages of runs are "
-            "unknown and nothing is removed. Unset the variable."
+            f"cannot determine the ages of runs in a rehearsal (GC_ASSETS_UNSAFE_NOW={platform.clock.now().isoformat()}), so nothing "
+            "is removed. Unset the variable, and run the command again."
         )
     protected = [table.name for table in (DELETION_PLAN, POLICY_TABLE, table_with(TableRole.PATH_EDITS))]
     removed = State.of(platform.config).prune(keep_days, platform.clock, protected)

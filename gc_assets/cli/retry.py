@@ -33,5 +33,5 @@ def retry_command(settings: Settings, name: str, by: str, comment: str, format_:
     if format_ == "json":
         write_json([{"name": name, **record.model_dump(mode="json")}])
     else:
-        click.echo(f"{name}: what was denied before is planned again (recorded by {record.by})")
+        click.echo(f"{name}: the next plan includes the actions that were denied (recorded by {record.by})")
     print_message("Next: gc-assets run   (earlier plans do not change)")

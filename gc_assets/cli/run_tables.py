@@ -45,14 +45,14 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
     if len(tables) > MAX_TABLES:
         print_message(f"{count_of(len(tables) - MAX_TABLES, 'more table')} with less garbage: gc-assets blame")
     if unsized := sum(item.unsized for item in tables):
-        print_message(f"over: the size of {count_of(unsized, 'file')} is unknown, because no lake records it.")
+        print_message(f"Sizes with `over` do not include {count_of(unsized, 'file')}, because no lake records their size.")
     for lake in lakes:
         print_claims_outside(context, lake)
     for storage in storages:
         _print_dropped(context, storage, set(lakes))
         if context.storage(storage).protect:
             label, found = context.config.label_of(storage), _describe(protected_files(context, storage))
-            print_message(f"Protected in storage {label}: {found} not needed by any lake. `protect` in lakes.yaml keeps them.")
+            print_message(f"Protected in storage {label}: {found} not needed by any lake, but kept by `protect` in lakes.yaml.")
         if (amount := unowned_files(context, storage)).files:
             label, found = context.config.label_of(storage), _describe(amount)
             not_planned, dropped = UNOWNED_NOTES

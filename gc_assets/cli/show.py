@@ -107,7 +107,7 @@ def show_command(
     platform = settings.platform()
     table = tables[asset]
     if only is not None and TABLE_NAME.name not in table.schema.names:
-        raise UsageError(f"--table {only}: the rows of {asset} name no table")
+        raise UsageError(f"--table {only}: cannot select rows of {asset} by table, because it has no column {TABLE_NAME.name}")
     group = _owner_name(platform.config, table, lake, storage)
     day = run_date or platform.clock.today()
     context = platform.run_context(day)

@@ -99,7 +99,7 @@ def test_ended_plan_is_no_longer_unfinished(spark: SparkSession, tmp_path: Path,
     assert row["apply_by"] is not None
     ended = shell("apply", name, "--end")
     assert ended.exit_code == 0
-    assert "The plan has ended, partially applied. Not changed: " in ended.stderr
+    assert "The plan has ended, but is only partially applied. Not changed: " in ended.stderr
     assert f"gc-assets show expiry_log --lake sales --run-date {plan['run_date']}" in ended.stderr
     (row,) = shell.json("plans", "--status", "partially applied")
     assert row["apply_by"] is None

@@ -228,7 +228,7 @@ def test_second_approval_of_a_name_shows_the_first(plans: Plans) -> None:
     plans.call("approve", plan, "--by", "ada", "--comment", "as agreed")
     again = plans.call("approve", plan, "--by", "ada")
     assert "Already approved by ada at 2026-03-14 09:30:00Z: as agreed." in again.stderr
-    assert "This approval is on record, so nothing was recorded." in again.stderr
+    assert "This approval was already recorded. Nothing was changed." in again.stderr
     (row,) = json.loads(plans.call("plans", "--format", "json").stdout)
     assert len(row["approval_events"]) == 1
 

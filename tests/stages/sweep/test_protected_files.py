@@ -220,7 +220,7 @@ def test_run_and_doctor_name_the_pattern_and_the_protected_files(
     monkeypatch.setenv("COLUMNS", "300")
     context = protected_files.house.run_context()
     print_run(context, ["warehouse"])
-    assert "Protected in storage warehouse: 1 file (3 B) not needed by any lake." in capsys.readouterr().err
+    assert "Protected in storage warehouse: 1 file (3 B) not needed by any lake, but kept by" in capsys.readouterr().err
     found = [finding for finding in check_last_run(context, context.storage("warehouse"), {}) if finding.check == "protect"]
     assert [(finding.verdict, "'db/t/data/lnading/**'" in finding.found) for finding in found] == [("warn", True)]
     corrected = context.storage("warehouse").model_copy(update={"protect": ("db/t/data/landing/**",)})
