@@ -1,8 +1,8 @@
-"""Execute one approved plan under a lease: verification mark, restore, expire, quarantine, purge,
-abort.
+"""Execute one approved plan while holding the storage's lease.
 
-Intents and outcomes are recorded. Only the plan's rows are executed, without those needed or
-refused by the verification mark.
+The apply makes a verification mark and then restores, expires, quarantines, purges and aborts what
+the plan lists. Rows that the verification mark needs or refuses are skipped. Every intent and
+outcome is recorded, so that an interrupted apply can be resumed.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from gc_assets.stores.write_ahead import open_log
 
 @log_progress(DELETION_LOG, attrgetter("header.storage"))
 def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> ApplyResult:
-    """Execute the given phases of a plan, or resume an interrupted apply.
+    """Execute phases of a plan, or resume an apply that was interrupted.
 
-    The lakes are marked again after a restore and after history edits. These marks or a lost lease
-    can stop the rest of the plan, but earlier actions remain and are recorded. A restore needs no
-    approval.
+    The lakes are marked again after a restore and after history edits. If one of these marks fails,
+    or the lease is lost, the remaining phases do not run. Actions up to that point stay in effect
+    and are recorded. Restoring files requires no approval.
 
     Raises:
-        GateRefused: If the plan is not approved, has expired before it began, belongs to another
-            storage or policy, or fails a gate of the verification mark. No file is changed in this
-            case.
+        GateRefused: If the plan is not approved, expired before it began, belongs to another
+            storage or policy, or does not pass a gate when the lakes are marked. If the first mark
+            fails, no file has been changed.
     """
     header, state = plan.header, context.state
     already = nothing_to_do(plan)
@@ -101,7 +101,11 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
 
 
 def nothing_to_do(plan: StoredPlan) -> str | None:
-    """Return why applying the plan would have no effect, or None if it can be executed."""
+    """Explain why applying the plan would have no effect.
+
+    Returns:
+        A message for the user, or None if the plan can be executed.
+    """
     if plan.restored_at is not None:
         return f"files of this plan were restored at {plan.restored_at:%Y-%m-%d %H:%M}Z; make a new plan"
     if plan.finished_at is None:
@@ -113,7 +117,12 @@ def nothing_to_do(plan: StoredPlan) -> str | None:
 
 
 def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:
-    """Raise `GateRefused` if the configuration or the state forbids executing the plan."""
+    """Refuse an apply that the configuration or the state does not allow.
+
+    Raises:
+        GateRefused: For example, if the storage is in mode `plan`, the plan is not approved, or the
+            policy has changed since.
+    """
     header = plan.header
     begun = has_begun(context.state, header)
     too_late = context.clock.now() >= header.apply_before
@@ -157,18 +166,18 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
 
 
 def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
-    """Return the directory of the write-ahead log.
+    """Return the path of the write-ahead log in the state.
 
-    If only a restore is executed, it has a separate directory, because it needs no approval and
-    does not begin the plan.
+    A run that only restores files writes to a separate log, because it needs no approval and must
+    not count as the beginning of the plan.
     """
     return f"{header.storage}/restore/{header.plan_id}" if tuple(phases) == (RESTORE,) else execution_directory(header)
 
 
 def _delete_abandoned_marks(context: RunContext, storage_name: str, token: int) -> None:
-    """Delete the verification marks of the storage's interrupted applies.
+    """Delete verification marks left behind by interrupted applies of this storage.
 
-    A lease with an older token has ended, so its mark is not in use any more.
+    Marks with an older fencing token belong to leases that have ended, so no apply uses them.
     """
     names = [name.rpartition("-") for name in context.state.files.directories(VERIFICATION_MARKS)]
     abandoned = [(plan_id, number) for plan_id, _, number in names if number.isdecimal() and int(number) < token]

@@ -1,8 +1,8 @@
-"""Close unfinished plans, so that they do not stop later plans.
+"""Close unfinished plans, which would otherwise block later plans.
 
-Closing starts no move and no edit. Each move with an outcome is recorded in `deletion_log`, so that
-the ledger contains it. Files of an interrupted batch are moved back, because they may have been
-moved. A run closes the plans that have expired.
+Closing a plan does not start new moves or edits. Moves that already have an outcome are recorded in
+`deletion_log`, so that the ledger contains them. Files in an interrupted batch may have been moved,
+so they are moved back. Each run closes the plans that have expired.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from gc_assets.stores.write_ahead import open_log
 
 @log_progress(DELETION_LOG, attrgetter("header.storage"))
 def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> ApplyResult:
-    """Close an unfinished plan, and publish its outcomes.
+    """Close an unfinished plan and publish its outcomes.
 
-    If interrupted files cannot be looked up or moved back, the plan stays open.
+    If files of an interrupted batch cannot be looked up or moved back, the plan stays open.
 
     Raises:
-        GateRefused: If the storage is in mode `plan` or has another location than the plan, another
-            process holds its lease, or it does not allow rehearsals.
-        UsageError: If the plan has not begun, or has already ended.
+        GateRefused: If the storage is in mode `plan`, was moved since the plan was made, is leased
+            to another process, or does not allow rehearsals.
+        UsageError: If the plan has not begun or has already ended.
     """
     header, state = plan.header, context.state
     if plan.finished is not None or plan.restored_at is not None or not has_begun(state, header):
@@ -70,10 +70,10 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
 
 
 def close_outdated_plans(spark: SparkSession, context: RunContext, storage_name: str) -> list[str]:
-    """Close the storage's unfinished plans that have expired.
+    """Close unfinished plans of a storage that have expired.
 
     Returns:
-        A message for each plan that is still open, with the reason.
+        For each plan that remains open, its id and the reason.
     """
     unfinished = unfinished_plans(context.state, storage_name)
     if not unfinished:
@@ -101,7 +101,7 @@ def close_outdated_plans(spark: SparkSession, context: RunContext, storage_name:
 
 
 def _reasons_to_wait(context: RunContext, header: PlanSummary) -> Iterator[str]:
-    """Yield the reasons why a run must not close the plan."""
+    """Yield reasons why the run has to leave the plan open."""
     clock = context.clock
     if clock.now() < header.apply_before:
         yield f"a run closes it after {header.apply_before:%Y-%m-%d %H:%M}Z"

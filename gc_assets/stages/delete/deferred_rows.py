@@ -1,7 +1,7 @@
-"""Find the plan rows that are deferred because a table is unreadable.
+"""Find plan rows that have to wait, mostly because a table is unreadable.
 
-A table may become unreadable after planning, so an apply checks its verification mark and the last
-sweeps again. See docs/adr/0009-unreadable-tables.md.
+A table can become unreadable after the plan was made. An apply therefore consults its verification
+mark and the last sweeps again. See docs/adr/0009-unreadable-tables.md.
 """
 
 from __future__ import annotations
@@ -38,18 +38,17 @@ DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BO
 
 
 def list_unreadable(live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
-    """List the unreadable tables in `live_files` of all lakes."""
+    """Return the tables that the marks of the given `live_files` could not read."""
     return tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable)
 
 
 def read_missed_tables(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
-    """Read the tables and lakes that are unreadable because metadata or files are missing.
+    """Return tables and lakes that are unreadable because the sweeps found files missing.
 
-    These are the tables whose metadata was missing in the storage's last sweep, and the tables and
-    lakes whose files are missing in other storages.
-
-    The sweeps are needed because a mark uses cached containers and does not detect missing
-    metadata. For lakes with missing files in the plan's own storage, the gates decide.
+    The result includes tables whose metadata was missing in the last sweep of this storage, and
+    tables and lakes that miss files in other storages. A mark alone is not enough, because it reads
+    cached containers and does not notice that their files are gone. If other files are missing in
+    this storage, the gates decide.
     """
     last = last_sweep(context, storage_name)
     own = last.summary(OrphanFilesSummary).unreadable if last is not None else ()
@@ -66,19 +65,21 @@ def add_deferred_rows(
     *,
     has_dropped: bool = False,
 ) -> DataFrame:
-    """Add the deferred keys of a plan to the needed keys (columns key, needed, is_live).
+    """Add the deferred keys of a plan to the keys that lakes need.
 
-    Keys under the claims of unreadable tables, and keys of dropped tables that are not due any
-    more, or that such a table adopted, are deferred. All purges are deferred too, unless users set
-    all unreadable tables aside.
+    Deferred are keys claimed by unreadable tables, keys of dropped tables that are no longer due,
+    keys that such a table adopted, and unused ranges that their lake keeps. Unless a user has set
+    aside every unreadable table, all purges are deferred too.
 
     Args:
-        needed: Keys needed by lakes.
-        rows: Returns the plan rows. Called only if a table is unreadable, or a lake collects
-            metadata.
+        needed: Keys needed by lakes, with the columns key, needed and is_live.
+        rows: Loads the plan rows. It is called only if some of them may have to wait.
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
-        has_dropped: True if the plan has files of dropped tables.
+        has_dropped: True if the plan contains files of dropped tables.
+
+    Returns:
+        `needed` with the deferred keys appended.
     """
     needed = _add_undue_rows(needed, rows, context, storage_name, [*refs, *live], has_dropped=has_dropped)
     needed = _add_kept_metadata(needed, rows, context, storage_name, [*refs, *live])
@@ -95,7 +96,7 @@ def add_deferred_rows(
     shields += list_unread_locations(context, storage_name, refs)
     owners = {Owner(item.lake, item.table_uuid) for item in missed}
     shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)]
-    # The claim covers the whole storage, so exactly the shielded keys have no owner.
+    # This claim covers the whole storage, so a key has no owner only if a shield covers it.
     everywhere = Claim("", Owner("", None), collect=True)
     names = ", ".join(item.name for item in unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
     defers_purges = any(item.blocks_purges for item in unreadable)
@@ -113,7 +114,7 @@ def _add_undue_rows(
     *,
     has_dropped: bool,
 ) -> DataFrame:
-    """Add the keys of dropped tables that are not due any more, and those that they adopted."""
+    """Add the keys of dropped tables that are no longer due, and the keys that they adopted."""
     dropped, adopted = load_dropped_tables(context, storage_name, tables, confirm=True), read_adopted_files(context, storage_name)
     if not (dropped.tables or adopted.rows.num_rows or has_dropped):
         return needed
@@ -127,7 +128,7 @@ def _add_undue_rows(
 def _add_kept_metadata(
     needed: DataFrame, rows: Callable[[], DataFrame], context: RunContext, storage_name: str, tables: Sequence[PublishedTable]
 ) -> DataFrame:
-    """Add the keys of unused ranges (lakeFS) that their lake keeps now."""
+    """Add the keys of unused lakeFS ranges that their lake no longer collects."""
     if not any(lake.collects_metadata for lake in context.config.lakes):
         return needed
     reason = "its lake keeps unused ranges now; the notes of the next run have the reason"
@@ -138,7 +139,7 @@ def _add_kept_metadata(
 
 @dataclass(frozen=True)
 class _FindDeferred:
-    """Yield the deferred rows of a plan (columns key, action). Runs in executors."""
+    """Task that takes plan rows (key, action) and yields the deferred ones, with the reason."""
 
     claims: Claims
     reason: str

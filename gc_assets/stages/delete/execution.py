@@ -1,4 +1,4 @@
-"""Execute the phases of an approved plan, and publish the outcomes as `deletion_log`."""
+"""Execute the phases of an approved plan and publish the outcomes as `deletion_log`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from gc_assets.stores.write_ahead import WriteAheadLog
 
 TOTALS_BY: Final = ("phase", "outcome")
 EXECUTION_DDL: Final = {field.name: field.dataType.simpleString() for field in spark_schema(EXECUTION_ROWS)}
-# Columns that identify a quarantined object, in the plan as well as in the ledger.
+# Columns that identify a quarantined object. The plan and the ledger both have them.
 _COPY_IDENTITY: Final = ("etag", "version_id", "quarantine")
 
 
@@ -70,10 +70,10 @@ class ApplyResult:
     """The result of an apply.
 
     Attributes:
-        published: The published log, or None if no file had to be changed.
-        by_outcome: Files and bytes by phase and outcome. In the phase `expire`, the rows are
-            history edits.
-        nothing_to_do: The reason why the plan required no action, or None.
+        published: The published `deletion_log`, or None if the plan had no files to change.
+        by_outcome: Files and bytes by phase and outcome. In the phase `expire`, history edits are
+            counted instead of files.
+        nothing_to_do: Why applying the plan had no effect, or None if it was executed.
         done_edits: Number of history edits with the outcome `done`, by lake.
         not_done: Number of files, uploads and edits that were not changed, by `phase/outcome`.
     """
@@ -89,22 +89,22 @@ class ApplyResult:
 
     @property
     def has_failed(self) -> bool:
-        """True if a row or an edit failed, so that the plan stays unfinished."""
+        """Whether a row or an edit failed, so that the plan stays unfinished."""
         return any(outcome == FAILED for _, outcome in self.by_outcome)
 
     @property
     def edited(self) -> bool:
-        """True if history edits were executed, with any outcome."""
+        """Whether history edits were attempted, regardless of their outcome."""
         return any(phase == EXPIRE for phase, _ in self.by_outcome)
 
 
 def header_of_result(header: PlanHeader, by_outcome: Mapping[tuple[str, str], Totals], done_edits: Mapping[str, int]) -> PlanHeader:
-    """Return a copy of a plan's header with the amounts completed by its apply, for messages."""
+    """Copy a plan's header and replace its totals by what the apply completed, for messages."""
     return completed_header(header, {phase: total.amount for (phase, outcome), total in by_outcome.items() if outcome == DONE}, done_edits)
 
 
 def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
-    """Return those phases that the plan needs, in execution order."""
+    """Return the given phases for which the plan has work, in execution order."""
     of_files = {phase: phase in header.totals for phase in PHASES}
     has_work = of_files | {EXPIRE: bool(header.expiry_actions), ABORT: header.uploads.count > 0}
     return [phase for phase in PHASES if phase in phases and has_work[phase]]
@@ -112,15 +112,15 @@ def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
 
 @dataclass
 class PlanExecution:
-    """One run of an apply, with its outcomes by phase and the log to publish.
+    """State of one apply while it executes a plan's phases.
 
     Attributes:
         by_outcome: Files and bytes by phase and outcome. For history edits, only their number.
-        planned: Number of files in the phases so far.
-        failed: Histories with a failed edit.
-        not_made: Histories with an edit that was not made.
-        edited_histories: Histories with an edit that was made.
-        done_edits: Number of edits that were made, by lake.
+        planned: Number of files in the phases that have been started.
+        failed: Histories in which an edit failed.
+        not_made: Histories in which an edit was skipped or denied.
+        edited_histories: Histories in which an edit was made.
+        done_edits: Number of edits made, by lake.
     """
 
     spark: SparkSession
@@ -142,10 +142,10 @@ class PlanExecution:
         self.run = start_run(self.context, header.storage, DELETION_LOG, header.run_date)
 
     def execute_phase(self, phase: str, rows: DataFrame) -> None:
-        """Execute a phase of the plan, in this process if it is small, otherwise in executors.
+        """Execute one phase of the plan. Small phases run in this process, others in executors.
 
         Args:
-            rows: The rows of the phase (columns `EXECUTION_ROWS`), as returned by `revalidate`.
+            rows: The rows of the phase with the columns `EXECUTION_ROWS`, see `revalidate`.
         """
         header = self.plan.header
         clock = quarantine_clock(self.context, header.storage)
@@ -168,10 +168,10 @@ class PlanExecution:
         yield execute_in_process(task, collect_arrow(rows, EXECUTION_ROWS), self.run, self.context.state.files, TOTALS_BY)
 
     def _execute_in_executors(self, task: RowExecutor, rows: DataFrame, phase: str) -> Iterator[WrittenParts]:
-        """Execute metadata in a single ordered task, and all other files in parallel.
+        """Process metadata in a single ordered task and all other files in parallel.
 
-        Metadata is removed first and restored last. The ordered task is short, because only 1-2% of
-        the files are metadata.
+        Metadata is removed first and restored last. It makes up only 1-2% of the files, so the
+        ordered task is short.
         """
         share, task_count = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
         names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
@@ -191,9 +191,12 @@ class PlanExecution:
             rows.unpersist()
 
     def revalidate(self, phase: str, mark: VerificationMark) -> DataFrame:
-        """Revalidate a phase's rows for execution (columns `EXECUTION_ROWS`).
+        """Check the rows of a phase against a verification mark and the ledger.
 
         A copy counts as in quarantine only if the ledger contains exactly the planned object.
+
+        Returns:
+            The rows with the columns `EXECUTION_ROWS`, ready for `execute_phase`.
         """
         header, state = self.plan.header, self.context.state
         days = self.context.storage(header.storage).quarantine_days
@@ -232,7 +235,7 @@ class PlanExecution:
         """Execute the plan's history edits.
 
         Returns:
-            True if any edit was not final before, so that the earlier mark is out of date.
+            True if any edit was pending. The earlier mark is then out of date.
         """
         mark_context = verification_context(self.context, self.plan, verification_id)
         result = expire_lakes(self.spark, self.context, mark_context, self.plan, self.lease, only_interrupted=self.only_interrupted)
@@ -248,18 +251,18 @@ class PlanExecution:
         return result.edited
 
     def record_verified(self, mark: VerificationMark) -> None:
-        """Record the edited tables, as read by a mark after the edits."""
+        """Record that a mark has read the edited tables after their edits."""
         record_verified(self.context, mark.context, mark.refs, self.edited_histories)
 
     def publish_histories(self, verification_id: str) -> None:
-        """Republish the snapshot histories of edited lakes, from the verification mark."""
+        """Publish new snapshot histories of edited lakes, as seen by the verification mark."""
         log_activity("recording the histories of edited lakes")
         for lake in self.context.config.lakes:
             if self.context.kind(lake.name).table_with(TableRole.HISTORY) is not None and lake.name in self.plan.header.expiry_actions:
                 snapshot_history(self.spark, verification_context(self.context, self.plan, verification_id), lake.name)
 
     def abort(self, mark: VerificationMark) -> None:
-        """Abort the plan's multipart uploads, in this process."""
+        """Abort the plan's multipart uploads. This always runs in this process."""
         self._record_uploads(self._abort_uploads(mark))
 
     def _abort_uploads(self, mark: VerificationMark) -> pa.RecordBatch:
@@ -281,10 +284,10 @@ class PlanExecution:
         require_balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
 
     def end(self, rows: PlanRows) -> None:
-        """Record outcomes for all rows, uploads and edits of the plan without starting any action.
+        """Record an outcome for every row, upload and edit of the plan, but start no action.
 
-        Files of interrupted batches are moved back. If a file's name is in use, it stays in
-        quarantine and is recorded there.
+        Files in interrupted batches are moved back. If another object has taken a file's name, the
+        file stays in quarantine and is recorded there.
         """
         header = self.plan.header
         for phase in phases_of(header, PHASES):
@@ -300,9 +303,9 @@ class PlanExecution:
                 self.execute_phase(phase, rows.frame.filter(F.col("action") == phase).withColumns(typed).select(*EXECUTION_ROWS.names))
 
     def publish(self, phases: Sequence[str]) -> ApplyResult:
-        """Publish the log of the executed phases.
+        """Publish the outcomes of the executed phases.
 
-        The plan is then finished if this run executed all phases without a failed row.
+        If this run executed all phases and no row failed, the plan is recorded as finished.
 
         Raises:
             GateRefused: If the lease is lost.

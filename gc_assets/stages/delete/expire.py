@@ -1,6 +1,7 @@
-"""Execute the history edits of a plan, record intents and outcomes, and publish `expiry_log`.
+"""Execute the plan's history edits.
 
-A lake executes only those planned actions that its policy still requires.
+Intents and outcomes are recorded in the state, and the outcomes are also published as `expiry_log`.
+A planned edit is executed only if the lake's policy still requires it.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ WITHOUT_RULE: Final = "no rule of `retention.delete_idle` matches the branch now
 
 @dataclass(frozen=True, slots=True)
 class EditOutcome:
-    """An action with its outcome, as recorded in the state.
+    """A planned action and what happened to it, as recorded in the state.
 
     Attributes:
-        damaged: True if the result of the edit differs from the planned one.
+        damaged: True if the edit was made but its result differs from the plan.
         is_uncertain: True if an interrupted apply may have made the edit.
     """
 
@@ -83,16 +84,16 @@ class EditOutcome:
 
     @property
     def is_final(self) -> bool:
-        """True if the action must not be tried again.
+        """Whether the action must not be retried.
 
-        An action that damaged a history stays `failed` and is final, because a retry would find the
-        edit done and record an outcome that hides the damage.
+        If an action damaged a history, it stays `failed` and is never retried. A retry would find
+        the edit in effect and record an outcome that hides the damage.
         """
         return self.verdict != FAILED or self.damaged
 
     @property
     def may_be_made(self) -> bool:
-        """True if the edit was made, or if its outcome is unknown."""
+        """Whether the edit was made, or may have been made without a known outcome."""
         return self.verdict in {DONE, FAILED} or self.is_uncertain
 
 
@@ -102,13 +103,14 @@ class ExpiryResult:
 
     Attributes:
         counts: Number of edits by outcome.
-        edited: True if any edit was not final before, so that an earlier mark is out of date.
-        failed: Histories with a failed edit.
-        not_made: Histories with an edit that was not made. Neither these nor the failed histories
-            release files, even if a mark suggests it. A catalog may have dropped a ref with its
-            snapshot, or the table may exist in another catalog.
+        edited: True if any edit was pending, which makes every earlier mark out of date.
+        failed: Histories in which an edit failed.
+        not_made: Histories in which an edit was skipped or denied. Neither these nor the failed
+            histories release files, even if the next mark suggests it. For example, the catalog
+            may have dropped a ref along with its snapshot, or the table may exist in another
+            catalog.
         done_by_lake: Number of edits with the outcome `done`, by lake.
-        edited_histories: Histories with an edit that was made.
+        edited_histories: Histories in which an edit was made.
     """
 
     counts: dict[str, int]
@@ -121,11 +123,11 @@ class ExpiryResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRecord:
-    """The recorded edits of one lake in a plan.
+    """What the state records about a plan's edits in one lake.
 
-    `intent.json` is written before the first edit, `<token>-<n>.outcome.json` after edits. The
-    token is that of the storage's lease, so that a run that lost the lease cannot overwrite another
-    run's record.
+    `intent.json` is written before the first edit and `<token>-<n>.outcome.json` afterwards. File
+    names contain the fencing token of the storage's lease, so a run that lost the lease cannot
+    overwrite the record of the next holder.
     """
 
     context: RunContext
@@ -147,8 +149,8 @@ class ExpiryRecord:
     def record_outcomes(self, outcomes: Sequence[EditOutcome], token: int) -> None:
         """Record the outcomes of actions.
 
-        Damage to the lake is recorded first. It blocks all later plans until a user removes the
-        record.
+        If the lake was damaged, the damage is recorded first. It blocks all later plans until a
+        user removes the record.
         """
         files = self.context.state.files
         if damaged := sorted({str(item.error) for item in outcomes if item.damaged}):
@@ -163,16 +165,16 @@ class ExpiryRecord:
         files.replace(f"{self._directory}/{token:06d}-{number:05d}.outcome.json", json.dumps(rows, indent=1).encode())
 
     def outcomes(self) -> dict[ExpiryAction, EditOutcome]:
-        """Return the newest outcome of each action.
+        """Return the most recent outcome recorded for each action.
 
         Raises:
-            StateError: If a record is damaged.
+            StateError: If an outcome file cannot be parsed.
         """
         names = sorted(name for name in self._names() if name.endswith(".outcome.json"))
         return {item.action: item for name in names for item in self._outcomes(name)}
 
     def settled_actions(self) -> set[ExpiryAction]:
-        """Return the actions whose newest outcome is not `failed`."""
+        """Return the actions that have an outcome other than `failed`."""
         return {action for action, item in self.outcomes().items() if item.verdict != FAILED}
 
     def _names(self) -> list[str]:
@@ -198,10 +200,10 @@ class ExpiryRecord:
 
 
 def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:
-    """Read the plan's history edits by lake.
+    """Read the plan's history edits, grouped by lake.
 
     Raises:
-        StateError: If the edits are not the approved ones.
+        StateError: If their digest differs from the approved digest.
     """
     rows = planned_actions(context.state, plan.published)
     found = f"{digest(rows):016x}"
@@ -217,7 +219,7 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
 
 
 def is_expiry_complete(context: RunContext, plan: StoredPlan) -> bool:
-    """Check whether all edits of the plan have an outcome other than `failed`."""
+    """Return True if every planned edit has an outcome, and none of the outcomes is `failed`."""
     planned = read_actions(context, plan)
     return all(set(actions) <= ExpiryRecord(context, plan.header, lake).settled_actions() for lake, actions in planned.items())
 
@@ -231,8 +233,8 @@ def expire_lakes(
 
     Args:
         mark: The run context of the verification mark.
-        lease: The lease of the plan's storage.
-        only_interrupted: If True, only finish the edits that an earlier run began.
+        lease: The lease on the plan's storage.
+        only_interrupted: If True, finish the edits that an earlier run began, but start no others.
     """
     counts = Counter[str]()
     missed = read_missed_tables(context, plan.header.storage)
@@ -263,7 +265,11 @@ def expire_lakes(
 
 
 def _find_kept(shared: SharedTables, lake_name: str, actions: Sequence[ExpiryAction]) -> dict[ExpiryAction, str]:
-    """Return the actions on history that another lake keeps in the mark, with the reasons."""
+    """Find actions on history that another lake still retains according to the mark.
+
+    Returns:
+        The reason for each such action.
+    """
     rows = pa.Table.from_pylist([asdict(action) for action in actions], EXPIRY_PLAN.schema)
     kept = shared.find_kept_edits(lake_name, rows)
     return {action: kept[key].reason for action, key in zip(actions, edit_keys(rows), strict=True) if key in kept}
@@ -278,18 +284,21 @@ def make_edits(
     *,
     only_interrupted: bool,
 ) -> bool:
-    """Execute a lake's actions and record their outcomes.
+    """Execute the pending actions of a lake and record their outcomes.
 
-    Returns False if the outcomes of all actions were already final.
+    A failed action is retried unless it damaged the lake. If an earlier run was interrupted, an
+    edit that is already in effect is recorded as `done`.
 
-    Histories of unreadable tables are not edited, nor is history that another lake keeps (`kept`,
-    with the reasons). An action that failed is tried again, unless it damaged the lake. If an
-    earlier run began, an edit that is already in effect is recorded as `done`.
+    The lease is checked between edits, which renews it if necessary.
 
-    With `only_interrupted`, no action is started and no failed action is retried, so that the plan
-    ends.
+    Args:
+        unreadable: Unreadable tables, whose histories are left unchanged.
+        kept: Actions on history that another lake retains, with the reasons. They are skipped.
+        only_interrupted: If True, only finish interrupted edits. New edits and retries are recorded
+            as `changed`, so that the plan ends.
 
-    The lease is checked between edits, which also renews it.
+    Returns:
+        False if every action already had a final outcome.
 
     Raises:
         GateRefused: If the lease is lost. The next run then determines which edits were made.
@@ -318,10 +327,10 @@ def make_edits(
 
 
 def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, int]:
-    """Record `changed` for all edits of a plan without a final outcome, and return the outcomes.
+    """Record `changed` for every edit that is still pending, and return the number by outcome.
 
-    No history is read or edited. Interrupted edits may have been made, which the next run finds in
-    the current history.
+    This neither reads nor edits a history. If an interrupted edit took effect, the next run sees it
+    when it reads the history.
     """
     counts = Counter[str]()
     for lake_name, actions in read_actions(context, plan).items():
@@ -339,18 +348,17 @@ def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, 
 def _find_outdated(
     record: ExpiryRecord, pending: Sequence[ExpiryAction], recorded: Mapping[ExpiryAction, EditOutcome], *, resumed: bool
 ) -> list[ExpiryAction]:
-    """Return the actions to cancel because the plan is out of date: all but interrupted history
-    edits.
+    """Return the actions to cancel because the plan is out of date.
 
-    An interrupted history edit may be incomplete and must be finished. An edit of a branch is never
-    incomplete.
+    An interrupted history edit may be incomplete, so it has to be finished. All other actions are
+    cancelled. Edits of branches are atomic and therefore never incomplete.
     """
     can_finish = resumed and any(lake.name == record.lake for lake in record.context.config.lakes)
     return [action for action in pending if not can_finish or action in recorded or action.action in BRANCH_EDITS]
 
 
 def _find_without_rule(record: ExpiryRecord, pending: Sequence[ExpiryAction]) -> list[ExpiryAction]:
-    """Return the planned deletions of branches that match no rule any more."""
+    """Return the planned branch deletions for which no `retention.delete_idle` rule remains."""
     deletions = [action for action in pending if action.action == DELETE_IDLE_BRANCH]
     rules = record.context.config.lake(record.lake).idle_rules if deletions else ()
     return [action for action in deletions if find_rule(rules, str(action.ref_name)) is None]
@@ -366,7 +374,7 @@ def _cancel_actions(
     *,
     resumed: bool,
 ) -> list[ExpiryAction]:
-    """Record `changed` for the cancelled actions, and return the other pending actions."""
+    """Record the cancelled actions as `changed` and return the remaining pending actions."""
     at = record.context.clock.now()
     outcomes = [_cancel(action, recorded.get(action), at, is_interrupted=resumed, reason=reason) for action in cancelled]
     if outcomes:
@@ -375,7 +383,7 @@ def _cancel_actions(
 
 
 def _defer(record: ExpiryRecord, pending: Sequence[ExpiryAction], reasons: Mapping[ExpiryAction, str], lease: Lease) -> list[ExpiryAction]:
-    """Record `changed` for the actions in `reasons`, and return the other actions."""
+    """Record the actions in `reasons` as `changed` and return the remaining pending actions."""
     at = record.context.clock.now()
     outcomes = [EditOutcome(action, CHANGED, reasons[action], at) for action in pending if action in reasons]
     if outcomes:
@@ -405,7 +413,7 @@ def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease
 
 
 def _edit(context: RunContext, record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease) -> Iterator[ExpiryOutcome]:
-    """Edit the history first, and then the branches."""
+    """Edit the history first, then delete branches, then delete paths on branches."""
     history, branches, paths = _split(actions)
     if history:
         grace_cutoff = context.clock.now() - context.longest_grace()
@@ -418,7 +426,7 @@ def _edit(context: RunContext, record: ExpiryRecord, actions: Sequence[ExpiryAct
 
 
 def _split(actions: Sequence[ExpiryAction]) -> tuple[list[ExpiryAction], list[ExpiryAction], list[ExpiryAction]]:
-    """Split the actions into history edits, deletions of branches, and deletions of paths."""
+    """Split the actions into history edits, branch deletions and path deletions."""
     return (
         [action for action in actions if action.action not in BRANCH_EDITS],
         [action for action in actions if action.action == DELETE_IDLE_BRANCH],
@@ -441,7 +449,7 @@ def _require_path_lake(lake: Lake) -> PathLake:
 
 
 def _undo(lake: Lake, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Undo history edits, recreate deleted branches, and revert deletions of paths."""
+    """Undo the history edits, recreate deleted branches and restore deleted paths."""
     history, branches, paths = _split(actions)
     reversible = as_reversible(lake)
     if history and reversible is not None:
@@ -455,8 +463,9 @@ def _undo(lake: Lake, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator
 def _cancel(
     action: ExpiryAction, previous: EditOutcome | None, at: datetime, *, is_interrupted: bool, reason: str = OUT_OF_DATE
 ) -> EditOutcome:
-    """Return the outcome of a cancelled edit, which is uncertain if an earlier attempt may have
-    made it.
+    """Return the outcome of a cancelled edit.
+
+    It is marked as uncertain if an earlier attempt may have made the edit.
     """
     if previous is None:
         found = f"{reason}; it may have been made, because an apply was interrupted" if is_interrupted else reason
@@ -466,13 +475,13 @@ def _cancel(
 
 
 def refuse_irreversible(context: RunContext, plan: StoredPlan) -> None:
-    """Raise `UsageError` if the plan has no edit that can be undone or was undone."""
+    """Raise `UsageError` unless the plan has an edit that was undone or can be."""
     if not any(items for _, items in _read_reversible(context, plan)):
         raise UsageError(f"{_describe_irreversible(plan)} No file was restored. To restore the files only, leave out `--history`.")
 
 
 def _read_reversible(context: RunContext, plan: StoredPlan) -> list[tuple[Lake, list[EditOutcome]]]:
-    """Return each lake with the plan's edits that can be undone or were undone."""
+    """Return each lake with the edits that were undone or can be."""
     lakes = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
     return [(lake, list(_select_reversible(lake, ExpiryRecord(context, plan.header, lake.name).outcomes().values()))) for lake in lakes]
 
@@ -493,19 +502,20 @@ def _describe_irreversible(plan: StoredPlan) -> str:
 
 @log_progress(EXPIRY_LOG, attrgetter("header.storage"))
 def undo_expiry(context: RunContext, plan: StoredPlan, *, only_paths: bool = False) -> dict[str, int]:
-    """Undo the plan's history edits, and return the number of edits by outcome.
+    """Undo the plan's history edits and return the number of edits by outcome.
 
-    Each outcome is recorded in `expiry_log`, as `undone` or with the reason why not. A `done` edit
-    is reverted only if the repository is unchanged since the plan. Branches that an interrupted
-    apply may have deleted are recreated too. The plan's files must be restored first. Lakes that
-    are not configured any more are skipped.
+    Call this after the plan's files have been restored. Each outcome is recorded in `expiry_log`:
+    `undone`, or the reason why the edit could not be undone. An edit is reverted only if the
+    repository has not changed since the plan. Branches that an interrupted apply may have deleted
+    are recreated as well. Lakes that are no longer configured are skipped.
 
     Args:
-        only_paths: Undo only lakes in which the plan only deleted paths by commits. They do not need
-            the plan's files, because the objects at these paths were live.
+        only_paths: If True, only undo edits in lakes in which the plan did nothing but delete paths
+            by commits. This works without the plan's files, because the objects at these paths were
+            live.
 
     Raises:
-        UsageError: If no edit of the plan can be undone.
+        UsageError: If none of the plan's edits can be undone.
     """
     reversible = _read_reversible(context, plan)
     if not only_paths and not any(items for _, items in reversible):
@@ -529,7 +539,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan, *, only_paths: bool = Fal
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
                 outcomes.append(EditOutcome(found.action, verdict, found.error, context.clock.now()))
                 lease.check()
-            # Another undo would also revert the commit of a later plan.
+            # Without this record, a second undo would revert the commit of a later plan.
             reverted = [item for item in outcomes if item.verdict == UNDONE and item.action.action == DELETE_PATHS]
             if reverted:
                 ExpiryRecord(context, plan.header, lake.name).record_outcomes(reverted, lease.token)
@@ -538,8 +548,10 @@ def undo_expiry(context: RunContext, plan: StoredPlan, *, only_paths: bool = Fal
 
 
 def _find_without_objects(context: RunContext, plan: StoredPlan, lake: str, items: Sequence[EditOutcome]) -> Iterator[EditOutcome]:
-    """Yield the outcome `changed` for each deletion of paths whose objects gc-assets may have
-    removed since then.
+    """Find path deletions that cannot be undone because gc-assets may have removed the objects.
+
+    Yields:
+        The outcome `changed` for each of them, with the reason.
     """
     planned = PlannedPaths(context, lake, plan.header.run_date)
     for item in items:
@@ -555,9 +567,9 @@ def _to_edit_outcome(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> 
 
 
 def announce_deletions(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> None:
-    """Publish the deletions of branches in `expiry_log` as failed before they are executed.
+    """List branch deletions in `expiry_log` as failed before executing them.
 
-    If the apply is killed, the next run then knows which branches the apply may have deleted.
+    If the apply is killed, the next run can then see which branches it may have deleted.
     """
     known, at = record.outcomes(), record.context.clock.now()
     pending = [action for action in actions if action.action == DELETE_IDLE_BRANCH and (action not in known or not known[action].is_final)]
@@ -570,11 +582,7 @@ def announce_deletions(plan: StoredPlan, actions: Sequence[ExpiryAction], record
 
 
 def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> dict[str, int]:
-    """Publish the lake's `expiry_log` with the newest outcomes of all actions.
-
-    Returns:
-        The number of actions by outcome.
-    """
+    """Publish the lake's `expiry_log` and return the number of actions by outcome."""
     known = record.outcomes()
     return _write_log(plan, record.lake, record.context, [known[action] for action in actions if action in known], len(actions))
 

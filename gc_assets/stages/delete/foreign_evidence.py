@@ -1,12 +1,12 @@
-"""Collect the foreign metadata found by the sweeps of all relevant storages.
+"""Collect foreign metadata from the sweeps of every storage that matters for a plan.
 
-A table may have its metadata in one storage and its data in another, so a plan also depends on the
-metadata in all other storages claimed by its lakes. If such a storage is not swept yet in this run,
-its last sweep is used. If that sweep's listing is older than the grace period, the sweep of the
-plan's storage selected only files older than the listing (`other_listings.py`).
+A table can have its metadata in one storage and its data in another. A plan therefore depends on
+metadata in all storages claimed by its lakes. If this run has not swept such a storage yet, its
+last sweep is used. If the listing of that sweep is older than the grace period, the sweep of the
+plan's storage selected only files older than that listing (`other_listings.py`).
 
-A table of another catalog may also be under claims of other lakes, so foreign metadata in any
-storage counts if it refers to a location in the plan's storage.
+Tables of another catalog may be under claims of other lakes. For this reason, foreign metadata in
+any storage counts if it refers to a location in the plan's storage.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ LIST: Final = "gc-assets run --listing"
 
 @dataclass(frozen=True, slots=True)
 class ForeignEvidence:
-    """Foreign metadata in all storages of a plan's lakes, and in others if it refers to the plan's
-    storage.
+    """Foreign metadata that a plan has to consider.
+
+    This is the metadata found in storages of the plan's lakes, and metadata in any other storage
+    that refers to the plan's storage.
 
     Attributes:
         count: Number of metadata files.
-        samples: Some of these files with the reasons. Files in other storages are shown with their
-            addresses.
-        unknown: Reasons why the metadata of another storage is unknown. Each one causes the plan to
-            be refused.
-        notes: Sentences about sweeps of earlier runs.
+        samples: Some of these files with the reasons. Files in other storages are shown by address.
+        unknown: Why the metadata in another storage is unknown. Any entry makes the gate refuse the
+            plan.
+        notes: Sentences about storages for which an earlier sweep was used.
     """
 
     count: int

@@ -1,7 +1,7 @@
-"""Find what a plan leaves out: history edits and files that cannot succeed now, and edits of history
-that another lake keeps.
+"""Find files and history edits that a plan leaves out.
 
-The plan shows each group with the reason. The files stay in place, and later plans try again.
+Left out are actions that cannot succeed at present, and edits of history that another lake keeps.
+The plan lists each group with the reason. The files stay in place, and later plans try again.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, LEFT_OUT_SIDES, MISSING_FILES_SIDE, TOO_LONG_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
-# A lake, and the uuid of one of its tables.
+# A lake and the uuid of one of its tables, or None if the lake is a single repository.
 History = tuple[str, str | None]
-# The keys of edits, by lake.
+# Edits of history that another lake keeps, identified by their keys, for each lake.
 KeptEdits = Mapping[str, frozenset[EditKey]]
 _MAX_EXAMPLES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ExpirySource:
-    """A lake with the files that contain its planned edits and its claims.
+    """The files in the state that contain a lake's planned edits and its claims.
 
     Attributes:
-        edits: Paths of files with the columns of `expiry_plan`.
-        rows: Number of edits.
-        claims: Paths of files with the columns `CLAIMS`.
+        edits: Paths of Parquet files with the columns of `expiry_plan`.
+        rows: Number of edits in them.
+        claims: Paths of Parquet files with the columns `CLAIMS`.
     """
 
     lake: str
@@ -61,10 +61,10 @@ class ExpirySource:
 
 
 def expiry_sources(inputs: PlanInputs) -> list[ExpirySource]:
-    """Return the planned edits and the claims of each lake.
+    """Locate the planned edits and the claims of each lake.
 
-    If a lake's history is not edited, its edits are deletions of branches or paths. The claims of
-    such a lake may only be recorded in its tables' metadata.
+    Some kinds of lakes only have branches or paths deleted, and no history edited. Their claims may
+    be known only from table metadata, so the claims found by the mark are included.
     """
     owners = {table.receipt.owner: table.paths(CLAIMS_SIDE) for table in inputs.refs}
     for table in inputs.live:
@@ -74,9 +74,12 @@ def expiry_sources(inputs: PlanInputs) -> list[ExpirySource]:
 
 
 def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, unreadable: Sequence[Unreadable]) -> pa.Table:
-    """Select the rows of `expiry_plan` whose table is readable and has a claim in the storage.
+    """Select edits of readable tables that have a claim in the storage.
 
-    For a row without a table, any claim of the lake in the storage suffices.
+    If an edit has no table, any claim of the lake in the storage is sufficient.
+
+    Args:
+        rows: Rows of `expiry_plan`.
     """
     claimed = claims.filter(pc.equal(claims.column("storage"), storage))
     is_claimed = pc.is_in(rows.column("table_uuid"), claimed.column("table_uuid").drop_null().unique())
@@ -87,7 +90,11 @@ def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, u
 
 
 def find_kept_by_others(inputs: PlanInputs) -> tuple[KeptEdits, list[LeftOut]]:
-    """Return the edits of history that another lake keeps, with the reasons."""
+    """Find edits of history that another lake keeps.
+
+    Returns:
+        The edits by lake, and descriptions of them for the plan.
+    """
     context, kept, found = inputs.context, dict[str, frozenset[EditKey]](), list[LeftOut]()
     shared = SharedTables.of(context, [lake.name for lake in context.config.lakes])
     for source in () if shared.is_empty else expiry_sources(inputs):
@@ -106,16 +113,16 @@ def find_kept_by_others(inputs: PlanInputs) -> tuple[KeptEdits, list[LeftOut]]:
 
 
 def without_kept(rows: pa.Table, lake: str, kept: KeptEdits) -> pa.Table:
-    """Leave out the rows of `expiry_plan` with edits of history that another lake keeps."""
+    """Remove edits of history that another lake keeps from rows of `expiry_plan`."""
     mine = kept.get(lake)
     return rows.filter(pa.array([key not in mine for key in edit_keys(rows)], pa.bool_())) if mine else rows
 
 
 def find_impossible_edits(inputs: PlanInputs, kept: KeptEdits) -> dict[History, LeftOut]:
-    """Return the histories whose edits cannot succeed, with the reasons.
+    """Find histories that cannot be edited, with the reasons.
 
-    This is the case if their last edit was denied, or the lake cannot edit them. Edits in `kept` are
-    not counted.
+    Either the catalog denied the last edit, or a preflight check reports that the lake cannot edit
+    the table. Edits in `kept` are not counted.
     """
     context, files = inputs.context, inputs.context.state.files
     if any(table.summary(LakeRefsSummary).historical for table in inputs.refs):
@@ -149,7 +156,11 @@ def _find_reasons(context: RunContext, lake: str, names: Mapping[str | None, str
 
 
 def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tuple[list[LeftOut], Totals]:
-    """Count the rows that the plan leaves out, and the expired files among them."""
+    """Sum up the files that the plan leaves out.
+
+    Returns:
+        A description of each group, and the total of the expired files in all groups.
+    """
     context, storage = inputs.context, inputs.storage
     describe = {
         DENIED_SIDE: lambda: _describe_denied(context, storage),
@@ -175,10 +186,9 @@ def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tu
 
 
 def describe_unlisted(inputs: PlanInputs, waiting: Amount) -> list[LeftOut]:
-    """Return the quarantined copies that the plan would purge if its run had listed the storage.
+    """Describe quarantined files whose purge waits for a new listing.
 
-    They wait because a purge is final, and other tables' metadata that appeared since the listing
-    may use them.
+    A purge is final, and metadata written since the last listing may refer to these files.
     """
     if not inputs.listing.is_earlier or inputs.blocks_purges or not waiting.files:
         return []

@@ -1,4 +1,4 @@
-"""Build a plan header: totals, gate results, and the id to approve."""
+"""Build the header of a plan, which contains its totals, gate results and the id to approve."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from gc_assets.state.summaries import LakeRefsSummary, LifecyclePathsSummary, Or
 
 @dataclass(frozen=True, slots=True)
 class PlanContent:
-    """The written content of a plan.
+    """Everything that a plan's header summarizes.
 
     Attributes:
         written: The plan's rows.
         expiry: The plan's history edits.
-        aliases: Messages about rows that are live under another address.
-        unknown: Rows that may be live under an unknown address.
-        deferred: Files that would be purged if all tables were readable.
+        aliases: Messages about planned files that are live under another address.
+        unknown: Planned files that may be live under an unknown address.
+        deferred: Files whose purge waits until all tables can be read.
         left_out: Files and edits that the plan leaves out, with the reasons.
         left_out_expired: The expired files in `left_out`.
-        open_plans: Unfinished earlier plans, with the reasons why they are open.
-        expired_since: Live files of the last accepted run that the policy has expired since.
-        table_drops: Descriptions of the tables that lost the most other live files.
+        open_plans: Earlier plans that are still unfinished, with the reasons.
+        expired_since: Live files of the last accepted run that the policy has expired since then.
+        table_drops: The tables that lost the most live files for other reasons.
     """
 
     written: WrittenParts
@@ -61,7 +61,7 @@ class PlanContent:
 
 @dataclass(slots=True)
 class _Counts:
-    """A plan's rows by action, by reason of quarantine, and by action and file kind."""
+    """A plan's rows, counted by action, by reason for the quarantine, and by action and kind."""
 
     by_action: dict[str, Totals] = field(default_factory=dict[str, Totals])
     by_reason: dict[str, Totals] = field(default_factory=dict[str, Totals])
@@ -70,7 +70,7 @@ class _Counts:
 
 
 def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
-    """Build the header of a plan. Its id is a digest of the whole plan."""
+    """Build a plan's header. The plan id in it is a digest of the whole plan."""
     context, storage = inputs.context, inputs.context.storage(inputs.storage)
     found, live = inputs.orphans.summary(OrphanFilesSummary), live_count(inputs.live, inputs.storage)
     counts = _count_rows(content.written)
@@ -137,7 +137,7 @@ def _count_rows(written: WrittenParts) -> _Counts:
 
 
 def _held_files(written: WrittenParts, found: OrphanFilesSummary, counts: _Counts, left_out: Totals) -> Totals:
-    """Return the expired files held by histories that this plan does not edit."""
+    """Sum up the expired files that stay because this plan does not edit the history holding them."""
     if HELD_SIDE not in written.side:
         return Totals()
     expired = [Totals(amount.files, amount.bytes) for name, amount in found.by_reason.items() if name.startswith("expired/")]
@@ -160,15 +160,13 @@ def _check_new_claims(found: OrphanFilesSummary) -> GateResult:
 
 
 def _check_dropped(found: OrphanFilesSummary, limit: int) -> list[GateResult]:
-    """Return the gate for dropped tables if any of their files may be planned."""
+    """Evaluate the gate for dropped tables if any of them is due."""
     due = [str(item) for item in found.dropped if item.waits_for is None]
     return [gates.dropped_tables(found.dropped_due, limit, due, found.lost_tables)] if due else []
 
 
 def _warn_of_gone_namespaces(config: Config, found: OrphanFilesSummary) -> Iterator[str]:
-    """Yield a warning about missing namespaces, which a catalog may only hide from the account of
-    gc-assets.
-    """
+    """Warn about missing namespaces, because the account of gc-assets may have lost access to them."""
     gone = [f"{item.name} of lake {config.label_of(item.lake)} ({count_of(item.tables, 'table')})" for item in found.gone_namespaces]
     if gone:
         yield (
@@ -178,14 +176,14 @@ def _warn_of_gone_namespaces(config: Config, found: OrphanFilesSummary) -> Itera
 
 
 def _warn_of_unedited_branches(expiry: WrittenParts, context: RunContext) -> Iterator[str]:
-    """Yield a warning about each branch that moved before the last applies."""
+    """Warn about branches whose paths could not be deleted because they moved before the apply."""
     for lake in expiry.summary.get("path_edits", {}):
         found = context.table(table_with(TableRole.PATH_EDITS), lake).summary(LifecyclePathsSummary)
         yield from (f"{sentence[0].upper()}{sentence[1:]}." for sentence in found.unedited)
 
 
 def _warn_of_unused_patterns(found: OrphanFilesSummary) -> Iterator[str]:
-    """Yield a warning about `protect` patterns that match no file, because they may be misspelled."""
+    """Warn about `protect` patterns that do not match any file and may be misspelled."""
     if found.unused_patterns:
         more = len(found.unused_patterns) - MAX_LISTED
         names = show_list([f"`{pattern}`" for pattern in found.unused_patterns]) + (f" and {more:,} more" if more > 0 else "")
@@ -193,13 +191,13 @@ def _warn_of_unused_patterns(found: OrphanFilesSummary) -> Iterator[str]:
 
 
 def _check_idle_branches(expiry: WrittenParts, limit: int) -> list[GateResult]:
-    """Return the gate for idle branches if the plan deletes any."""
+    """Evaluate the gate for idle branches if the plan deletes any."""
     count = sum(expiry.summary.get("idle_branches", {}).values())
     return [gates.idle_branches(count, limit)] if count else []
 
 
 def _check_deleted_paths(expiry: WrittenParts, limits: Gates) -> list[GateResult]:
-    """Return the gate for paths deleted by commits if the plan deletes any."""
+    """Evaluate the gate for deleted paths if the plan deletes paths by commits."""
     count = sum(expiry.summary.get("deleted_paths", {}).values())
     if not count:
         return []

@@ -1,4 +1,4 @@
-"""Collect the published tables from which a plan is made."""
+"""Collect the published tables that a plan is computed from."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """The input tables of a storage's plan for a run date.
+    """The inputs of a storage's plan for one run date.
 
     Attributes:
         orphans: The storage's `orphan_files`.
         listing: The listing of the storage, made by this run or an earlier one.
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
-        unreadable: Tables that the marks or the sweeps could not read, including whether a user has
-            set them aside.
-        missing: Tables and lakes whose files are missing in other storages. They are in
-            `unreadable` too.
-        doubtful: Tables whose claims in other storages contain unreadable metadata.
+        unreadable: Tables that the marks or the sweeps could not read. Each entry records whether a
+            user has set the table aside.
+        missing: Tables and lakes whose files are missing in other storages. `unreadable` includes
+            them.
+        doubtful: Tables with unreadable metadata under their claims in other storages.
     """
 
     context: RunContext
@@ -56,7 +56,7 @@ class PlanInputs:
 
     @property
     def inventory(self) -> PublishedTable:
-        """The `storage_inventory` that contains the listed objects."""
+        """The `storage_inventory` with the listed objects, possibly of an earlier run."""
         return self.listing.inventory
 
     @property
@@ -65,15 +65,15 @@ class PlanInputs:
 
     @property
     def blocks_purges(self) -> bool:
-        """True if an unreadable table may use any file and no user has set it aside."""
+        """Whether an unreadable table, which no user has set aside, might use a quarantined file."""
         return any(item.blocks_purges for item in self.unreadable)
 
     @property
     def frozen_at(self) -> datetime:
-        """Time when the first ref of any lake was read."""
+        """The time at which the first ref of any lake was read."""
         return min(table.summary(LakeRefsSummary).frozen_at for table in self.refs)
 
 
 def _distinct(items: tuple[Unreadable, ...]) -> tuple[Unreadable, ...]:
-    """Keep the first item of each table, because its files may be missing in several storages."""
+    """Keep only the first item for each table. A table can miss files in several storages."""
     return tuple({(item.lake, item.table_uuid, item.table_name): item for item in reversed(items)}.values())[::-1]

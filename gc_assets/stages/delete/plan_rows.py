@@ -1,6 +1,6 @@
-"""Build the rows of a plan: what to quarantine, purge and restore.
+"""Build the rows of a plan, which list the files to quarantine, purge and restore.
 
-Planning never changes files in a storage.
+Nothing in this module changes files in a storage.
 """
 
 from __future__ import annotations
@@ -79,17 +79,21 @@ _OWNED_COPY: Final = pa.schema([("key", STRING), ("etag", STRING), ("source_plan
 def plan_rows(
     spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader
 ) -> tuple[pa.Table | DataFrame, DataFrame | None]:
-    """Build the plan's rows (columns `PLANNED`), and the rows that a later run may purge.
+    """Build the plan's rows.
 
-    The second frame contains the rows that would be purged if all tables were readable and the run
-    had listed the storage. It is None if both are true. Three groups of keys are routed to side
-    tables: keys that wait in quarantine, keys that wait for another plan's edits, and keys whose
-    name is in use again.
+    Some rows are routed to side tables instead of the plan. These are files that stay in quarantine
+    for now, files held by a history that this plan does not edit, and files that the plan leaves
+    out.
 
     Args:
         inputs: The tables of the run date.
         expiry: The plan's history edits, as parts of `run`.
         log: The storage's deletion logs.
+
+    Returns:
+        The rows with the columns `PLANNED`, and a frame of the quarantined files whose purge has to
+        wait. A purge waits if an unreadable table blocks it or the run has not listed the storage.
+        The frame is None if neither is the case.
     """
     missing = missing_prefixes(inputs.context, inputs.storage, inputs.missing, [*inputs.refs, *inputs.live])
     kept = (*missing, *missing_prefixes(inputs.context, inputs.storage, inputs.doubtful, [*inputs.refs, *inputs.live]))
@@ -101,8 +105,8 @@ def plan_rows(
     frame = frame_from_arrow(spark, planned) if isinstance(planned, pa.Table) else planned
     orphans = route_missing(_leave_out(frame, denied), kept)
     copies = read_copies(spark, log, rehearsal=inputs.context.clock.is_rehearsal).drop("rehearsal")
-    # Deferred quarantine moves no files, so each sweep lists them again. Another object with the
-    # same name is new garbage.
+    # Deferred quarantine does not move files, so each sweep lists them again. If the etag differs,
+    # the object was written later and is not in quarantine.
     deferred = F.col("quarantine") == "deferred"
     orphans = orphans.join(copies.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*orphans.columns)
     # An older listing or report contains objects that have been quarantined or purged since then.
@@ -111,14 +115,13 @@ def plan_rows(
     if removed is not None:
         orphans = orphans.join(removed, ["key", "etag"], "left_anti").select(*orphans.columns)
     compared = _compare_copies(spark, inputs, copies, removed)
-    # No file is purged while a table is unreadable, because the table may have started to use it.
-    # The same applies without a new listing, because metadata and other lakes' files that appeared
-    # since the last listing are unknown.
+    # An unreadable table may have started to use a quarantined file, so nothing is purged until it
+    # can be read. The same holds if the listing is old, because metadata and other lakes' files
+    # written since then are unknown.
     unknown = inputs.blocks_purges or inputs.listing.is_earlier or _is_unread_metadata_needed(spark, inputs.context, inputs.live)
     is_due = _is_due(inputs)
     tables = [*inputs.refs, *inputs.live]
-    # These copies are more than those to be purged, but finding them needs no join with the live
-    # files.
+    # This selects more copies than will be purged, but avoids a join with the live files.
     old = copies.filter(_is_past_quarantine(inputs))
     owned = map_arrow(
         old.select("key", "etag", "source_plan_id"), _AddOwner(claims_with_dropped(inputs.context, inputs.storage, tables)), _OWNED_COPY
@@ -136,9 +139,9 @@ def plan_rows(
 
 
 def _leave_out(rows: DataFrame, denied: DataFrame | None) -> DataFrame:
-    """Route rows that were denied to an earlier apply in the same mode to a side table.
+    """Route rows to a side table if the store denied the same action to an earlier apply.
 
-    A restore is always tried again.
+    Actions in another quarantine mode and restores are retried.
     """
     if denied is None:
         return rows
@@ -149,8 +152,10 @@ def _leave_out(rows: DataFrame, denied: DataFrame | None) -> DataFrame:
 
 
 def _denied_actions(spark: SparkSession, inputs: PlanInputs) -> DataFrame | None:
-    """Return the actions denied to earlier applies, with the column `_denied`, or None if none was
-    denied.
+    """Find actions that the store denied to earlier applies.
+
+    Returns:
+        The distinct actions with a true column `_denied` to join on, or None if there are none.
     """
     found = denied_objects(spark, inputs.context, inputs.storage)
     if found is None:
@@ -164,7 +169,7 @@ def _denied_actions(spark: SparkSession, inputs: PlanInputs) -> DataFrame | None
 
 
 def sum_files(files: DataFrame | None) -> Amount:
-    """Return the number and size of the files in a frame."""
+    """Count the files in a frame and sum up their sizes."""
     if files is None:
         return Amount()
     (row,) = collect(files.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes")))
@@ -172,7 +177,7 @@ def sum_files(files: DataFrame | None) -> Amount:
 
 
 def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Table | DataFrame:
-    """Run a task over the orphans. Returns a table if there are few orphans, otherwise a frame."""
+    """Run a task over the orphans and return a table if it fits in this process, else a frame."""
     orphans = inputs.orphans
     scan = ParquetScan.of(inputs.context.state.files, ORPHAN_FILES.schema, orphans.path, orphans.parts())
     if is_small(spark) or table_fits_in_process(spark, orphans.rows, len(scan.paths)):
@@ -182,17 +187,17 @@ def _map_orphans(spark: SparkSession, inputs: PlanInputs, task: Task) -> pa.Tabl
 
 @dataclass(frozen=True)
 class _PlanOrphans:
-    """Task that builds the rows to quarantine from the orphans (columns `PLANNED`).
+    """Task that turns orphans into the plan's quarantine rows, with the columns `PLANNED`.
 
-    Orphans held by histories that this plan does not edit are routed to the side table `_held`, and
-    keys that are too long for the trash to `_too_long`.
+    If an orphan is held by a history that this plan does not edit, its row goes to the side table
+    `_held`. Keys that are too long for the trash go to `_too_long`.
 
     Attributes:
         edited: The histories edited by this plan.
-        max_key_bytes: Length of the longest key that can be quarantined, or None if it is
-            unlimited.
-        missing: Task that routes rows of tables that are doubtful, or have missing files in another
-            storage, or None.
+        max_key_bytes: Length of the longest key that can be quarantined, or None if there is no
+            limit.
+        missing: Routes the rows of tables that are doubtful or have lost files in another storage.
+            None if there are no such tables.
     """
 
     mode: str
@@ -237,15 +242,15 @@ def _history(lakes: pa.Array | pa.ChunkedArray, tables: pa.Array | pa.ChunkedArr
 
 
 def _is_needed() -> Column:
-    """Select the copies that are live again, or part of history that is reachable again."""
+    """Condition for copies that are live again or belong to history that is reachable again."""
     return F.col("is_live").isNotNull()
 
 
 def _is_due(inputs: PlanInputs) -> Column:
-    """Select the copies that may be purged: unneeded, claimed, and past their time in quarantine.
+    """Condition for copies that may be purged: unneeded, claimed and in quarantine for long enough.
 
-    A copy that no lake claims is not purged, because a lake that was removed from the configuration
-    may need it.
+    Unclaimed copies are not purged, because they may belong to a lake that was removed from the
+    configuration.
     """
     return ~_is_needed() & _is_past_quarantine(inputs) & F.col("lake").isNotNull()
 
@@ -256,10 +261,11 @@ def _is_past_quarantine(inputs: PlanInputs) -> Column:
 
 
 def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, removed: DataFrame | None) -> DataFrame:
-    """Return one copy of each key in quarantine, with its owner, whether it is needed, and its
-    listed etag.
+    """Choose one quarantined copy for each key, and compare it with the live files and the listing.
 
-    The result has the columns `OWNED` and listed_etag.
+    Returns:
+        The copies with the columns `OWNED` and `listed_etag`, the etag of the object that now has
+        this key.
     """
     context, storage_name, live = inputs.context, inputs.storage, inputs.live
     found = reduce(
@@ -268,15 +274,15 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
         find_needed(spark, context, storage_name, live, copies),
     )
     needs = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
-    # If a needed key has several copies, the one with the recorded size is restored, or else the
-    # newest. Unneeded copies are purged oldest first.
+    # If several copies of a needed key exist, prefer one with the recorded size, then the newest.
+    # Unneeded copies are purged oldest first.
     fits = ~_is_needed() | (F.size("sizes") == 0) | F.array_contains("sizes", F.col("size_bytes"))
     order = F.when(_is_needed(), newest_first()).otherwise(-newest_first())
     compared = copies.join(needs, "key", "left").withColumn("fits", fits)
     one = first_of_each_key(compared, ~F.col("fits"), order).drop("sizes")
     owned = map_arrow(one, _AddOwner(claims_with_dropped(context, storage_name, [*inputs.refs, *live])), OWNED)
     if inputs.listing.is_earlier:
-        # Only restores need the etag, so this takes one request for each copy that is needed again.
+        # Only restores need the etag, so look up just the copies that are needed again.
         wanted = owned.filter(_is_needed()).select("key")
         listed = map_arrow(wanted, _FindPresent(context.store(storage_name)), _PRESENT)
     else:
@@ -284,13 +290,15 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
         listed = listed.join(owned.select("key"), "key", "left_semi")
     if removed is not None and not inputs.listing.is_earlier:
         listed = listed.join(removed, ["key", "etag"], "left_anti")
-    # A listing may contain an object twice, but its copy in quarantine must be in the plan only
-    # once.
+    # A listing may contain an object twice, but the plan must not contain the copy twice.
     return owned.join(listed.groupBy("key").agg(F.max("etag").alias("listed_etag")), "key", "left")
 
 
 def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -> DataFrame:
-    """Build the rows that restore or purge quarantined copies. Other copies wait in a side table."""
+    """Build the rows that restore or purge quarantined copies.
+
+    Copies that are neither restored nor purged now go to the side table of waiting files.
+    """
     nothing = F.lit(None).cast("string")
     is_needed = _is_needed()
     taken = F.when(is_deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
@@ -319,10 +327,10 @@ def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -
 
 
 def _is_unread_metadata_needed(spark: SparkSession, context: RunContext, live: list[PublishedTable]) -> bool:
-    """Check whether the quarantine contains a live metadata object that was never decoded.
+    """Return True if a live metadata object that was never decoded is in quarantine.
 
-    No file is purged then, because only a run after the restore can read which files the object
-    needs.
+    Nothing may be purged in that case, because the files that the object references become known
+    only after it has been restored and read.
     """
     paths = [path for table in live for path in table.paths(UNKNOWN_SIDE)]
     if not paths:
@@ -337,7 +345,7 @@ def _is_unread_metadata_needed(spark: SparkSession, context: RunContext, live: l
 
 @dataclass(frozen=True)
 class _FindPresent:
-    """Task that yields the keys of existing objects, with their etags."""
+    """Task that looks up keys and yields the existing ones with their etags."""
 
     store: Store
 
@@ -351,7 +359,7 @@ class _FindPresent:
 
 @dataclass(frozen=True)
 class _AddOwner:
-    """Task that adds a column with the lake that claims each key. Rows of unclaimed keys are null."""
+    """Task that adds a column `lake` with the lake that claims each key, or null if none does."""
 
     claims: Claims
 

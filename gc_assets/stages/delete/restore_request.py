@@ -1,6 +1,6 @@
-"""Resolve a user's request to restore a plan, a prefix, a key or an address, and execute it.
+"""Resolve and execute a user's request to restore a plan, a prefix, a key or an address.
 
-The command line and the Dagster assets use the same functions.
+Both the command line and the Dagster assets use these functions.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ _NOT_ALL: Final = "Not all files were restored; `gc-assets explain KEY` and `gc-
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """The files to restore. With `history`, the plan's history edits are reverted too.
+    """The files that a user wants to restore.
 
-    `adopted_plan` is the id of a plan that exists only in the ledger or in a log.
+    Attributes:
+        history: True if the plan's history edits are undone as well.
+        adopted_plan: The id of a plan that is missing from the state, but found in the ledger or in
+            a write-ahead log.
     """
 
     storage: str
@@ -55,8 +58,10 @@ class RestoreRequest:
 class RestoreResult:
     """The result of a restore.
 
-    `by_outcome` has the keys `restore/<outcome>` and, if history edits were undone,
-    `history/<outcome>`. `purged` describes the requested files that were purged, or is None.
+    Attributes:
+        by_outcome: Totals by `restore/<outcome>` and, if history edits were undone, by
+            `history/<outcome>`.
+        purged: Describes requested files that cannot be restored because they were purged.
     """
 
     request: RestoreRequest
@@ -70,14 +75,14 @@ class RestoreResult:
 
     @property
     def is_history_undone(self) -> bool:
-        """True if all history edits were undone."""
+        """Whether every history edit was undone."""
         return {name for name in self.by_outcome if name.startswith(f"{HISTORY}/")} == {_UNDONE_EDITS}
 
     @property
     def missing(self) -> str | None:
-        """A message if some files were not restored, otherwise None.
+        """A message about files that were not restored, or None.
 
-        If files under a prefix were restored, files under it that were purged earlier are ignored.
+        If any file under a prefix was restored, files under it that were purged are not mentioned.
         """
         failed = _NOT_ALL if self.by_outcome.keys() - {_RESTORED_FILES, _UNDONE_EDITS} else None
         is_prefix_restored = self.request.prefix is not None and self.by_outcome
@@ -94,11 +99,14 @@ def resolve_request(
     storage: str | None = None,
     history: bool,
 ) -> RestoreRequest:
-    """Return the request for these options. `key` may be an address.
+    """Turn the options of a restore command into a request.
+
+    Args:
+        key: A canonical key, or an address such as a URL.
 
     Raises:
-        UsageError: If the options select nothing, several storages, an unknown plan, or only edits
-            that cannot be undone.
+        UsageError: If the options select nothing, more than one storage, an unknown plan, or only
+            edits that cannot be undone.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
@@ -118,10 +126,10 @@ def resolve_request(
 
 
 def restore_files(session: Callable[[], SparkSession], context: RunContext, request: RestoreRequest) -> RestoreResult:
-    """Restore the files. Raises the same errors as `restore`.
+    """Restore the requested files. Raises the same errors as `restore`.
 
     Args:
-        session: Returns a Spark session. Called only if `restore` needs it.
+        session: Starts a Spark session, which only large restores need.
         request: The files to restore.
     """
     log, by_outcome = restore(session, context, request.storage, request.plan_id, request.prefix, request.key)
@@ -132,8 +140,10 @@ def restore_files(session: Callable[[], SparkSession], context: RunContext, requ
 def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | None:
     """Undo the plan's history edits. Raises the same errors as `undo_expiry`.
 
-    If a file of the plan is still missing, only deletions of paths by commits are undone. Returns
-    None if nothing was requested or undone.
+    If some of the plan's files could not be restored, only path deletions are undone.
+
+    Returns:
+        The result including the edits, or None if no edit was requested or undone.
     """
     plan = result.request.plan
     if not result.request.history or plan is None:
@@ -146,9 +156,14 @@ def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | 
 
 
 def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | None, tuple[str, str] | None]:
-    """Return the plan. If only the ledger or a log contains it, return its storage and id instead.
+    """Find a plan in the state, or else in the ledger and the write-ahead logs.
 
-    Both are None without `plan_id`. Raises `UsageError` like `find_plan`.
+    Returns:
+        The plan, or the storage and id of a plan that is missing from the state. Both are None if
+        no `plan_id` is given.
+
+    Raises:
+        UsageError: If no plan or more than one matches.
     """
     if plan_id is None:
         return None, None
@@ -167,7 +182,7 @@ def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | N
 
 
 def _find_sources(context: RunContext, storage_name: str) -> list[str]:
-    """Return the ids of the plans that are unfinished or have files in quarantine."""
+    """Return ids of plans that are unfinished or whose files are in quarantine."""
     ledger = read_quarantine(context.state, storage_name).column("source_plan_id").to_pylist()
     return [*filter(None, ledger), *unfinished_plans(context.state, storage_name)]
 
@@ -180,7 +195,7 @@ def _storage(context: RunContext, given: str | None) -> str:
 
 
 def _resolve_key(context: RunContext, key: str) -> tuple[str | None, str]:
-    """Return the storage of an address, or None for a key, and the canonical key."""
+    """Split an address into storage and canonical key. For a plain key, the storage is None."""
     if ELLIPSIS in key:
         raise UsageError(f"--key {key} is shortened. `{command('explain', key)}` prints the whole key.")
     if not is_address(key):

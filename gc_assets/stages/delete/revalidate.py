@@ -1,9 +1,9 @@
-"""Revalidate the claim and the object age of each plan row before it is executed.
+"""Check the claim and the age of each object again before a plan row is executed.
 
-A plan's id is a digest of a table in the state, so a user with write access to the state can add a
-row and recompute the digest. Rows are therefore not trusted: claims come from the verification
-mark, and the age is read from the object identity (etag), which the store compares with the object
-before it acts.
+The plan id is a digest of a table in the state, so anyone with write access to the state can add a
+row and compute a new digest. An apply therefore does not trust the rows. It takes claims from the
+verification mark and reads the age from the object identity (etag), which the store compares with
+the object before it acts.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from gc_assets.stages.sweep.orphan_files import grace_cutoff
 from gc_assets.state.journal import PublishedTable
 from gc_assets.stores.protocol import Store
 
-# Column with the reason why a row must not be executed, null in executable rows.
+# Column that explains why a row must not be executed. Null in all other rows.
 REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True)
 class Revalidation:
-    """Task that adds the column `refused` to plan rows.
+    """Task that adds the column `refused` to plan rows. Picklable, because it runs in executors.
 
-    Restores are never refused, because they remove nothing.
-
-    Picklable. Runs in executors.
+    Restores are never refused, because they do not remove anything.
     """
 
     claims: Claims
@@ -53,7 +51,7 @@ class Revalidation:
         live: Sequence[PublishedTable],
         foreign: ForeignRows | None = None,
     ) -> Revalidation:
-        """Build the revalidation from the refs and live files of a verification mark."""
+        """Prepare the checks from the refs and live files of a verification mark."""
         cutoff = min(header.grace_cutoff, grace_cutoff(context, header.storage, refs))
         claims = claims_with_dropped(context, header.storage, [*refs, *live])
         return cls(claims, Ages.of(context, cutoff, refs), context.store(header.storage), foreign or ForeignRows())
