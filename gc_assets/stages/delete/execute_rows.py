@@ -1,8 +1,8 @@
 """Execute a plan's rows through the write-ahead log, in an order that keeps references valid.
 
-This module reads neither plans nor lakes, because each row contains the reason if its file is
-needed. Metadata is removed before its files and restored after them, so that an interrupted run
-never leaves metadata that refers to missing files.
+Metadata is removed before the files that it references and restored after them. If a run is
+interrupted, no metadata refers to missing files. The module reads neither plans nor lakes, because
+each row already states whether and why its file is needed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gc_assets.stores.execution import execute, to_deletion_log, to_planned_acti
 from gc_assets.stores.protocol import Lease, PlannedAction, Quarantine, QuarantineMode, Result, Store, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog
 
-# `needed`: why a lake needs the key, null in rows that no lake needs. `retry`: true if the row can
-# be executed once the plan's expiry is done. `refused`: why the row must not be executed although
-# no lake needs the key, null in executable rows.
+# `needed` explains why a lake needs the key, and is null if none does. `retry` is true if the row
+# can be executed once the plan's history edits succeed. `refused` explains why the row must not be
+# executed even though no lake needs the key, and is null otherwise.
 EXECUTION_ROWS: Final = pa.schema(
     [
         ("key", STRING),
@@ -52,19 +52,19 @@ OUTCOME_ROWS: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS,
 
 
 def order_in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
-    """Move the rows of one action to one partition, in execution order.
+    """Sort the rows of one action into a single partition, in execution order.
 
-    Rows are sorted by ascending rank, or by descending rank for a restore.
+    The order is by ascending rank, so that metadata comes first. For a restore it is reversed.
     """
     rank = F.coalesce(F.try_element_at(F.create_map(*[F.lit(item) for pair in RANKS.items() for item in pair]), "kind"), F.lit(LEAF_RANK))
     return rows.repartition(1).sortWithinPartitions(rank.desc() if action == RESTORE else rank.asc(), share, "key")
 
 
 def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, QuarantineMode]:
-    """Return the batch group of a row.
+    """Return a sort key that determines which rows may share a batch of the log.
 
-    Rows of different groups are never in the same log batch, so that each group is durable before
-    the next begins.
+    Rows with different keys are in separate batches, so that one group is durable before the next
+    one begins.
     """
     planned, mode = row
     rank = RANKS.get(planned.kind or "", LEAF_RANK)
@@ -73,11 +73,10 @@ def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, Quaran
 
 @dataclass(frozen=True)
 class OnlyInterrupted:
-    """Finishes actions interrupted by a crash without starting new ones.
+    """Wraps an actor so that it finishes interrupted actions but does not start new ones.
 
-    This is used if the plan has expired or was made under another policy. An action that cannot be
-    finished is `denied`, so that the plan ends. Its file stays in place and may be part of a later
-    plan.
+    Used if the plan has expired or the policy has changed. Actions that cannot be finished become
+    `denied`, so that the plan ends. Their files stay in place, and a later plan may include them.
     """
 
     inner: Quarantine | UploadAborter
@@ -98,13 +97,17 @@ def _deny_failed(result: Result) -> Result:
 
 @dataclass(frozen=True)
 class _RestoreNeeded:
-    """Restores files that a lake needs and that an earlier run of the plan may have moved.
+    """Handles rows that must not be executed.
 
-    All other files are unchanged. A key in `retried` gets the outcome `failed`, because it can be
-    executed once the plan's expiry is done. A key in `refused` is `denied`, because it should not
-    have been in the plan. A file that cannot be restored because its name is in use stays in
-    quarantine, with the outcome `done`, so that the ledger contains it. If the store cannot
-    determine whether it is in quarantine, the outcome is that error.
+    If an earlier run of the plan may have moved the file, it is restored. Otherwise nothing is
+    done. The outcome depends on the row:
+
+    - `failed` for keys in `retried`, which can be executed once the history edits succeed,
+    - `denied` for keys in `refused`, which should not have been in the plan,
+    - `changed` for all others.
+
+    If a file cannot be restored because its name is in use, it stays in quarantine. Its outcome is
+    `done`, so that the ledger contains it, or an error if the store cannot find it in quarantine.
     """
 
     inner: Quarantine
@@ -132,15 +135,15 @@ class _RestoreNeeded:
 
 @dataclass(frozen=True)
 class RowExecutor:
-    """Task that executes a partition's rows (columns `EXECUTION_ROWS`) through the write-ahead log.
+    """Task that executes the rows of a partition (columns `EXECUTION_ROWS`).
 
-    Files needed by the verification mark are never quarantined or purged, and copies that are not
-    in quarantine any more are not purged. These rows get the outcome `changed`, or `failed` if
-    `retry` is set. Refused rows get the outcome `denied`. If an interrupted run moved files of such
-    rows, they are restored. Outcomes of earlier runs remain unchanged.
+    Files needed by the verification mark are never quarantined or purged. Files that have left the
+    quarantine are not purged. Such rows have the outcome `changed`, or `failed` if `retry` is set.
+    Refused rows have the outcome `denied`. If an interrupted run moved files of any of these rows,
+    the files are restored. Outcomes recorded by earlier runs are not changed.
 
-    Rows within a batch are executed in rank order; the caller orders the batches. Runs in executors
-    or in this process.
+    The caller puts the batches in order, and rows within a batch are executed in rank order. Runs
+    in executors or in this process.
 
     Raises:
         StateError: If the write-ahead log is not visible to this process.
@@ -171,7 +174,7 @@ class RowExecutor:
                 yield to_deletion_log([*executed, *left_alone], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
 
     def _find_spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
-        """Yield each key that must not be executed, with the reason and whether its row is refused."""
+        """Yield keys that must not be executed, with the reason and whether the row is refused."""
         columns = ("key", "action", "needed", "in_quarantine", "refused")
         for key, action, needed, in_quarantine, refused in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
             if action != RESTORE and needed is not None:
@@ -183,9 +186,10 @@ class RowExecutor:
 
 
 def execute_in_process(act: RowExecutor, rows: pa.Table, run: TableRun, files: Files, totals_by: Sequence[str]) -> WrittenParts:
-    """Execute a small number of rows (columns `EXECUTION_ROWS`) in this process, as one batch.
+    """Execute a few rows (columns `EXECUTION_ROWS`) in this process, as one batch.
 
-    The outcomes are written as parts of `run`.
+    Returns:
+        The outcomes, written as parts of `run`.
     """
     batches = rows.sort_by("key").combine_chunks().to_batches()
     return write_rows(pa.Table.from_batches(act(iter(batches)), DELETION_LOG.schema), DELETION_LOG, run, files, totals_by=totals_by)

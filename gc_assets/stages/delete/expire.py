@@ -123,7 +123,7 @@ class ExpiryResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRecord:
-    """What the state records about a plan's edits in one lake.
+    """The record of a plan's edits in one lake, stored in the state.
 
     `intent.json` is written before the first edit and `<token>-<n>.outcome.json` afterwards. File
     names contain the fencing token of the storage's lease, so a run that lost the lease cannot

@@ -1,15 +1,15 @@
-"""Count the live files that the retention policy has expired since the last accepted run.
+"""Count live files of the last accepted run that the retention policy has expired since then.
 
-The gate `live_drop` ignores these files. A wrong count could hide the loss of live files, so a file
-counts as expired only with evidence from both runs:
+The gate `live_drop` does not count these files as lost. Because a wrong count could hide a real
+loss, a file is counted as expired only if both runs agree:
 
-- the accepted run needed the file, and recorded a commit that needs it,
-- this run finds the file in expired history, and the commit is expired by the policy,
-- every ref that reached the commit in the accepted run still reaches it, except the refs deleted by
-  that run's plan.
+- in the accepted run, the file was live and a commit that needs it was recorded,
+- in this run, the file is in expired history and the policy has expired that commit,
+- every ref that reached the commit in the accepted run still reaches it, unless that run's plan
+  deleted the ref.
 
-A file therefore does not count if a ref is missing or its commit is still retained. Files written
-and expired between the two runs do not count either.
+A file is therefore not counted if a ref is missing or its commit is still retained. Files that were
+both written and expired between the two runs are not counted either.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABL
 from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 
-# A table uuid, or None in a lake with one repository, and the id of a commit.
+# A table uuid and a commit id. The uuid is None if the lake is a single repository.
 CommitName = tuple[str | None, str]
 # A table uuid and the name of a ref.
 RefName = tuple[str | None, str]
@@ -54,12 +54,12 @@ _STATE_COLUMNS: Final = ["table_uuid", "commit_id", "state", "refs", "refs_count
 
 @dataclass(frozen=True, slots=True)
 class ExpiredSince:
-    """Live files of the accepted run that the policy has expired since, by lake.
+    """Number of live files in the accepted run that the policy has expired since then.
 
     Attributes:
-        files: Number of these files by lake.
-        notes: Reasons why further expired files are not included.
-        by_table: Number of these files by lake and table uuid.
+        files: Number of files by lake.
+        notes: Why more expired files could not be counted.
+        by_table: Number of files by lake and table uuid.
     """
 
     files: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -73,11 +73,11 @@ class ExpiredSince:
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """State of a commit in one run, from `reachable_snapshots`.
+    """The state of a commit in one run, as recorded in `reachable_snapshots`.
 
     Attributes:
-        refs: Names of at most 100 refs that reach the commit.
-        refs_count: Number of all refs that reach the commit.
+        refs: Names of refs that reach the commit, at most 100.
+        refs_count: Total number of refs that reach the commit.
     """
 
     state: str
@@ -91,13 +91,13 @@ class CommitState:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredCommits:
-    """Decides which commits of the accepted run the policy has expired since then.
+    """Decides whether the policy has expired a commit since the accepted run.
 
     Attributes:
         before: States of the commits in the accepted run.
         now: States of the same commits in this run.
         deleted_refs: Refs deleted by the accepted run's plan.
-        lost_refs: Refs of the accepted run that no longer exist and are not in `deleted_refs`.
+        lost_refs: Refs that have disappeared since the accepted run, without `deleted_refs`.
     """
 
     before: Mapping[CommitName, CommitState]
@@ -106,12 +106,12 @@ class ExpiredCommits:
     lost_refs: frozenset[RefName] = frozenset()
 
     def contains(self, commit: CommitName) -> bool:
-        """Return True if only the policy expired the commit since the accepted run."""
+        """Return True if the commit has expired since the accepted run because of the policy alone."""
         before, now = self.before.get(commit), self.now.get(commit)
         return before is not None and now is not None and now.state == EXPIRED and not self.missing_refs(commit)
 
     def missing_refs(self, commit: CommitName) -> list[str]:
-        """Return the refs that reached the commit in the accepted run but do not reach it now."""
+        """Return refs that reached the commit in the accepted run but no longer do."""
         before, now, table = self.before[commit], self.now[commit], commit[0]
         lost = {name for of, name in self.lost_refs if of == table}
         if not before.has_all_refs or not before.refs:  # not all refs are known, so each lost ref may have reached it
@@ -124,7 +124,7 @@ class ExpiredCommits:
 def count_expired_since(
     spark: SparkSession, context: RunContext, storage_name: str, accepted: PublishedTable, live: Iterable[PublishedTable]
 ) -> ExpiredSince:
-    """Count the live files of the accepted run that the policy has expired since.
+    """Count live files of the accepted run that the policy has expired since then.
 
     Args:
         accepted: `deletion_plan` of the last accepted run.
@@ -161,8 +161,10 @@ def count_expired_since(
 def _expired_by_commit(
     spark: SparkSession, context: RunContext, storage_name: str, earlier: PublishedTable, now: PublishedTable
 ) -> Counter[CommitName]:
-    """Count the files of `earlier` that are in expired history now, by their witness commit in
-    `earlier`.
+    """Count files that were live in `earlier` and are now in expired history.
+
+    Returns:
+        The number of files by their witness commit in `earlier`.
     """
     if not now.summary(LiveFilesSummary).expired_files:
         return Counter()
@@ -179,9 +181,9 @@ def _expired_by_commit(
 
 
 def _count_hashes(storage_name: str, before: LiveHashes, now: LiveHashes) -> Counter[CommitName]:
-    """Count like `_expired_by_commit` in this process.
+    """Do the work of `_expired_by_commit` in this process, with key hashes instead of keys.
 
-    Hashes are compared instead of keys. A collision counts one file too many.
+    If two keys have the same hash, one file too many is counted.
     """
     expired = [keys.column("key_hash").to_numpy() for keys in now.files_of(storage_name, EXPIRED_SIDE)]
     hashes = sort_distinct(np.concatenate([np.empty(0, np.int64), *expired]))
@@ -203,8 +205,10 @@ def _count_hashes(storage_name: str, before: LiveHashes, now: LiveHashes) -> Cou
 def _read_expired_commits(
     context: RunContext, earlier: PublishedTable, now: PublishedTable, commits: Iterable[CommitName]
 ) -> ExpiredCommits | str:
-    """Read the states of commits in both runs, or return the name of a table missing from the
-    state.
+    """Read the states of commits in both runs.
+
+    Returns:
+        The states, or the name of a table that is missing from the state.
     """
     names, lake = frozenset(commits), now.receipt.owner
     tables = {table.name: find_input(context, earlier, table, lake) for table in (REACHABLE_SNAPSHOTS, LAKE_REFS, EXPIRY_PLAN)}
@@ -242,7 +246,11 @@ def _ref_names(rows: pa.Table) -> frozenset[RefName]:
 
 
 def find_input(context: RunContext, table: PublishedTable, wanted: Table, lake: str) -> PublishedTable | None:
-    """Return one input of a published table, or None if it is not in the state any more."""
+    """Open one of the tables that a published table was computed from.
+
+    Returns:
+        The input, or None if the state no longer contains it.
+    """
     name = f"{lake}/{wanted.name}/"
     run_id = next((text.partition(":")[0] for path, text in table.receipt.inputs.items() if path.startswith(name)), None)
     run = next((run for run in context.state.history(lake, wanted.name) if run.run_id == run_id), None)
@@ -253,9 +261,7 @@ def find_input(context: RunContext, table: PublishedTable, wanted: Table, lake: 
 
 
 def _describe_missing_refs(lake: str, expired: ExpiredCommits, by_commit: Mapping[CommitName, int]) -> Iterator[str]:
-    """Describe the expired files that count as a drop because a ref that reached their commit is
-    missing.
-    """
+    """Yield a note if expired files count as a drop because refs to their commits are missing."""
     files, names = 0, set[str]()
     for commit, count in by_commit.items():
         before, now = expired.before.get(commit), expired.now.get(commit)

@@ -1,7 +1,7 @@
-"""Find the plan rows whose files may be foreign (`core/foreign.py`).
+"""Find plan rows whose files may be foreign (see `core/foreign.py`).
 
-The rules also apply to plans of earlier releases and to copies in quarantine. After a file was
-quarantined, an acceptance may be withdrawn, or a dataset in another format may appear.
+The rules apply to plans of earlier releases and to quarantined files as well. After a file was
+quarantined, a user may withdraw an acceptance, or a dataset in another format may appear.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ _FOREIGN_COPIES: Final = pa.schema([("key", pa.string()), ("source_plan_id", pa.
 
 
 def never_named() -> frozenset[str]:
-    """Return the reasons that are used for files never referenced by a commit."""
+    """Return the plan reasons that imply that no commit ever referenced the file."""
     return frozenset({UNREFERENCED, *(kind.files.never_committed for kind in KINDS.values() if kind.files.never_committed is not None)})
 
 
 def is_checked(header: PlanHeader) -> bool:
-    """Check whether the plan was made by a release that leaves out foreign files."""
+    """Return True if the release that made the plan already left out foreign files."""
     return any(gate.name == GATE for gate in header.gates)
 
 
 @dataclass(frozen=True)
 class ForeignRows:
-    """Finds the plan rows that must not be removed because they are protected or foreign.
+    """Finds plan rows that must not be executed because their files are protected or foreign.
 
-    Picklable. Runs in executors.
+    Instances are picklable, because they run in executors.
 
     Attributes:
         protected: Regular expression for keys that are never removed, or None.
-        finder: Task that finds foreign files, or None if the rows are not checked for them.
-        purges: The rules of the foreign copies that the plan purges, by key.
-        dropped: Finds the rules for files of dropped tables, or None if no table is dropped.
-        withdrawn: Prefixes of tables that are not remembered and whose acceptance as dead was
-            withdrawn after the plan was made.
+        finder: Finds foreign files, or None if the rows are not checked for them.
+        purges: Keys of foreign copies that the plan purges, with the rule that applies to each.
+        dropped: Finds the rules for files of dropped tables. None if no table is dropped.
+        withdrawn: Prefixes of dead tables whose acceptance was withdrawn after the plan was made.
+            Remembered dropped tables are not included.
     """
 
     protected: str | None = None
@@ -90,7 +90,7 @@ class ForeignRows:
         rows: DataFrame,
         uploads: pa.Table,
     ) -> Self:
-        """Prepare the check of a plan's rows.
+        """Prepare to check the rows of a plan.
 
         Args:
             context: The run context of the verification mark.
@@ -124,19 +124,21 @@ class ForeignRows:
         live: Sequence[PublishedTable],
         uploads: pa.Table,
     ) -> Self:
-        """Prepare the check of unfinished uploads (columns `UPLOADS`). See `of`."""
+        """Prepare to check unfinished uploads (columns `UPLOADS`). For the arguments see `of`."""
         rules = foreign_rules(context, storage_name, claims_of(context, storage_name, tables), tables)
         finder = prepare_finder(spark, context, storage_name, rules, live, frame_from_arrow(spark, uploads.select(["key", "lake"])))
         return cls(protected_keys(context, storage_name), finder)
 
     def find_reasons(self, batch: pa.RecordBatch, modified: pa.Array, lake: pa.Array) -> pa.Array:
-        """Return a column with the reason why each row must not be removed, missing if it may be
-        removed.
+        """Explain for each row why its file or upload must not be removed.
 
         Args:
             batch: Rows of `deletion_plan` or uploads.
             modified: Modification times of the objects.
             lake: The lakes that claim the objects.
+
+        Returns:
+            A column of reasons. Rows that may be removed are null.
         """
         keys = batch.column("key")
         found = pa.nulls(batch.num_rows, pa.string())
@@ -154,9 +156,7 @@ class ForeignRows:
         return found
 
     def _with_dropped(self, batch: pa.RecordBatch, files: pa.RecordBatch, rules: pa.Array) -> pa.Array:
-        """Return the rules, replaced for files of dropped tables, because their claims have other
-        ages.
-        """
+        """Replace the rules for files of dropped tables, whose claims have a different age."""
         if self.dropped is None or "reason" not in batch.schema.names:
             return rules
         is_dropped = pc.and_(pc.equal(batch.column("action"), QUARANTINE), pc.equal(batch.column("reason"), DROPPED))
@@ -164,11 +164,11 @@ class ForeignRows:
         return self.dropped.find_rules(rows, is_dropped)
 
     def _relevant(self, batch: pa.RecordBatch, rules: pa.Array) -> pa.Array:
-        """Return the rules that apply to each row. Most do not apply to files referenced by a
-        commit.
+        """Drop rules that do not apply to a row.
 
-        The rules of copies come from `purges`, because the plan does not record whether a commit
-        referenced them.
+        If a commit referenced a file, only the rule about other formats applies. For quarantined
+        copies, the plan does not record whether a commit referenced them, so their rules come from
+        `purges`.
         """
         if "reason" not in batch.schema.names:  # uploads
             return rules
@@ -190,13 +190,16 @@ def prepare_finder(
     *,
     is_earlier: bool = False,
 ) -> ForeignFinder:
-    """Return a task that finds foreign files among the given files (columns key, lake).
+    """Prepare a task that finds foreign files.
 
-    `is_earlier` is True for files in plans of earlier releases.
+    Args:
+        files: The files that will be checked, with the columns key and lake.
+        is_earlier: True for files in plans of earlier releases, whose sweeps did not record
+            datasets in other formats.
     """
     targets = {row["target"] for row in collect(map_arrow(files, _FindTargets(rules), TARGETS).distinct())}
     known = find_known(spark, context, storage_name, live, targets)
-    # Sweeps of earlier releases recorded no datasets, but the keys in their plans indicate them.
+    # Sweeps of earlier releases did not record datasets, so infer them from the planned keys.
     signs = collect(map_arrow(files.select("key"), _FindDatasets(), FOREIGN_DATASETS).distinct()) if is_earlier else []
     listed = pa.Table.from_pylist([row.asDict() for row in signs], FOREIGN_DATASETS)
     found = outermost(listed, rules.claims).column("key").to_pylist()
@@ -211,17 +214,17 @@ def foreign_copies(
     live: Sequence[PublishedTable],
     copies: DataFrame,
 ) -> DataFrame | None:
-    """Return the foreign copies among the given copies in quarantine.
+    """Find foreign files in quarantine.
 
-    Their files were not foreign, or were accepted, in the plans that quarantined them.
+    When they were quarantined, these files were not foreign, or a user had accepted them.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
         live: `live_files` of all lakes.
-        copies: Copies in quarantine (columns key, etag, lake and source_plan_id).
+        copies: Quarantined copies with the columns key, etag, lake and source_plan_id.
 
     Returns:
-        The foreign copies (columns key, source_plan_id and rule), or None if no copy is foreign.
+        The foreign copies with the columns key, source_plan_id and rule, or None if there are none.
     """
     claimed = copies.filter(F.col("lake").isNotNull()).select("key", "etag", "lake", "source_plan_id")
     if not collect(claimed.select("key").limit(1)):
@@ -239,7 +242,7 @@ def foreign_copies(
 
 
 def _leave_out_named(spark: SparkSession, state: State, copies: DataFrame, plan_id: str, run: PastRun) -> DataFrame:
-    """Leave out a plan's copies that a commit referenced, except in datasets of another format."""
+    """Remove copies that a commit referenced, unless they are in a dataset of another format."""
     try:
         planned = read_table(spark, state, DELETION_PLAN, state.open(run), columns=["key", "reason"])
     except StateError:  # without the plan, no file is known to be referenced
@@ -254,7 +257,7 @@ def _leave_out_named(spark: SparkSession, state: State, copies: DataFrame, plan_
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Yield the search targets needed to check files (columns key, lake). Runs in executors."""
+    """Task that yields what to search for before files (key, lake) can be checked."""
 
     rules: ForeignRules
 
@@ -265,7 +268,7 @@ class _FindTargets:
 
 @dataclass(frozen=True)
 class _FindDatasets:
-    """Yield the datasets in other formats that the keys indicate. Runs in executors."""
+    """Task that infers datasets in other formats from keys."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -274,7 +277,7 @@ class _FindDatasets:
 
 @dataclass(frozen=True)
 class _FindForeign:
-    """Yield the copies that are foreign unless a commit referenced them. Runs in executors."""
+    """Task that yields copies which are foreign, unless a commit referenced them."""
 
     finder: ForeignFinder
     store: Store

@@ -1,4 +1,4 @@
-"""Evaluate the gate `live_set` for a plan and for an apply."""
+"""Evaluate the gate `live_set`, both for new plans and during an apply."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gc_assets.state.journal import PublishedTable
 def check_live_set(
     context: RunContext, storage: str, refs: Sequence[PublishedTable], live: Sequence[PublishedTable], planned: int
 ) -> GateResult:
-    """Check that the lakes that should have live files in the storage have some.
+    """Check that the live set of the storage is not empty by mistake.
 
-    A lake without a claim in the storage cannot lose files there. A lake whose retained commits
-    reference no files, such as a new repository, correctly has no live files.
+    A lake without a claim in the storage cannot lose files there. A lake whose retained commits do
+    not reference any files, such as a new repository, has no live files for good reason.
 
     Args:
         context: The run context of the mark.

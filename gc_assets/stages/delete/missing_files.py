@@ -1,7 +1,7 @@
-"""Find tables and lakes whose live files are missing in other storages, or whose metadata is doubtful.
+"""Find tables and lakes that miss live files or have doubtful metadata in other storages.
 
-While files needed by a lake are missing in one storage, its live set may be wrong, so nothing under
-its claims is planned in any storage.
+If one storage lacks files that a lake needs, the lake's live set may be wrong. Until the files are
+back, plans leave out everything under its claims in all storages.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ LIVE_LISTED = "live_listed"
 
 
 def find_missing(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
-    """Return the tables and lakes whose files were missing in the last sweeps of other storages.
+    """Return tables and lakes whose files were missing in the last sweeps of other storages.
 
-    A lake is left out if the sweep's newest plan was approved with `live_listed` overridden.
+    A lake that misses only data files is not returned if the sweep's newest plan was approved with
+    an override of `live_listed`.
     """
     others = (other.name for other in context.config.storages if other.name != storage_name)
     return tuple(item for other in others for item in _missing_in(context, other))
 
 
 def find_doubtful(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
-    """Return the tables whose claims in other storages contain metadata that cannot be read.
+    """Return tables with unreadable metadata under their claims in other storages.
 
-    It may be that of another table, with data in the claims of this table. As in its own storage,
-    only the quarantine of further files waits.
+    The metadata may belong to an unknown table whose data is under the same claims. As in the
+    table's own storage, this only defers the quarantine of more files, not purges.
     """
     sweeps = (last_sweep(context, other.name) for other in context.config.storages if other.name != storage_name)
     return tuple(item for sweep in sweeps if sweep is not None for item in sweep.summary(OrphanFilesSummary).junk_tables)
 
 
 def last_sweep(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return the newest sweep of a storage, of this run date or of a plan."""
+    """Return the storage's most recent sweep, made for this run date or for a comparable plan."""
     plans = _comparable_plans(context, storage_name)
     dates = [plan.header.run_date for plan in plans]
     if context.find(ORPHAN_FILES, storage_name) is not None:
@@ -81,7 +82,7 @@ def _comparable_plans(context: RunContext, storage_name: str) -> list[ListedPlan
 
 
 def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:
-    """Route the planned rows under these prefixes to a side table. Restores stay in the plan."""
+    """Move planned rows under these prefixes to a side table. Restores stay in the plan."""
     if not prefixes:
         return rows
     schema = pa.schema([*(DELETION_PLAN.schema.field(name) for name in rows.columns if name != ROUTE), (ROUTE, STRING)])
@@ -92,17 +93,17 @@ def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:
 def missing_prefixes(
     context: RunContext, storage_name: str, missing: tuple[Unreadable, ...], tables: list[PublishedTable]
 ) -> tuple[str, ...]:
-    """Return the prefixes claimed by these tables and lakes in a storage."""
+    """Return the prefixes that the given tables and lakes claim in a storage."""
     owners = {Owner(item.lake, item.table_uuid) for item in missing}
     return prefixes_of(context, storage_name, tables, owners) if owners else ()
 
 
 @dataclass(frozen=True)
 class RouteMissing:
-    """Task that routes rows for `route_missing`.
+    """Task of `route_missing`, which moves rows to the side table.
 
     Attributes:
-        shields: Claims that shield the keys to route.
+        shields: Claims in which a key resolves to no owner if its row has to be moved.
     """
 
     shields: Claims
@@ -110,7 +111,7 @@ class RouteMissing:
     @classmethod
     def of(cls, prefixes: Sequence[str]) -> Self:
         """Build the task for these prefixes."""
-        # The first claim covers the whole storage, so exactly the shielded keys have no owner.
+        # The first claim covers the whole storage, so only keys under a shield have no owner.
         shields = [Claim("", Owner("", None), collect=True), *(Claim(prefix, Owner("", None), collect=False) for prefix in prefixes)]
         return cls(Claims.of(shields))
 

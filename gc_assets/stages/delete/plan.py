@@ -1,6 +1,7 @@
-"""Make the plan of a run: what to quarantine, purge and restore, and the digest to approve.
+"""Make a run's plan, which lists what to quarantine, purge and restore.
 
-Planning never changes files in a storage. The same inputs yield the same plan id.
+Making a plan never changes files in a storage. The same inputs always result in the same plan id,
+which is the digest that a user approves.
 """
 
 from __future__ import annotations
@@ -85,17 +86,19 @@ HEADER: Final = "_header.json"
 
 @log_progress(DELETION_PLAN)
 def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publish the `deletion_plan` of a run date.
+    """Make and publish the `deletion_plan` of a run date.
 
-    Its header is stored in the receipt summary and next to the table as `_header.json`. The plan
-    contains:
+    The plan consists of:
 
-    - history edits required by the policy (`planned_actions`), and the files that they release
-      (`after_expiry`). Edits of history that another lake keeps are left out,
+    - history edits required by the policy (see `planned_actions`) and the files that they release
+      (`after_expiry`), but no edits of history that another lake keeps,
     - all other orphans, except those held by histories that this plan does not edit
       (`held_for_expiry`),
-    - the files in quarantine to restore or purge,
-    - the unfinished uploads to abort (`planned_uploads`).
+    - quarantined files to restore or purge,
+    - unfinished uploads to abort (see `planned_uploads`).
+
+    The plan's header is stored twice: in the summary of the receipt and as `_header.json`, next to
+    the rows.
     """
     open_plans = close_outdated_plans(spark, context, storage_name)
     state, inputs = context.state, PlanInputs.of(context, storage_name)
@@ -151,10 +154,13 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
 
 
 def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince, tuple[str, ...]]:
-    """Count the files that the policy has expired since the last accepted run, and list the tables
-    that lost the most other files.
+    """Find reasons for a drop in the number of live files.
 
-    This is done only if the gate `live_drop` would fail otherwise.
+    The drop is examined only if the gate `live_drop` would otherwise fail.
+
+    Returns:
+        The files that the policy has expired since the last accepted run, and descriptions of the
+        tables that lost the most other files.
     """
     context, storage = inputs.context, inputs.storage
     accepted, earlier = last_accepted_run(context, storage), AcceptedRun.find_last(context, storage)
@@ -164,7 +170,7 @@ def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince
     previous = earlier.count(live)
     if gates.live_drop(live, previous, context.storage(storage).gates.max_live_drop).passed:
         return ExpiredSince(), ()
-    # Plans of releases before 0.4 do not contain which lakes needed files.
+    # Plans made before release 0.4 do not record live files by lake.
     compared = [table for table in inputs.live if not previous.by_lake or table.receipt.owner in previous.by_lake]
     expired = count_expired_since(spark, context, storage, accepted, compared)
     drops = find_table_drops(context, storage, accepted, compared, expired.by_table)
@@ -172,10 +178,12 @@ def _explain_drop(spark: SparkSession, inputs: PlanInputs) -> tuple[ExpiredSince
 
 
 def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, excluded: Collection[History], kept: KeptEdits) -> WrittenParts:
-    """Write the history edits of all readable tables with a claim in the storage, except those in
-    `excluded` or `kept`.
+    """Write the history edits of readable tables with a claim in the storage as parts of the plan.
 
-    The result's `summary` contains the number of edits by lake and by action.
+    Edits of histories in `excluded` and edits in `kept` are left out.
+
+    Returns:
+        The written parts. Their `summary` counts the edits by lake and by action.
     """
     sources = expiry_sources(inputs)
     copy = _CopyExpiry(
@@ -194,10 +202,10 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, exclude
 
 @dataclass(frozen=True)
 class _CopyExpiry:
-    """Copy rows of `expiry_plan` to the plan, so that they are immutable.
+    """Copies rows of `expiry_plan` into the plan, where they can no longer change.
 
-    The `summary` contains the number of rows by lake and by action, and of branch edits by lake.
-    Runs as one task of `run_single_task`.
+    Runs as the only task of `run_single_task`. Its `summary` counts rows by lake and by action, and
+    branch edits by lake.
     """
 
     storage: str
@@ -232,11 +240,10 @@ class _CopyExpiry:
 
 
 def _sum_deleted_paths(rows: pa.Table) -> dict[str, Any]:
-    """Return the number of paths deleted by commits in each lake, and up to two branches with large
-    shares.
+    """Count the paths deleted by commits in each lake, and find the most affected branches.
 
-    One branch loses the largest share of its paths. The other one has the largest share among the
-    branches that lose more paths than a small plan has files.
+    Up to two branches are returned: the one that loses the largest share of its paths, and the one
+    with the largest share among branches that lose more paths than a small plan has files.
     """
     by_lake, shares = Counter[str](), list[BranchShare]()
     for row in rows.filter(pc.equal(rows.column("action"), DELETE_PATHS)).to_pylist():
@@ -251,10 +258,10 @@ def _sum_deleted_paths(rows: pa.Table) -> dict[str, Any]:
 
 
 def _size(inputs: PlanInputs, expiry: WrittenParts, log: LogReader) -> tuple[int, int]:
-    """Return the number of rows and files that are read to make a plan.
+    """Return how many rows and files have to be read to make a plan.
 
-    If the storage ever had quarantined files, the numbers include the ledger and the inventory,
-    which are compared.
+    If files of the storage were ever in quarantine, this includes the ledger and the inventory,
+    because they are compared.
     """
     sources = [*inputs.orphans.parts(), *expiry.side.get(EXPIRY_SIDE, ())]
     if log.parts:
@@ -267,11 +274,12 @@ def header_of(published: PublishedTable) -> PlanHeader:
 
 
 def _reuse_header(context: RunContext, storage_name: str, header: PlanHeader) -> PlanHeader:
-    """Return the header of an identical earlier plan, otherwise this one.
+    """Return the header of an identical earlier plan if there is one, or else the given header.
 
-    The earlier creation time is kept, so that making a plan again never extends its validity. A
-    plan that was applied or restored cannot be used again, so the same content becomes another
-    plan. The warnings are those of this run, because they are not part of the content.
+    Reusing the header keeps the earlier creation time, so that making the same plan again never
+    extends its validity. If the earlier plan was applied or restored, it cannot be used any more,
+    and the same content gets a new plan id. Warnings always come from this run, because they are
+    not part of the content.
     """
     previous = {run.summary(PlanIndexSummary).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in previous:

@@ -1,7 +1,7 @@
-"""Select the plan that a run of `deletion_log` executes, and its phases.
+"""Select the plan and the phases that a run of `deletion_log` executes.
 
-A plan is executed only if its id is given. Without an id, the run only restores files that are
-needed again according to its own plan. `apply_plan` checks everything again.
+To execute a whole plan, its id must be given. Without an id, the run only restores files that its
+own plan found to be needed again. In both cases, `apply_plan` repeats all checks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gc_assets.state.schemas import DELETION_PLAN
 
 @dataclass(frozen=True, slots=True)
 class PlanSelection:
-    """A plan with the phases to execute, or the reason why there is no plan."""
+    """A plan and the phases to execute. Without a plan, `reason` explains why."""
 
     plan: StoredPlan | None
     phases: tuple[str, ...] = ()
@@ -26,10 +26,10 @@ class PlanSelection:
 
 
 def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> PlanSelection:
-    """Select the plan with this id and all its phases. Without an id, select the restore of the
-    run's plan.
+    """Select what a run of `deletion_log` executes.
 
-    In a storage with mode `apply`, restoring files that are needed again requires no approval.
+    With an id, this is the whole plan. Without one, it is only the restore of files that the run's
+    own plan needs again, which requires mode `apply` but no approval.
 
     Raises:
         UsageError: If the plan belongs to another storage or run date.
@@ -57,7 +57,7 @@ def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> Pl
 
 
 def _describe_waiting(context: RunContext, storage_name: str) -> str:
-    """Return a sentence about the run date's plans that can be applied with their id."""
+    """Describe which plans of the run date could be applied if their id were given."""
     now = context.clock.now()
     plans = [plan for plan in list_plans(context.config, storage_name) if plan.header.run_date == context.run_date]
     approved = [plan.header.plan_id[:12] for plan in plans if plan.awaits_apply(now)]
@@ -67,9 +67,9 @@ def _describe_waiting(context: RunContext, storage_name: str) -> str:
 
 
 def in_mode(context: RunContext, storage_name: str, mode: Literal["plan", "apply"]) -> RunContext:
-    """Return a copy of the run context with this mode for one storage.
+    """Copy the run context and set the mode of one storage.
 
-    The policy and its digest do not change.
+    The mode is not part of the policy, so the policy digest stays the same.
     """
     storages = tuple(item.model_copy(update={"mode": mode}) if item.name == storage_name else item for item in context.config.storages)
     return replace(context, config=context.config.model_copy(update={"storages": storages}))

@@ -1,4 +1,4 @@
-"""Read the history edits of a plan, and the paths that they delete on branches."""
+"""Read a plan's history edits and the branch paths that they delete."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from gc_assets.state.side_tables import EXPIRY_ACTIONS, EXPIRY_SIDE
 
 
 def planned_actions(state: State, plan: PublishedTable) -> pa.Table:
-    """Return the plan's history edits (columns `EXPIRY_ACTIONS`)."""
+    """Read the plan's history edits (columns `EXPIRY_ACTIONS`)."""
     return read_parts(state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPaths:
-    """The paths that the plans of a run date delete on a lake's branches.
+    """Reads which paths a plan deletes on a lake's branches.
 
-    Each action contains the digest of the table of its paths, and the plan contains the digest of
-    its actions.
+    The paths are in a table of the plan's run date. Each action records the digest of that table,
+    and the plan records the digest of its actions, so the paths cannot change after approval.
     """
 
     context: RunContext
@@ -40,19 +40,21 @@ class PlannedPaths:
     _read: dict[str, pa.Table] = field(default_factory=dict[str, pa.Table])
 
     def read(self, action: ExpiryAction) -> list[str]:
-        """Return the paths deleted by an action in alphabetical order.
+        """Return the paths deleted by an action, in alphabetical order.
 
         Raises:
-            StateError: If their table is missing or was changed.
+            StateError: If the table with the paths is missing or was changed.
         """
         return sorted(self._read_rows(action, "Make a new plan with `gc-assets run`").column("path").to_pylist())
 
     def read_objects(self, action: ExpiryAction) -> pa.Table:
-        """Return the objects at an action's paths (columns storage, key), with null rows for
-        external objects.
+        """Return the objects at the paths of an action.
+
+        Returns:
+            Rows with the columns storage and key, which are null for external objects.
 
         Raises:
-            StateError: If their table is missing or was changed.
+            StateError: If the table with the paths is missing or was changed.
         """
         return self._read_rows(action, "Restore the table from a backup of the state").select(["storage", "key"])
 
@@ -68,7 +70,7 @@ class PlannedPaths:
         return found
 
     def _find(self, wanted: str, advice: str) -> pa.Table:
-        """Return the rows of the table with this digest."""
+        """Find the table with this digest and return its rows."""
         for published in self._tables():
             if published.receipt.digest == wanted:
                 rows = read_parts(self.context.state.files, published.paths(), table_with(TableRole.PATH_EDITS).schema)

@@ -1,4 +1,4 @@
-"""Check whether gc-assets removed objects whose paths an undo would restore."""
+"""Check whether gc-assets has removed the objects behind paths that an undo would restore."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ _DEFERRED: Final = "deferred"
 
 
 def describe_removed_objects(context: RunContext, planned: PlannedPaths, action: ExpiryAction, plan_id: str) -> str | None:
-    """Return why a plan's deletion of paths must not be undone, or None if it may be undone.
+    """Explain why a path deletion must not be undone.
 
-    A later plan may have purged or quarantined objects at these paths, so that the restored paths
-    would refer to missing files. This reads the deletion logs of all storages, and the unfinished
-    plans, because they have no log yet. If a table is missing or damaged, that is the reason.
+    A later plan may have quarantined or purged objects at these paths, in which case the restored
+    paths would refer to missing files. To find out, this reads the deletion logs of the storages
+    involved. Unfinished plans do not have a log yet, so their rows are read instead.
+
+    Returns:
+        The reason, which may be that a table is missing or damaged, or None if the deletion may be
+        undone.
     """
     try:
         keys = _keys_by_storage(planned.read_objects(action))
@@ -64,10 +68,10 @@ def _describe_logged(context: RunContext, keys: Mapping[str, pa.Array], action: 
 
 
 def _describe_unfinished(context: RunContext, keys: Mapping[str, pa.Array], action: ExpiryAction, plan_id: str) -> str | None:
-    """Return the reason if an interrupted apply of another plan may have removed objects.
+    """Return a reason if an interrupted apply of another plan may have removed objects.
 
-    That plan records what it removed only when it ends. Until then, all objects in its rows count
-    as removed.
+    The outcomes of a plan are published only when it ends. Until then, every object in its rows is
+    treated as removed.
     """
     for storage, of_storage in keys.items():
         for unfinished in sorted({*unfinished_plans(context.state, storage)} - {plan_id}):
@@ -82,7 +86,7 @@ def _describe_unfinished(context: RunContext, keys: Mapping[str, pa.Array], acti
 
 
 def _find_planned(context: RunContext, run: PastRun, keys: pa.Array) -> Iterator[str]:
-    """Yield the keys that a plan removes from their location."""
+    """Yield those keys that the plan moves away or purges."""
     for path in context.state.open(run).paths():
         rows = read_parts(context.state.files, [path], DELETION_PLAN.schema, ["key", "action", "quarantine"])
         rows = rows.filter(pc.is_in(rows.column("key"), keys))
@@ -97,6 +101,6 @@ def _describe(action: ExpiryAction, keys: Sequence[str], state: str) -> str:
 
 
 def _read_entries(reader: LogReader, keys: pa.Array) -> pa.Table:
-    """Return the log entries of the given keys (columns `LOG_ENTRIES`)."""
+    """Read the log entries of the given keys (columns `LOG_ENTRIES`)."""
     numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(reader.part_count), pa.int64())})
     return pa.Table.from_batches([batch.filter(pc.is_in(batch.column("key"), keys)) for batch in reader(iter([numbers]))], LOG_ENTRIES)

@@ -1,6 +1,6 @@
 """Restore quarantined files by plan, prefix or key.
 
-A restore needs no approval. If the name of a file is in use, the file stays in quarantine.
+No approval is required. If another object has taken a file's name, the file stays in quarantine.
 """
 
 from __future__ import annotations
@@ -47,26 +47,29 @@ def restore(
     prefix: str | None = None,
     key: str | None = None,
 ) -> tuple[PublishedTable, dict[str, Totals]]:
-    """Restore quarantined files, and return the log and the totals by outcome.
+    """Restore quarantined files and publish the outcomes as `deletion_log`.
 
-    If there are several copies with the same name, the newest is restored. The others stay in
-    quarantine and can be selected with `--plan`. A real run also restores copies quarantined by
-    rehearsals, but a rehearsal restores only copies of rehearsals.
+    If several copies of a file exist, the newest one is restored. The others stay in quarantine and
+    can be selected with `--plan`. A rehearsal restores only copies quarantined by rehearsals, but a
+    real run restores either.
 
-    A finished plan cannot be applied again after one of its files was restored. An unfinished plan
-    remains unfinished, and the files that it moved according to its write-ahead log are restored
-    too.
+    After one of its files was restored, a finished plan cannot be applied again. An unfinished plan
+    stays unfinished. Its write-ahead log shows which files it has moved, and they are restored like
+    all others.
 
     Args:
-        session: Returns a Spark session. Called only for large restores.
-        plan_id: Restore the files of this plan.
+        session: Starts a Spark session, which only large restores need.
+        plan_id: Restore files of this plan.
         prefix: Restore files under this prefix.
         key: Restore this key.
 
+    Returns:
+        The published log and the totals by outcome.
+
     Raises:
         UsageError: If neither plan, prefix nor key is given.
-        GateRefused: If another run holds the lease, the lease is lost, or the storage does not
-            allow rehearsals. After losing its lease, the restore must be repeated.
+        GateRefused: If another run holds the lease, the storage does not allow rehearsals, or the
+            lease is lost. In the last case, repeat the restore.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
@@ -93,7 +96,7 @@ def restore(
         lease.check()  # another holder may have moved the same files after the lease was lost
         for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(interrupted)):
             record_restored(state, storage_name, source, context.clock.now(), restore_id)
-        # Publish before the release, so that the next holder sees which files were restored.
+        # Publish while holding the lease, so that its next holder sees which files were restored.
         return _publish(context, run, written, restore_id)
 
 
@@ -111,16 +114,17 @@ def _publish(context: RunContext, run: TableRun, written: WrittenParts, restore_
 
 
 def _planned_files(header: PlanSummary | None) -> int | None:
-    """Return the number of files that a plan may have quarantined, or None if it is unknown."""
+    """Return how many files the plan may have quarantined, or None if unknown."""
     return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
 
 
 def _restore_in_process(
     executor: RowExecutor, copies: CopySelection, readers: Sequence[LogReader | MovedFiles], run: TableRun, state: State
 ) -> WrittenParts | None:
-    """Restore the copies in this process.
+    """Try to restore the copies in this process.
 
-    Returns None, without reading anything, if there are too many for this process.
+    Returns:
+        The outcomes, or None if there are too many copies. In that case no file is read.
     """
     if not fits_in_process(sum(reading.rows for reading in readers), sum(reading.part_count for reading in readers)):
         return None
@@ -146,10 +150,10 @@ def _restore_in_executors(
 def _read_moved(
     context: RunContext, storage_name: str, plan_ids: Collection[str], headers: Mapping[str, PlanSummary], token: int
 ) -> Iterator[MovedFiles]:
-    """Yield readers of the files that these plans moved or may have moved, from their write-ahead
-    logs.
+    """Open the write-ahead logs of plans, to find files that they moved or may have moved.
 
-    If neither the state nor the log contains a plan's quarantine mode, the storage's mode is used.
+    The quarantine mode comes from the plan. If the plan is missing, it comes from the log, and as a
+    last resort from the storage's configuration.
     """
     files = context.state.files
     for plan_id in sorted(plan_ids):
@@ -167,12 +171,12 @@ def _read_moved(
 
 @dataclass(frozen=True)
 class MovedFiles:
-    """Reads the files quarantined according to a write-ahead log, because no published log may
-    contain them yet.
+    """Reads files that were quarantined according to a write-ahead log.
 
-    It takes the numbers of log shares (groups of keys) and yields rows of `deletion_log`. A move
-    without an outcome counts as done now, under the lease `token`. Runs in executors or in this
-    process.
+    The plan's `deletion_log` may not have been published yet, so these files can be missing from
+    the ledger. The task takes numbers of log shares, which are groups of keys, and yields rows of
+    `deletion_log`. If a move has no outcome, it is treated as done now under the lease `token`.
+    Runs in executors or in this process.
     """
 
     log: WriteAheadLog
@@ -187,7 +191,7 @@ class MovedFiles:
         return self.log.shares
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return all rows as a lazy frame."""
+        """Return the rows of all shares as a lazily evaluated frame."""
         shares = spark.range(0, self.part_count, 1, min(self.part_count, parallelism(spark)))
         return shares.mapInArrow(self, spark_schema(DELETION_LOG.schema))
 
@@ -202,9 +206,10 @@ class MovedFiles:
 
 @dataclass(frozen=True)
 class _SelectCopies:
-    """Yield the copies to restore (columns `EXECUTION_ROWS`).
+    """Task that selects the copies to restore from log entries.
 
-    All log entries for a key must be in the same partition. Runs in executors or in this process.
+    Takes columns `LOG_ENTRIES` and yields columns `EXECUTION_ROWS`. All entries of a key must be in
+    the same partition. Runs in executors or in this process.
     """
 
     copies: CopySelection

@@ -1,5 +1,6 @@
-"""Find the tables that lost the most live files since the last accepted run, for the gate
-`live_drop`.
+"""Find the tables that lost the most live files since the last accepted run.
+
+The gate `live_drop` lists them in its message.
 """
 
 from __future__ import annotations
@@ -23,13 +24,12 @@ MAX_DROPS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TableDrop:
-    """A table, or a lake with one repository, that has fewer live files than in the last accepted
-    run.
+    """A table or repository with fewer live files than in the last accepted run.
 
     Attributes:
-        name: The lake and the table.
-        before: Number of live files in that run, without those that the policy has expired since
-            then.
+        name: Names of the lake and the table.
+        before: Number of live files in the accepted run. Files that the policy has expired since
+            then are subtracted.
         now: Number of live files in this run.
     """
 
@@ -48,7 +48,7 @@ def find_table_drops(
     live: Iterable[PublishedTable],
     expired: Mapping[tuple[str, str | None], int],
 ) -> list[TableDrop]:
-    """Return the tables with the largest drops, at most `MAX_DROPS`.
+    """Return up to `MAX_DROPS` tables, beginning with the largest drop.
 
     Args:
         accepted: `deletion_plan` of the last accepted run.
@@ -80,7 +80,7 @@ def _count(context: RunContext, storage_name: str, table: PublishedTable) -> dic
 
 
 def _read_names(context: RunContext, live: PublishedTable) -> dict[str, str]:
-    """Return the names that a lake's tables had in an earlier run, by uuid."""
+    """Map the uuids of a lake's tables to their names in an earlier run."""
     refs = find_input(context, live, LAKE_REFS, live.receipt.owner)
     if refs is None:
         return {}

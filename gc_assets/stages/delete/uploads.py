@@ -1,8 +1,8 @@
-"""Select multipart uploads to abort, and abort them when the plan is executed.
+"""Plan and execute the abort of unfinished multipart uploads.
 
-An abort is final like a purge, so no upload is aborted while a table is unreadable and not set
-aside. The upload must be older than the grace period even by the store's clock, counted from its
-writer's last action. Its key must be claimed by a lake, as for files.
+Like a purge, an abort cannot be undone. No upload is aborted while a table is unreadable, unless a
+user has set that table aside. As with files, a lake must claim the key. The grace period counts
+from the last action of the upload's writer, and must also be over according to the store's clock.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from gc_assets.stores.execution import execute, to_deletion_log
 from gc_assets.stores.protocol import Lease, PlannedAction, Result, UploadAborter
 from gc_assets.stores.write_ahead import ActionKey, WriteAheadLog, share_of
 
-# Maximum number of uploads aborted by one plan, oldest first. Each costs four requests, and the
-# plan lists them for review.
+# Maximum number of uploads in one plan, oldest first. Each costs four requests, and reviewers have
+# to be able to read the list.
 MAX_PLANNED: Final = 1_000
 _log: Final = logging.getLogger(__name__)
 
@@ -52,9 +52,9 @@ def find_old_uploads(
     unreadable: Sequence[Unreadable],
     check_foreign: Callable[[pa.Table], ForeignRows] | None = None,
 ) -> tuple[pa.Table, int]:
-    """Find the uploads to abort by this run's plan (columns `UPLOADS`).
+    """Find the uploads that this run's plan should abort.
 
-    If the uploads cannot be listed, no upload is planned, and a warning is logged.
+    If the store fails to list its uploads, a warning is logged and none are planned.
 
     Args:
         refs: `lake_refs` of all lakes.
@@ -62,7 +62,7 @@ def find_old_uploads(
         check_foreign: Prepares the check for uploads that may be foreign.
 
     Returns:
-        The uploads, and the number of further uploads that wait for a later plan.
+        The uploads with the columns `UPLOADS`, and how many more are left for a later plan.
     """
     nothing = UPLOADS.empty_table(), 0
     if any(item.blocks_purges for item in unreadable) or not context.storage(storage_name).abort_uploads:
@@ -88,20 +88,20 @@ def find_old_uploads(
 
 
 def upload_totals(rows: pa.Table, later: int) -> Uploads:
-    """Return the upload totals for a plan header."""
+    """Summarize uploads for a plan header."""
     return Uploads(count=rows.num_rows, bytes=pc.sum(rows.column("size_bytes")).as_py() or 0, later=later, digest=f"{digest(rows):016x}")
 
 
 def planned_uploads(state: State, plan: PublishedTable) -> pa.Table:
-    """Return the plan's uploads (columns `UPLOADS`), oldest first."""
+    """Read the plan's uploads (columns `UPLOADS`), oldest first."""
     return read_parts(state.files, plan.paths(UPLOADS_SIDE), UPLOADS).sort_by([("initiated", "ascending"), ("key", "ascending")])
 
 
 def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
-    """Return the plan's uploads.
+    """Read the plan's uploads and verify them.
 
     Raises:
-        StateError: If they are not the approved ones.
+        StateError: If their number or digest differs from the approved one.
     """
     rows, approved = planned_uploads(state, plan.published), plan.header.uploads
     found = f"{digest(rows):016x}"
@@ -124,9 +124,11 @@ def abort_uploads(
     *,
     only_interrupted: bool,
 ) -> pa.RecordBatch:
-    """Abort the plan's uploads, and return their outcomes (columns of `deletion_log`).
+    """Abort the plan's uploads and return their outcomes as rows of `deletion_log`.
 
-    `revalidation` and `unreadable` come from the verification mark.
+    Args:
+        revalidation: The checks of the verification mark.
+        unreadable: Tables that the verification mark could not read.
 
     Raises:
         GateRefused: If the lease is lost.
@@ -143,10 +145,12 @@ def abort_uploads(
 
 
 def end_uploads(context: RunContext, plan: StoredPlan, log: WriteAheadLog, lease: Lease, run_id: str) -> pa.RecordBatch:
-    """End the plan's uploads without aborting any more, and return the outcomes (columns of
-    `deletion_log`).
+    """Record an outcome for each planned upload, but abort no more of them.
 
-    Uploads in an interrupted batch are looked up.
+    An upload in an interrupted batch may have been aborted already, so it is looked up.
+
+    Returns:
+        The outcomes as rows of `deletion_log`.
     """
     rows = approved_uploads(context.state, plan).to_pylist()
     planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows]
@@ -173,24 +177,24 @@ def _execute_uploads(
 
 
 def _apply_store_clock(revalidation: Revalidation, context: RunContext, storage_name: str) -> Revalidation:
-    """Return a revalidation whose cut-off is not later than the grace cut-off by the store's clock."""
+    """Limit the cut-off of a revalidation to the grace cut-off according to the store's clock."""
     now = context.clock.now() if context.clock.is_rehearsal else revalidation.store.now()
     cutoff = min(revalidation.ages.cutoff, now - context.storage(storage_name).grace)
     return replace(revalidation, ages=replace(revalidation.ages, cutoff=cutoff))
 
 
 def _find_refused(revalidation: Revalidation, rows: pa.Table) -> pa.Array:
-    """Return a column with the reason why each upload must not be aborted, null if it may be."""
+    """Return a column that explains why an upload must not be aborted, or is null if it may be."""
     batches = rows.select(["key", "etag", "lake"]).append_column("action", pa.repeat(ABORT, rows.num_rows)).to_batches()
     return pa.chunked_array([batch.column(REFUSED) for batch in revalidation(iter(batches))], pa.string())
 
 
 @dataclass(frozen=True)
 class _SkipRefused:
-    """Skips uploads that must not be aborted, and returns their outcomes in `skipped`.
+    """Wraps an aborter and leaves the uploads in `skipped` alone.
 
-    They are still looked up, because an interrupted run may have aborted them when this was
-    allowed.
+    They are looked up nevertheless, because an interrupted run may have aborted them when that was
+    still allowed. Otherwise their outcome is the one in `skipped`.
     """
 
     inner: UploadAborter

@@ -1,7 +1,7 @@
-"""Make the verification mark of an apply: mark the lakes again under the lease.
+"""Make the verification mark of an apply, which marks all lakes again while holding the lease.
 
-Gates that can change are checked again, and the plan rows are verified against the approved ones.
-See docs/adr/0002-three-marks-in-an-apply.md.
+Gates whose result may have changed are evaluated again, and the plan's rows are verified against
+the approved digest. See docs/adr/0002-three-marks-in-an-apply.md.
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ from gc_assets.state.summaries import LakeRefsSummary
 def verification_context(context: RunContext, plan: StoredPlan, verification_id: str) -> RunContext:
     """Build the run context of a verification mark.
 
-    It reads the refs again and reuses only the cache of decoded containers, which never change.
+    A mark in this context reads the refs again. It reuses only the cache of decoded containers,
+    which is safe because containers never change.
     """
     return replace(context, verification_id=verification_id, run_date=plan.header.run_date, as_of=plan.header.as_of)
 
 
 @dataclass(frozen=True)
 class PlanRows:
-    """The rows of a plan, verified to be the approved rows.
+    """The rows of a plan after their digest has been verified.
 
-    Small plans are kept in memory, so that exactly the verified rows are executed.
+    Small plans are kept in memory, so that the executed rows are exactly the verified ones.
     """
 
     spark: SparkSession
@@ -79,10 +80,10 @@ class PlanRows:
 
     @classmethod
     def verify(cls, spark: SparkSession, state: State, plan: StoredPlan) -> Self:
-        """Return the verified rows of a plan.
+        """Read the rows of a plan and verify their digest.
 
         Raises:
-            StateError: If the digest of the rows is not the one in the plan's id.
+            StateError: If the digest differs from the approved one in the plan's header.
         """
         in_memory = read_rows(state, DELETION_PLAN, plan.published) if is_small(spark) else None
         rows = cls(spark, state, plan, in_memory)
@@ -106,7 +107,7 @@ class PlanRows:
         return read_table(self.spark, self.state, DELETION_PLAN, self.plan.published)
 
     def revalidate(self, phase: str, revalidation: Revalidation) -> DataFrame:
-        """Return the rows of a phase with the column `refused`."""
+        """Select the rows of a phase and add the column `refused`."""
         schema = DELETION_PLAN.schema.append(pa.field(REFUSED, pa.string()))
         if self.in_memory is None:
             return map_arrow(self.frame.filter(F.col("action") == phase), revalidation, schema)
@@ -116,15 +117,15 @@ class PlanRows:
 
 @dataclass(frozen=True)
 class VerificationMark:
-    """A mark of all lakes, made under the lease of an apply.
+    """The result of marking all lakes again during an apply.
 
     Attributes:
-        spark: The session chosen for this number of rows and files.
+        spark: A session suitable for the number of rows and files.
         context: The run context of the mark.
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
-        revalidation: Task that revalidates plan rows against this mark.
-        frozen_at: Time when the first ref was read.
+        revalidation: Task that checks plan rows against this mark.
+        frozen_at: The time at which the first ref was read.
     """
 
     spark: SparkSession
@@ -139,11 +140,11 @@ class VerificationMark:
 
     @cached_property
     def needed(self) -> DataFrame:
-        """Keys needed by a lake (columns key, needed, is_live).
+        """Keys that must stay, with the columns key, needed and is_live.
 
-        `is_live` is false for keys needed only by expired history. Deferred keys are treated as
-        needed. The frame is built on first use, because a mark made after history edits may replace
-        this mark.
+        These are the keys that a lake needs, and deferred keys. `needed` contains the reason, and
+        `is_live` is false if only expired history needs the key. The frame is built on first use,
+        because this mark may be replaced before it is needed, by one made after history edits.
         """
         rows = self.rows.frame if self.rows.in_memory is None else self.rows.in_memory
         by_name = find_needed(self.spark, self.context, self.storage, self.live, rows)
@@ -158,17 +159,17 @@ class VerificationMark:
 def make_verification_mark(
     spark: SparkSession, context: RunContext, plan: StoredPlan, verification_id: str, *, ungated: bool, resumed: bool
 ) -> VerificationMark:
-    """Mark the lakes again. Their refs are read under the lease.
+    """Mark all lakes again. The caller must hold the lease.
 
     Args:
-        ungated: If True, ignore the gates. For an apply that removes nothing: a restore, or the end
-            of an outdated plan.
-        resumed: True if an earlier apply of the plan began.
+        ungated: If True, ignore the gates. Used for applies that do not remove anything, such as a
+            restore or the end of an outdated plan.
+        resumed: True if an earlier apply has already executed part of the plan.
 
     Raises:
-        GateRefused: If a gate fails that the approval does not override.
-        LakeUnreadable: If a table became unreadable after the plan was partly applied.
-        StateError: If the plan's rows are not the approved rows.
+        GateRefused: If a gate fails and the approval does not override it.
+        LakeUnreadable: If a table has become unreadable since the plan was partly applied.
+        StateError: If the plan's rows differ from the approved ones.
     """
     header = plan.header
     mark_context = verification_context(context, plan, verification_id)
@@ -194,8 +195,10 @@ def make_verification_mark(
 def _failed_gates(
     spark: SparkSession, context: RunContext, mark_context: RunContext, plan: StoredPlan, tables: list[PublishedTable]
 ) -> list[GateResult]:
-    """Check the gates that can change after planning, and return the failed ones that are not
-    overridden.
+    """Evaluate the gates whose result may have changed since the plan was made.
+
+    Returns:
+        Failed gates, except those that the approval overrides.
     """
     header = plan.header
     refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
@@ -226,7 +229,7 @@ def _failed_gates(
 
 
 def _describe_mismatch(context: RunContext, plan: StoredPlan, failed: Sequence[GateResult]) -> str:
-    """Return why a plan does not fit the lakes as they are now, and what helps."""
+    """Explain why the lakes no longer match the plan, and what the user can do about it."""
     header, now = plan.header, context.clock.now()
     findings = [f"  {gate.name}: {without_override(gate)}" for gate in failed]
     advice = "If this was not intended, repair the lakes and apply the plan again."
@@ -242,9 +245,9 @@ def _describe_mismatch(context: RunContext, plan: StoredPlan, failed: Sequence[G
 
 
 def _unneeded_rows(spark: SparkSession, mark_context: RunContext, plan: StoredPlan, tables: list[PublishedTable]) -> DataFrame:
-    """Return a plan's rows without the files that are live under their own name.
+    """Return a plan's rows without files that are live under their own name.
 
-    Those files are not removed, so their other names are irrelevant.
+    Such files are not removed, so it does not matter which other names they have.
     """
     rows = read_table(spark, mark_context.state, DELETION_PLAN, plan.published)
     live = find_needed(spark, mark_context, plan.header.storage, tables, rows).filter("is_live")
@@ -252,7 +255,11 @@ def _unneeded_rows(spark: SparkSession, mark_context: RunContext, plan: StoredPl
 
 
 def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable]) -> None:
-    """Raise `LakeUnreadable` if the interrupted plan itself may have made a table unreadable."""
+    """Refuse to resume a plan that may itself have made a table unreadable.
+
+    Raises:
+        LakeUnreadable: If a table is unreadable that was readable when the plan was made.
+    """
     known = {(item.lake, item.table_uuid or item.table_name) for item in header.unreadable}
     if new := [item for item in unreadable if (item.lake, item.table_uuid or item.table_name) not in known]:
         names = "; ".join(item.message for item in new[:5])
@@ -263,6 +270,6 @@ def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable
 
 
 def _size(state: State, plan: StoredPlan) -> tuple[int, int]:
-    """Return the number of rows and files that an apply compares: plan and ledger."""
+    """Return how many rows and files the plan and the ledger have together."""
     parts, log = plan.published.parts(), LogReader.of(state, plan.header.storage)
     return sum(part.rows for part in parts) + log.rows, len(parts) + log.part_count
