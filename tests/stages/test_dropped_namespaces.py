@@ -21,7 +21,7 @@ from tests.stages.lakehouse import NOW, days_ago, outcomes
 from tests.stages.test_dropped_tables import Shop
 
 WARNING = (
-    "1 namespace is gone as a whole: dev of lake sales (2 tables). Before you approve, check that the account of gc-assets "
+    "1 namespace is missing entirely: dev of lake sales (2 tables). Before you approve, check that the account of gc-assets "
     "can still see it."
 )
 

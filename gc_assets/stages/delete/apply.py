@@ -151,7 +151,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     refuse_other_key(header, context.config)
     if header.policy_digest != context.config.policy_digest() and not begun:
         raise GateRefused(
-            f"plan {header.plan_id[:12]} was made under another policy than that of the configuration; make a new plan with `gc-assets run`"
+            f"the policy in lakes.yaml has changed since plan {header.plan_id[:12]} was made. Make a new plan with `gc-assets run`."
         )
     if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_expiry_complete(context, plan):
         raise GateRefused(

@@ -49,7 +49,7 @@ def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> Ap
     """
     header, state = plan.header, context.state
     if plan.finished is not None or plan.restored_at is not None or not has_begun(state, header):
-        raise UsageError(f"plan {header.plan_id[:12]} is not unfinished, so there is nothing to end")
+        raise UsageError(f"Cannot end plan {header.plan_id[:12]}, because it has not begun or has already ended")
     storage = context.storage(header.storage)
     if storage.mode != "apply":
         raise GateRefused(f"storage {storage.name} is in mode plan. Run `{command('apply', header.plan_id[:12], end=True, mode='apply')}`.")
@@ -108,6 +108,6 @@ def _reasons_to_wait(context: RunContext, header: PlanSummary) -> Iterator[str]:
     if header.rehearsal != clock.is_rehearsal:
         yield "it belongs to rehearsals" if header.rehearsal else "it does not belong to rehearsals"
     if context.run_date != clock.today():
-        yield "a run of a past date closes no plan"
+        yield "a run of a past date does not close plans"
     if context.storage(header.storage).mode != "apply":
         yield f"the storage is in mode plan: end it with `{command('apply', header.plan_id[:12], end=True, mode='apply')}`"

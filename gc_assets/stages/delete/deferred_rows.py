@@ -120,7 +120,7 @@ def _add_undue_rows(
         return needed
     finder = DroppedFinder.of(dropped, None, ForeignRules(Claims({}), {}), adopted)
     find = FindUndue(finder, context.store(storage_name))
-    reason = F.lit("its dropped table is listed again, or waits").alias("needed")
+    reason = F.lit("its dropped table is listed again or is not due yet").alias("needed")
     undue = map_arrow(rows().select("key", "action", "reason", "etag"), find, _KEY).select("key", reason, F.lit(True).alias("is_live"))
     return needed.unionByName(undue.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
 

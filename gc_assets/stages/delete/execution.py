@@ -212,7 +212,7 @@ class PlanExecution:
             F.lit("in quarantine since "), F.col("quarantined_at").cast("string"), F.lit(f", which is less than {count_of(days, 'day')}")
         )
         failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
-        uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to release the file"))
+        uncertain = F.concat(F.lit("the history edit of lake "), "held_by", F.lit(" that should have released the file was not made"))
         removed = sorted(header.refs_digests.keys() - {lake.name for lake in self.context.config.lakes})
         unconfigured = F.lit(f"lake {removed[0]} is no longer configured, so it may still need the file" if removed else None).cast(
             "string"

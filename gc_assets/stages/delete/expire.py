@@ -437,14 +437,16 @@ def _split(actions: Sequence[ExpiryAction]) -> tuple[list[ExpiryAction], list[Ex
 def _require_branch_lake(lake: Lake) -> BranchLake:
     found = as_branch_lake(lake)
     if found is None:
-        raise UsageError(f"lake {lake.name} is of kind {lake.kind}, whose branches cannot be deleted; remove retention.delete_idle")
+        raise UsageError(
+            f"Cannot delete branches of lake {lake.name}, because its kind {lake.kind} does not support it. Remove retention.delete_idle."
+        )
     return found
 
 
 def _require_path_lake(lake: Lake) -> PathLake:
     found = as_path_lake(lake)
     if found is None:
-        raise UsageError(f"lake {lake.name} is of kind {lake.kind}, whose paths cannot be deleted by commits")
+        raise UsageError(f"Cannot delete paths of lake {lake.name} by commits, because its kind {lake.kind} does not support it")
     return found
 
 

@@ -71,5 +71,5 @@ class ForeignEvidence:
                     continue
                 notes.append(f"{listed[0].upper()}{listed[1:]}, so only older files are planned. `{LIST}` lists it now.")
             elif sweep.receipt.run_date < context.run_date:
-                notes.append(f"The metadata in storage {name} is that of the run of {sweep.receipt.run_date}.")
+                notes.append(f"The metadata in storage {name} was last read by the run of {sweep.receipt.run_date}.")
         return cls(count, tuple(samples), tuple(unknown), tuple(notes))

@@ -202,7 +202,7 @@ def describe_unlisted(inputs: PlanInputs, waiting: Amount) -> list[LeftOut]:
 def _describe_denied(context: RunContext, storage: str) -> str:
     error = find_denial(context, storage)
     example = f" (for example {error})" if error else ""
-    return f"an apply was denied them{example}; {retry_advice(context.config, storage)}"
+    return f"the store denied an earlier apply these actions{example}; {retry_advice(context.config, storage)}"
 
 
 def _describe_too_long(context: RunContext, storage: str) -> str:
@@ -223,11 +223,11 @@ def _describe_missing(missing: Sequence[Unreadable], doubtful: Sequence[Unreadab
     found, junk = _describe_examples(missing), _describe_examples(doubtful)
     if missing:
         yield (
-            f"they are under claims of tables or lakes that lack files in another storage ({found}). Restore these files. "
+            f"their tables or lakes have lost files in another storage ({found}). Restore these files. "
             f"If only live data files are lost, approve the plan of that storage with `--override {LIVE_LISTED}`, then run again"
         )
     if doubtful:
         yield (
             f"{'Or they' if missing else 'they'} are under claims of {count_of(len(doubtful), 'table')} with an unreadable file named like "
-            f"metadata in another storage, which may be that of another table ({junk}). Make the file readable, or remove it"
+            f"metadata in another storage, which may belong to another table ({junk}). Make the file readable, or remove it"
         )

@@ -170,7 +170,7 @@ def _warn_of_gone_namespaces(config: Config, found: OrphanFilesSummary) -> Itera
     gone = [f"{item.name} of lake {config.label_of(item.lake)} ({count_of(item.tables, 'table')})" for item in found.gone_namespaces]
     if gone:
         yield (
-            f"{count_of(len(gone), 'namespace', 'are')} gone as a whole: {show_list(gone)}. Before you approve, check that the "
+            f"{count_of(len(gone), 'namespace', 'are')} missing entirely: {show_list(gone)}. Before you approve, check that the "
             f"account of gc-assets can still see {'it' if len(gone) == 1 else 'them'}."
         )
 

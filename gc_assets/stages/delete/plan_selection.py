@@ -45,7 +45,7 @@ def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> Pl
     if context.storage(storage_name).mode != "apply":
         return PlanSelection(None, reason="no approved plan id was given and the storage is in mode plan: nothing was changed")
     if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
-        return PlanSelection(None, reason="the clock is that of a rehearsal, which may not change this storage: nothing was changed")
+        return PlanSelection(None, reason="this is a rehearsal, and the storage does not allow rehearsals: nothing was changed")
     if context.run_date != context.clock.today():
         reason = f"no approved plan id was given and {context.run_date} is in the past: nothing was changed"
         return PlanSelection(None, reason=f"{reason}. {_describe_waiting(context, storage_name)}")
@@ -62,8 +62,8 @@ def _describe_waiting(context: RunContext, storage_name: str) -> str:
     plans = [plan for plan in list_plans(context.config, storage_name) if plan.header.run_date == context.run_date]
     approved = [plan.header.plan_id[:12] for plan in plans if plan.awaits_apply(now)]
     if approved:
-        return f"Approved of {context.run_date}: {', '.join(approved)}. Enter one in `plan_id` to apply it."
-    return f"No plan of {context.run_date} is approved and waits."
+        return f"Approved plans of {context.run_date}: {', '.join(approved)}. Enter one in `plan_id` to apply it."
+    return f"No plan of {context.run_date} is approved and waiting to be applied."
 
 
 def in_mode(context: RunContext, storage_name: str, mode: Literal["plan", "apply"]) -> RunContext:

@@ -85,4 +85,4 @@ class PlannedPaths:
     def _missing(self, wanted: str, advice: str) -> StateError:
         name = table_with(TableRole.PATH_EDITS).name
         found = f"lake {self.lake}: {name} of {self.run_date} with the digest {wanted} is missing or was changed"
-        return StateError(f"{found}. It has the deleted paths. {advice}.")
+        return StateError(f"{found}. That table lists the deleted paths. {advice}.")

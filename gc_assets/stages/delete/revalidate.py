@@ -86,4 +86,4 @@ def _refusal_reason(lake: str | None, planned: str | None, etag: str | None, mod
         return f"lake {lake} claims this key, and the plan names lake {planned}"
     if modified is None:
         return f"its identity {etag!r} contains no modification time"
-    return f"it is too young: modified or named at {modified} or later, and only objects older than {ages.cutoff} may be removed"
+    return f"it is too young: it was modified or named at {modified} or later, and only objects older than {ages.cutoff} may be removed"

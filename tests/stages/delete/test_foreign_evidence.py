@@ -146,7 +146,7 @@ def test_last_sweep_counts_for_the_grace_period_if_a_storage_is_not_swept_again(
     house.sweep_data()
     plan = house.plan_of(DATA)
     assert house.failed_gates(plan) == set()
-    assert "is that of the run of 2026-11-20" in next(gate.message for gate in plan.gates if gate.name == "foreign_metadata")
+    assert "was last read by the run of 2026-11-20" in next(gate.message for gate in plan.gates if gate.name == "foreign_metadata")
 
 
 def test_storage_that_is_not_listed_again_limits_the_plans_of_the_others_to_older_files(house: SplitTables) -> None:

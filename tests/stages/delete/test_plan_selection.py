@@ -82,9 +82,10 @@ def test_missing_plan_id_names_the_approved_plans_of_the_run_date(tmp_path: Path
     at = platform(tmp_path, mode="apply")
     plan_id = header_of(stored_plan(at)).plan_id
     run_context = at.run_context(NOW.date())
-    assert select_plan(run_context, "warehouse").reason.endswith(f"nothing was changed. No plan of {TODAY} is approved and waits.")
+    reason = select_plan(run_context, "warehouse").reason
+    assert reason.endswith(f"nothing was changed. No plan of {TODAY} is approved and waiting to be applied.")
     approve(at.config, at.clock, plan_id, "ada")
-    approved = f"nothing was changed. Approved of {TODAY}: {plan_id[:12]}. Enter one in `plan_id` to apply it."
+    approved = f"nothing was changed. Approved plans of {TODAY}: {plan_id[:12]}. Enter one in `plan_id` to apply it."
     assert select_plan(run_context, "warehouse").reason.endswith(approved)
 
 
@@ -94,7 +95,7 @@ def test_missing_plan_id_names_the_approved_plans_of_a_past_run_date(tmp_path: P
     approve(at.config, at.clock, plan_id, "ada")
     reason = select_plan(at.run_context(date.fromisoformat(YESTERDAY)), "warehouse").reason
     assert "is in the past" in reason
-    assert reason.endswith(f"Approved of {YESTERDAY}: {plan_id[:12]}. Enter one in `plan_id` to apply it.")
+    assert reason.endswith(f"Approved plans of {YESTERDAY}: {plan_id[:12]}. Enter one in `plan_id` to apply it.")
 
 
 def test_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:
