@@ -1,4 +1,4 @@
-"""Iceberg lakes in `lakes.yaml`."""
+"""Configuration of Iceberg lakes in `lakes.yaml`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.units import Cutoff, parse_cutoff
 from gc_assets.lakes.iceberg.catalog_selectors import list_selectors
 
-# pyiceberg properties that identify the client rather than the catalog.
+# These pyiceberg properties identify the client and not the catalog.
 SECRET_KEY: Final = re.compile(r"secret|password|token|credential|key|auth", re.IGNORECASE)
-# Properties that select one of several catalogs on a server or in an account.
+# A server or account can have several catalogs. These properties select one of them.
 _SERVER_KEYS: Final = ("warehouse", "prefix")
 _ACCOUNT_KEYS: Final = ("type", "py-catalog-impl", "warehouse", "glue.id", "glue.region", "glue.endpoint", "table-name")
 _IDENTITY_KEY: Final = re.compile(rf"{SECRET_KEY.pattern}|^user(name)?$", re.IGNORECASE)
 
 
 def secrets_in(address: str) -> list[str]:
-    """Return the secrets in a URL, i.e. its password and the query parameters with secret names.
+    """Find the secrets in a URL: its password, and query parameters whose names suggest a secret.
 
-    Each secret is returned twice: as written and URL-decoded.
+    Each secret is returned as written and URL-decoded.
     """
     parts = _split_url(address)
     if parts is None:
@@ -45,12 +45,12 @@ def secrets_in(address: str) -> list[str]:
 
 
 def has_pyiceberg_config() -> bool:
-    """Return True if pyiceberg may have its own configuration.
+    """Check whether pyiceberg may have a configuration of its own.
 
-    This is the case if there is an environment variable or a file, or if the directories of the
-    file are unreadable. Only pyiceberg can read the content (`completed`).
+    It may come from environment variables or a file. If a directory of the file is unreadable, the
+    result is True as well, because only pyiceberg can read the configuration.
     """
-    if any(name.lower().startswith("pyiceberg_") for name in os.environ):  # E.g. PYICEBERG_HOME, a further directory.
+    if any(name.lower().startswith("pyiceberg_") for name in os.environ):  # PYICEBERG_HOME is another directory.
         return True
     places = (os.path.expanduser("~"), ".")  # noqa: PTH111  (`Path` raises where the user has no home)
     try:
@@ -60,9 +60,9 @@ def has_pyiceberg_config() -> bool:
 
 
 def _strip_identity(value: str) -> str:
-    """Remove the user and the secrets from a URL. Any other text is returned unchanged.
+    """Remove the user and all secrets from a URL. Text that is not a URL is returned unchanged.
 
-    The other query parameters are kept in alphabetical order.
+    The remaining query parameters are sorted by name.
     """
     if "://" not in value:
         return value
@@ -74,34 +74,34 @@ def _strip_identity(value: str) -> str:
 def _split_url(address: str) -> SplitResult | None:
     try:
         return urlsplit(address) if "://" in address else None
-    except ValueError:  # The value only looks like a URL.
+    except ValueError:  # It only looks like a URL.
         return None
 
 
 class IcebergRetention(DroppedTableRetention):
-    """Table-level `history.expire.*` and ref settings, with overrides.
+    """Retention by the `history.expire.*` table properties and ref settings, with overrides.
 
-    An override of None leaves the setting of the table. The ages and the count replace table-level
-    defaults only. The settings of a ref have priority, as in Iceberg. A rule in `refs` replaces all
-    settings of the refs that it matches, including their own.
+    If an override is None, the table's setting applies. Ages and counts only replace the table's
+    defaults, because ref settings have priority, as in Iceberg. A rule in `refs` replaces all
+    settings for the refs that it matches, including the ref's own settings.
     """
 
     source: Literal["table", "catalog"] = Field(
         default="table",
-        description="`catalog`: limits come from the policies of Polaris, or the task queues of Lakekeeper. `min_snapshots_to_keep` is "
-        "then a minimum, and the other limits are for tables without a policy.",
+        description="`catalog`: limits come from Polaris policies or Lakekeeper task queues. `min_snapshots_to_keep` is then a minimum, "
+        "and the other limits only apply to tables without a policy.",
     )
     max_snapshot_age: Age | None = None
     min_snapshots_to_keep: Count | None = None
     max_ref_age: Age | None = None
     refs: tuple[RefRule, ...] = Field(
-        default=(), description="Rules for refs: a ref that matches is retained by this cut-off instead of the table's settings."
+        default=(), description="Rules for refs. If a rule matches a ref, its cut-off applies to the ref instead of the table's settings."
     )
     unused_metadata: Literal["keep", "remove"] = Field(
         default="keep", description="`remove`: plans remove schemas and partition specs that no retained snapshot needs."
     )
     tags: Literal["keep", "policy"] = Field(
-        default="policy", description="`policy`: a tag lapses by its max-ref-age, as in Iceberg; `keep`: no tag lapses."
+        default="policy", description="`policy`: tags expire after their max-ref-age, as in Iceberg; `keep`: tags never expire."
     )
 
     @model_validator(mode="after")
@@ -113,39 +113,39 @@ class IcebergRetention(DroppedTableRetention):
 
 
 class PublishedHistory(Model):
-    """Iceberg table to which each run writes the history of the lake's snapshots."""
+    """Iceberg table to which each run writes the snapshot history of the lake."""
 
     table: str = Field(
-        default="gc.snapshot_history", pattern=r"^[^.\s]+(\.[^.\s]+)+$", description="The table, as `namespace.table`. It is created."
+        default="gc.snapshot_history", pattern=r"^[^.\s]+(\.[^.\s]+)+$", description="Table as `namespace.table`. Created if missing."
     )
-    catalog: dict[str, SecretStr] | None = Field(default=None, description="pyiceberg's properties. Default: the catalog of the lake.")
-    catalog_name: str | None = Field(default=None, description="pyiceberg's name of that catalog. Default: `catalog_name` of the lake.")
+    catalog: dict[str, SecretStr] | None = Field(default=None, description="pyiceberg properties of its catalog. Default: the lake's.")
+    catalog_name: str | None = Field(default=None, description="pyiceberg's name for that catalog. Default: the lake's `catalog_name`.")
 
 
 class HistoryConfig(Model):
-    """Retention of expired snapshot records."""
+    """How long records of expired snapshots are kept."""
 
     keep: Duration = timedelta(days=365)
-    # Plans do not depend on it, so it is excluded from digests.
-    publish: PublishedHistory | None = Field(default=None, exclude=True, description="Publication of the history for other engines.")
+    # Plans do not depend on publication, so policy digests do not include it.
+    publish: PublishedHistory | None = Field(default=None, exclude=True, description="Table for other engines with the snapshot history.")
 
 
 class IcebergLakeConfig(LakeConfig):
-    """Tables of one pyiceberg catalog.
+    """Lake that consists of the tables in one pyiceberg catalog.
 
-    `catalog` holds pyiceberg's properties. `tables` are shell patterns for `namespace.table`.
+    `catalog` contains pyiceberg properties. `tables` are shell patterns for `namespace.table`.
     """
 
     kind: Literal["iceberg"]  # pyright: ignore[reportIncompatibleVariableOverride]  (models are frozen)
     catalog: dict[str, SecretStr]
-    catalog_name: str = Field(default="default", description="pyiceberg's catalog name (the SQL catalog stores rows under it).")
+    catalog_name: str = Field(default="default", description="pyiceberg's catalog name. The SQL catalog stores its rows under this name.")
     tables: tuple[str, ...] = ("*",)
     retention: IcebergRetention = Field(default_factory=lambda: IcebergRetention())
     history: HistoryConfig = Field(default_factory=lambda: HistoryConfig())
     failed_creations: Literal["refuse", "collect"] = Field(
         default="refuse",
-        description="`collect`: the first metadata of an unknown table without snapshots, in the location of a known table, is garbage. "
-        "Use it only if no other catalog has tables in these locations.",
+        description="`collect`: if a known table's location contains the first metadata of an unknown table without snapshots, that "
+        "metadata is garbage. Use this only if no other catalog has tables in these locations.",
     )
     _merged_properties: tuple[str, ...] = PrivateAttr(default=())
 
@@ -158,13 +158,13 @@ class IcebergLakeConfig(LakeConfig):
     def identity(self) -> dict[str, str]:
         """Return the properties that identify the catalog, without users and secrets.
 
-        If the same name refers to another catalog, it is a different lake.
+        If they change, the same lake name stands for another catalog and therefore another lake.
         """
         known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_KEY.search(key)}
         return {key: _strip_identity(value) for key, value in known.items()}
 
     def catalog_location(self) -> tuple[str, str]:
-        """Return the catalog. In an SQL catalog, `catalog_name` is part of the key of each row."""
+        """Locate the catalog. An SQL catalog stores `catalog_name` in the key of each row."""
         local = _match_sqlite_uri(self.catalog)
         if local is not None:
             return f"iceberg {self.catalog_name} ", local[2].partition("?")[0].removeprefix("file:")
@@ -184,14 +184,14 @@ class IcebergLakeConfig(LakeConfig):
     def with_library_settings(self) -> IcebergLakeConfig:
         """Add the properties that pyiceberg would merge from its own configuration.
 
-        They come from its configuration file and from `PYICEBERG_CATALOG__*`. They are part of the
-        policy digest, and are reported (`merged_properties`).
+        These come from its configuration file and from `PYICEBERG_CATALOG__*` variables. The policy
+        digest includes them, and reports show them (`merged_properties`).
         """
         if not has_pyiceberg_config():
             return self
         try:
-            from pyiceberg.utils.config import Config  # The import is slow.
-        except ImportError:  # The error of `open_lake` contains the missing extra.
+            from pyiceberg.utils.config import Config  # This import is slow.
+        except ImportError:  # `open_lake` reports the missing extra.
             return self
         found = Config().get_catalog_config(self.catalog_name) or {}
         known = {key for key, value in self.catalog.items() if value.get_secret_value()}
@@ -202,13 +202,13 @@ class IcebergLakeConfig(LakeConfig):
 
     @property
     def merged_properties(self) -> tuple[str, ...]:
-        """The properties of `catalog` that are not in `lakes.yaml`. Secret values are omitted."""
+        """Properties of `catalog` that do not come from `lakes.yaml`, with secret values hidden."""
         public = self.identity()
         return tuple(f"{key}={public[key]}" if key in public else f"{key} (not shown)" for key in self._merged_properties)
 
     def policy(self) -> dict[str, Any]:
         found = self.model_dump(mode="json", exclude={"catalog"})
-        if self.retention.unused_metadata == "keep":  # the digests of 0.3 do not contain the key
+        if self.retention.unused_metadata == "keep":  # Digests from version 0.3 do not have this key.
             del found["retention"]["unused_metadata"]
         if self.failed_creations == "refuse":
             del found["failed_creations"]
@@ -226,9 +226,9 @@ class IcebergLakeConfig(LakeConfig):
         return table_name is None or any(fnmatchcase(table_name, pattern) for pattern in self.tables)
 
     def with_retention(self, keep: str) -> IcebergLakeConfig:
-        """Return the lake with this age or number of snapshots instead of the tables' own settings.
+        """Return the lake with one age or snapshot count in place of the tables' own settings.
 
-        The settings of a ref have priority.
+        Ref settings still have priority.
         """
         try:
             cutoff = parse_cutoff(keep)
@@ -252,7 +252,7 @@ class IcebergLakeConfig(LakeConfig):
         return self.history.keep
 
     def own_files(self) -> tuple[str, ...]:
-        """Return the sqlite catalog's database file and sqlite's temporary files next to it."""
+        """Return a sqlite catalog's database file and the files that sqlite creates next to it."""
         local = _match_sqlite_uri(self.catalog)
         if local is None:
             return ()
@@ -260,9 +260,9 @@ class IcebergLakeConfig(LakeConfig):
         return tuple(path + suffix for suffix in ("", "-journal", "-wal", "-shm")) if path.startswith("/") else ()
 
     def resolve_paths(self, anchor: BaseFolder) -> IcebergLakeConfig:
-        """Make the database path and the warehouse of sqlite catalogs absolute.
+        """Make the database path and warehouse of a sqlite catalog absolute.
 
-        The warehouse of a server is a name, so it is not changed.
+        On a server, the warehouse is a name, so it is left unchanged.
         """
         update: dict[str, Any] = {"catalog": _resolve_paths(self.catalog, anchor, "catalog")}
         published = self.history.publish

@@ -1,4 +1,4 @@
-"""Discover Iceberg catalogs: REST servers, sqlite files and catalogs in pyiceberg's configuration."""
+"""Discover Iceberg catalogs: REST servers, sqlite files, and those in pyiceberg's configuration."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gc_assets.lakes.protocol import UnreadableTable
 
 _CONFIGURED: Final = "catalog"
 _SUFFIXES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
-# The first bytes of a sqlite file.
+# Every sqlite file starts with these bytes.
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the catalogs at a target. `catalog:NAME` is a catalog in pyiceberg's configuration."""
+    """Yield the catalogs at a target. `catalog:NAME` refers to pyiceberg's configuration."""
     if scheme_of(target.address) == _CONFIGURED:
         name = target.address.partition(":")[2]
         yield _describe_catalog(name, name, {})
@@ -52,12 +52,12 @@ def _describe_catalog(name: str, catalog_name: str, catalog: dict[str, str]) -> 
 
 
 def find_folder(table: str, metadata_location: str) -> str:
-    """Return the folder in which the catalog creates tables, so that the storage contains new ones.
+    """Return the folder in which the catalog creates tables. Its storage will contain new tables.
 
-    If the table is in the folder of its namespace, in the layout of Iceberg or Hive, this is the
-    warehouse. A whole bucket or disk is never returned.
+    In the layouts of Iceberg and Hive, a table is in a folder of its namespace, and the result is
+    the warehouse. To be safe, a whole bucket or disk is never returned.
     """
-    folder = metadata_location.rsplit("/", 3)[0]  # of `<folder>/<table>/metadata/<name>.metadata.json`
+    folder = metadata_location.rsplit("/", 3)[0]  # From `<folder>/<table>/metadata/<name>.metadata.json`.
     warehouse, _, name = folder.rpartition("/")
     namespace = table.rpartition(".")[0]
     is_in_namespace = name in {namespace, f"{namespace}.db"}
@@ -65,12 +65,12 @@ def find_folder(table: str, metadata_location: str) -> str:
 
 
 def _list_catalogs(file: Path) -> list[str]:
-    """Return the names of the catalogs in a sqlite file, or nothing for any other file."""
+    """Return the names of the catalogs in a sqlite file. For other files, the list is empty."""
     try:
         with open_regular(file) as opened:
             if opened.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
                 return []
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return [row[0] for row in database.execute("SELECT DISTINCT catalog_name FROM iceberg_tables ORDER BY 1")]
-    except (OSError, sqlite3.Error):  # The file is not an Iceberg catalog.
+    except (OSError, sqlite3.Error):  # This is not an Iceberg catalog.
         return []

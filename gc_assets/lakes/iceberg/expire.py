@@ -1,6 +1,6 @@
-"""Expire the tables of one catalog concurrently.
+"""Execute history edits in the tables of one catalog concurrently.
 
-Tables are identified by uuid, so renames are harmless.
+A table is identified by its uuid, so renames do no harm.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CONCURRENT_READS = 16
 
 @dataclass(frozen=True, slots=True)
 class CatalogExpiry:
-    """Execution of approved edits in one catalog.
+    """Executes approved edits in one catalog.
 
-    `read_registration` reads the registration for a name and a metadata address, and `read_current`
-    also reads the table's current policy in the catalog. `policy` computes the current retention of
-    all registrations of one table.
+    `read_registration` reads the table with the given name and metadata address. `read_current`
+    reads its current policy in the catalog as well. `policy` computes the retention of one table
+    from all of its registrations.
     """
 
     catalog: CatalogClient
@@ -42,14 +42,15 @@ class CatalogExpiry:
     policy: Policy
 
     def run(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Yield one outcome per action, table by table in the order of completion.
+        """Execute the actions, and yield one outcome for each.
 
-        Closing the generator cancels the tables that have not been started.
+        Tables are yielded as they complete. Closing the generator cancels tables that have not
+        started yet.
         """
         yield from _edit_tables(self.catalog, self.read_registration, actions, self._edit_table)
 
     def _edit_table(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> list[ExpiryOutcome]:
-        """Remove snapshots and refs, and then the schemas and specs that are no longer needed."""
+        """Remove snapshots and refs first, then schemas and specs that are no longer needed."""
         history = [action for action in actions if action.action not in PRUNING]
         pruning = [action for action in actions if action.action in PRUNING]
         outcomes = self._build_table_expiry(uuid, history, index, readers).run() if history else []
@@ -69,9 +70,9 @@ class CatalogExpiry:
 
 @dataclass(frozen=True, slots=True)
 class _CatalogIndex:
-    """Names and metadata addresses by table uuid, and the reason for each unreadable table.
+    """Names and metadata addresses of each table by uuid.
 
-    `unreadable` maps the name of a table to the reason.
+    `unreadable` contains the reason for each table that cannot be read, by name.
     """
 
     tables: Mapping[str, Mapping[Identifier, str]]
@@ -79,7 +80,7 @@ class _CatalogIndex:
 
     @classmethod
     def read(cls, catalog: CatalogClient, read_registration: ReadRegistration, workers: Executor) -> _CatalogIndex:
-        """Load all tables. If pyiceberg cannot load one, its uuid is read from its metadata."""
+        """Load all tables. If pyiceberg cannot load a table, its uuid comes from the metadata."""
 
         def load(identifier: Identifier) -> CatalogTable | LakeUnreadable | None:
             try:
@@ -114,14 +115,14 @@ class _CatalogIndex:
         return cls(found, unreadable)
 
 
-# Edits one table, given its uuid, its actions, the index and the readers.
+# A function that edits one table, given its uuid, its actions, the index and the readers.
 _Edit = Callable[[str, Sequence[ExpiryAction], _CatalogIndex, Executor], list[ExpiryOutcome]]
 
 
 def edit_branches(
     catalog: CatalogClient, read_registration: ReadRegistration, actions: Sequence[ExpiryAction], *, creates: bool
 ) -> Iterator[ExpiryOutcome]:
-    """Delete idle branches, or create deleted ones again, yielding one outcome per action."""
+    """Delete idle branches, or recreate deleted ones. Yields one outcome per action."""
 
     def edit(uuid: str, own: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> list[ExpiryOutcome]:
         del readers

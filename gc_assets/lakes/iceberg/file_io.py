@@ -1,8 +1,8 @@
-"""A pyiceberg `FileIO` that rejects local files that would block or decompress without a limit.
+"""A pyiceberg `FileIO` that rejects files which would block it or decompress without a limit.
 
-pyiceberg opens metadata files itself. A FIFO would block the process, and gzipped files are
-decompressed at any size. Addresses on Azure are opened with adlfs, because pyarrow treats the
-account in `abfss://container@account.dfs.core.windows.net/` as part of the container.
+pyiceberg opens metadata files itself. If one is a FIFO, the process blocks, and a gzipped file is
+decompressed whatever its size. Azure addresses are opened with adlfs, because pyarrow would treat
+the account in `abfss://container@account.dfs.core.windows.net/` as part of the container.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES, gunzip
 
 
 class GuardedFileIO(PyArrowFileIO):
-    """pyiceberg's `PyArrowFileIO` with checks of local files, and `FsspecFileIO` for Azure."""
+    """pyiceberg's `PyArrowFileIO` with checks for local files, and `FsspecFileIO` for Azure."""
 
     def new_input(self, location: str) -> PyArrowFile:
         """Open a file for reading.
 
         Raises:
-            ImportError: If adlfs is not installed, for an address on Azure.
-            OSError: If a local file is not a regular file, or is too large.
-            ValueError: If a local file decompresses to more than the limit.
+            ImportError: If the address is on Azure and adlfs is not installed.
+            OSError: If a local file is too large, or is not a regular file.
+            ValueError: If a local file decompresses to too many bytes.
         """
         if scheme_of(location) == AZURE:
             return cast(PyArrowFile, self._on_azure(location).new_input(location))

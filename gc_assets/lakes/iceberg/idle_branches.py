@@ -1,4 +1,4 @@
-"""Delete idle branches of a table, or create them again, in a single atomic commit."""
+"""Delete or recreate the idle branches of a table in a single atomic commit."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 
 @dataclass(slots=True)
 class BranchEdits(TableCommit):
-    """Deletion or creation of branches of one table.
+    """Commit that deletes or recreates branches of one table.
 
     Attributes:
-        creates: True to create deleted branches again, False to delete branches.
+        creates: True to recreate deleted branches, False to delete branches.
     """
 
     creates: bool
 
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Compare the current branches with the approved ones."""
+        """Determine the outcomes that are already certain, and the actions that need a commit."""
         found = {action: self._settle(action, registration) for action in self.actions}
         settled = [outcome for outcome in found.values() if outcome is not None]
         return settled, [action for action, outcome in found.items() if outcome is None]
 
     def _settle(self, action: ExpiryAction, registration: Registration) -> ExpiryOutcome | None:
-        """Return the outcome of an action that needs no commit, or None if it needs one."""
+        """Return an action's outcome if it does not need a commit, otherwise None."""
         refs = {ref.name: ref for ref in registration.table.refs}
         ref = refs.get(str(action.ref_name))
         is_same = ref is not None and (ref.ref_type, ref.snapshot_id) == ("branch", action.snapshot_id)
@@ -53,18 +53,18 @@ class BranchEdits(TableCommit):
         return ExpiryOutcome(action, "changed", f"branch {action.ref_name} is kept: {protected}") if protected else None
 
     def build_change(self, name: str, table: TableMetadata, pending: Sequence[ExpiryAction]) -> TableChange:
-        """Build the commit that deletes or creates the branches."""
+        """Build the commit that deletes or recreates the branches."""
         if self.creates:
             return BranchCreation(table, tuple(map(_read_branch, pending)))
         return Removal(name, table, frozenset(), frozenset(str(action.ref_name) for action in pending), frozenset(pending))
 
     def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
-        """Compare the new metadata with the old one."""
+        """Return how the new metadata differs from the intended deletion, or None if it does not."""
         return find_damage(change, self.read_registration(name, address).table) if isinstance(change, Removal) else None
 
 
 def _read_branch(action: ExpiryAction) -> SnapshotRef:
-    """Read the deleted branch and its settings from an action."""
+    """Read a deleted branch and its settings from the action that deleted it."""
     properties: dict[str, str] = json.loads(action.details) if action.details else {}
     settings = {key: properties[key] for key in REF_SETTINGS if key in properties}
     return SnapshotRef(str(action.ref_name), "branch", action.snapshot_id, settings)

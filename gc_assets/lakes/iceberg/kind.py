@@ -1,4 +1,4 @@
-"""The lake kind `iceberg`. Importing this module does not import the kind's libraries."""
+"""The lake kind `iceberg`. The kind's libraries are not imported until they are needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def identify_table(raw: bytes) -> TableIdentity:
-    """Return the table or view to which a metadata file belongs."""
+    """Identify the table or view that a metadata file describes."""
     from gc_assets.lakes.iceberg.metadata import parse_identity  # The import loads pyarrow.
 
     found = parse_identity("its content", raw)
@@ -27,14 +27,14 @@ def identify_table(raw: bytes) -> TableIdentity:
 
 
 def is_fragment(raw: bytes) -> bool:
-    """Return True if no reader can use the file as metadata."""
+    """Return True if the content is useless to every metadata reader."""
     from gc_assets.lakes.iceberg import metadata  # The import loads pyarrow.
 
     return metadata.is_fragment(raw)
 
 
 def describe_decoder() -> str:
-    """Return the name of the library that decodes large manifests on this machine."""
+    """Describe which library decodes large manifests on this machine."""
     from gc_assets.lakes.iceberg import avro  # The import loads fastavro.
 
     return avro.describe_decoder()

@@ -1,8 +1,8 @@
-"""Iceberg lake with all tables in a pyiceberg catalog, implementing `ExpiringLake`.
+"""The Iceberg lake, which contains all tables in a pyiceberg catalog. It implements `ExpiringLake`.
 
-A commit is a snapshot of a table, and its content root is the manifest list. Tables outside the
-`tables` patterns and tables with `gc.enabled=false` are read like all others, so that their files
-are protected. They are only excluded from claims and expiry.
+Commits are table snapshots, and their content roots are manifest lists. Tables outside the `tables`
+patterns and tables with `gc.enabled=false` are read as well, because their files have to be
+protected. They are only excluded from claims and expiry.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ if TYPE_CHECKING:
     from gc_assets.core.findings import Finding
     from gc_assets.lakes.iceberg.catalog import CatalogClient, TablePointer, UnlistedViews, ViewPointer
 
-# Concurrent reads of metadata files. Stores take tens of milliseconds to respond.
+# Number of metadata files to read concurrently. A store takes tens of milliseconds to respond.
 CONCURRENT_READS = 16
 # Except over REST, pyiceberg's `commit_table` writes the metadata itself. Version 0.12 cannot write
-# format version 3. Its model of such metadata also has no fields for unsupported features
-# (`encryption-keys`, `key-id`), so other updates would lose them.
+# format version 3. Its model of v3 metadata also lacks the fields of features that it does not
+# support (`encryption-keys`, `key-id`), so any update would lose them.
 MAX_WRITABLE_FORMAT = 2
 # pyiceberg does not implement `commit_table` for these catalogs.
 READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 
 
 class IcebergLake:
-    """Lake for one catalog. Its `objects` read metadata.json files.
+    """The tables of one catalog. `objects` reads their metadata.json files.
 
-    Only `freeze` and `expire` open the catalog, in the driver. A pickled instance for executors
-    contains neither a connection nor credentials.
+    The catalog is only opened in the driver. A lake that is pickled for executors contains neither
+    a connection nor credentials.
     """
 
     kind = "iceberg"
@@ -83,19 +83,20 @@ class IcebergLake:
         self._resolver = KeyResolver([(str(number), location) for number, location in enumerate(storages)])
 
     def __getstate__(self) -> dict[str, Any]:
-        history = self._config.history.model_copy(update={"publish": None})  # May contain secrets.
+        history = self._config.history.model_copy(update={"publish": None})  # It may contain secrets.
         return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}, "history": history})}
 
     def check_access(self) -> None:
-        """Check the catalog with one small request. Raises `LakeUnreadable` if it fails."""
+        """Send the catalog one small request. Raises `LakeUnreadable` if that fails."""
         from gc_assets.lakes.iceberg.catalog import CatalogClient  # as in `freeze`
 
         CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds).check_access()
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; Iceberg refs have no timestamp
-        """Return every branch and tag in the current metadata of every table.
+        """Read all branches and tags from the current metadata of every table.
 
-        Tables that cannot be read or have a ref to a missing snapshot are in `unreadable`.
+        A table is `unreadable` if its metadata cannot be read, or if one of its refs points to a
+        missing snapshot.
         """
         from gc_assets.lakes.iceberg.catalog import CatalogClient  # Takes half a second to import.
 
@@ -128,7 +129,7 @@ class IcebergLake:
         )
 
     def _build_reader(self, catalog: CatalogClient) -> Callable[[TablePointer | UnreadableTable], Registration | UnreadableTable]:
-        """Return a function that reads a table with its protection and policy in the catalog."""
+        """Return a function that reads a table, and adds what the catalog sets for it."""
         add_policy = self._build_policy_reader(catalog)
 
         def read(pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
@@ -138,7 +139,7 @@ class IcebergLake:
         return read
 
     def _build_current_reader(self, catalog: CatalogClient) -> Callable[[str, str], Registration]:
-        """Return a function that reads a table with its current policy, for use in an edit."""
+        """Return a function that reads a table and its policy again, for use before an edit."""
         add_policy = self._build_policy_reader(catalog, rereads=True)
         return lambda name, address: add_policy(self.read_registration(name, address))
 
@@ -156,8 +157,7 @@ class IcebergLake:
         return lambda item: replace(item, policy=policies.read(item.name, item.table.properties)) if item.collect else item
 
     def _read_table(self, pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
-        """Read a table without its snapshots, because all tables are held in memory at the same
-        time.
+        """Read a table, but drop its snapshots, because all tables are in memory at the same time.
 
         `commits` reads the snapshots later.
         """
@@ -170,10 +170,10 @@ class IcebergLake:
         return replace(item, table=replace(item.table, snapshots=()), writable=item.writable and pointer.can_commit)
 
     def _locate(self, catalog: CatalogClient, item: UnreadableTable, registrations: Sequence[Registration]) -> UnreadableTable:
-        """Add the possible locations of an unreadable table, and its uuid if it can be read.
+        """Add the uuid of an unreadable table, if found, and the locations that it may have.
 
-        If its metadata has no readable location, these are the directory of the metadata and the
-        locations that the catalog or other tables of its namespace suggest for this name.
+        If the metadata does not contain a readable location, two guesses are used: the directory of
+        the metadata, and what the catalog or other tables of the namespace suggest for this name.
         """
         name, found, uuid = item.table_name or "", tuple[str, ...](), None
         if item.address is not None and _is_resolvable(item.address, self._resolver):
@@ -187,10 +187,10 @@ class IcebergLake:
         return replace(item, locations=resolvable, table_uuid=uuid)
 
     def _read_unreadable(self, address: str) -> tuple[tuple[str, ...], str | None]:
-        """Return the locations and the uuid found in metadata that cannot be read in full."""
+        """Find locations and uuid in metadata that cannot be read as a whole."""
         try:
             raw = self._objects.read(address)
-        except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
+        except Exception:  # noqa: BLE001 - the table is already unreadable for a known reason
             return (), None
         try:
             uuid = parse_identity(address, raw).uuid
@@ -199,7 +199,7 @@ class IcebergLake:
         return read_locations(raw), uuid
 
     def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
-        """Pin the metadata files of a view. They may be missing, as no other file depends on them."""
+        """Pin the metadata files of a view. They may be missing, since no file depends on them."""
         from gc_assets.lakes.iceberg.catalog import UnlistedViews
 
         if isinstance(pointer, UnlistedViews):
@@ -219,10 +219,10 @@ class IcebergLake:
         return _PinnedView(tuple(map(_pin_view_file, (address, *view.previous_metadata))), View(view.view_uuid, pointer.name, view.newest))
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield one commit per listed snapshot, in the order of the metadata.
+        """Yield a commit for each listed snapshot, in the order of the metadata.
 
         Raises:
-            LakeUnreadable: If the table cannot be read, or its metadata differs from the frozen one.
+            LakeUnreadable: If the table cannot be read or its metadata differs from the frozen one.
         """
         vanished = "was deleted after this run had found it, for example by a writer that deletes its old metadata; run again"
         table, raw = self._read_metadata(source.table_name or "?", source.address, vanished)
@@ -245,7 +245,7 @@ class IcebergLake:
             )
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Return the children of a manifest list or manifest.
+        """Decode a manifest list or manifest.
 
         Raises:
             FormatError: If the container is damaged. The message contains its address.
@@ -256,7 +256,7 @@ class IcebergLake:
         return manifests.decode_many(containers)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the table settings at `as_of`, with overrides from the configuration."""
+        """Apply the tables' settings at `as_of`, with the overrides in the configuration."""
         found = retain(refs, commits, as_of, grace_cutoff, self._config.retention)
         if self._config.retention.unused_metadata == "keep":
             return found
@@ -266,10 +266,10 @@ class IcebergLake:
         return replace(found, expiry=expiry, notes=(*found.notes, *notes))
 
     def _identify(self, name: str, address: str) -> UnreadRegistration:
-        """Read the uuid of an unreadable table, if it is found in the metadata."""
+        """Read the uuid of an unreadable table, if its metadata contains one."""
         try:
             return UnreadRegistration(name, address, parse_identity(address, self._objects.read(address)).uuid)
-        except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
+        except Exception:  # noqa: BLE001 - the table is already unreadable for a known reason
             return UnreadRegistration(name, address, None)
 
     def read_lineage(self, address: str) -> Lineage:
@@ -280,14 +280,14 @@ class IcebergLake:
             return list(pool.map(lambda address: manifests.summarize_list(address, self._objects.read(address)), addresses))
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Delete idle branches table by table, with one commit per table."""
+        """Delete idle branches, with one commit per table."""
         from gc_assets.lakes.iceberg.expire import edit_branches
 
         catalog = self._open_catalog()
         yield from edit_branches(catalog, self._build_current_reader(catalog), actions, creates=False)
 
     def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Create deleted branches again, with one commit per table."""
+        """Recreate deleted branches, with one commit per table."""
         from gc_assets.lakes.iceberg.expire import edit_branches
 
         yield from edit_branches(self._open_catalog(), self.read_registration, actions, creates=True)
@@ -295,7 +295,7 @@ class IcebergLake:
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
         """Execute the edits table by table, with at most one commit per registration.
 
-        The edits are revalidated against the current table and its current policy.
+        Before each commit, the edits are revalidated against the current table and its policy.
         """
         from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.expire import CatalogExpiry
@@ -313,13 +313,13 @@ class IcebergLake:
         yield from CatalogExpiry(tables, self._objects, self.read_registration, read_current, policy).run(actions)
 
     def find_listed(self, tables: Mapping[str, str], *, is_strict: bool = True) -> Mapping[str, str]:
-        """Return by uuid why the given tables (uuid to name) may still be in the catalog."""
+        """Return by uuid why the catalog may still contain the given tables (uuid to name)."""
         from gc_assets.lakes.iceberg.unlisted_tables import find_listed
 
         return find_listed(self._open_catalog(), tables, is_strict=is_strict)
 
     def find_recoverable(self, uuids: Collection[str]) -> Mapping[str, str]:
-        """Return by uuid why dropped tables can be restored in the catalog."""
+        """Return by uuid why the catalog can restore dropped tables."""
         from gc_assets.lakes.iceberg.policy_reader import find_recoverable
 
         return find_recoverable(self._open_catalog(), uuids)
@@ -331,7 +331,7 @@ class IcebergLake:
         return find_unloadable(self._open_catalog(), tables)
 
     def probe_edits(self) -> Finding:
-        """Check the permission to commit, without changing anything."""
+        """Check that the catalog permits commits, without changing anything."""
         from gc_assets.lakes.iceberg.preflight import probe_commits
 
         return probe_commits(self.name, self._open_catalog())
@@ -343,8 +343,9 @@ class IcebergLake:
     def publish_history(
         self, read: Callable[[list[str] | None], Iterator[pa.RecordBatch]], unnamed: Mapping[str, str], kept_since: datetime
     ) -> HistoryPublication:
-        """Write the history to the table in `history.publish`, and add its name to the lake's
-        tables.
+        """Write the history to the table `history.publish`, and set its name in tables of the lake.
+
+        A table only gets this property when one of its snapshots has expired.
         """
         from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.published_history import HistoryTable, find_expired_tables, point_to
@@ -381,10 +382,10 @@ class IcebergLake:
         return Registration(name, table, len(raw), matched, writable, hashlib.sha256(raw).hexdigest())
 
     def _is_writable(self, format_version: int) -> bool:
-        """Return True if pyiceberg can commit. A REST server writes any format version itself."""
+        """Return True if pyiceberg can commit. A REST server writes all format versions itself."""
         catalog = {name: self._config.catalog[name].get_secret_value() for name in ("type", "uri") if name in self._config.catalog}
         if "type" not in catalog:
-            is_rest = catalog.get("uri", "").startswith("http")  # This is how pyiceberg infers it.
+            is_rest = catalog.get("uri", "").startswith("http")  # pyiceberg infers it in the same way.
             return is_rest or format_version <= MAX_WRITABLE_FORMAT
         kind = catalog["type"].lower()
         return kind == "rest" or (kind not in READ_ONLY_CATALOGS and format_version <= MAX_WRITABLE_FORMAT)
@@ -400,7 +401,7 @@ class IcebergLake:
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: its metadata {address} {missing}") from None
         except (OSError, FormatError, StoreError) as error:
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {error}") from error
-        except Exception as error:  # other programs write the metadata
+        except Exception as error:  # Other programs write the metadata.
             problem = f"{address}: unexpected {type(error).__name__}: {error}"
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {problem}") from error
         return table, raw
@@ -408,7 +409,7 @@ class IcebergLake:
 
 @dataclass(frozen=True, slots=True)
 class _PinnedView:
-    """Metadata files of a view, with either the view or, if its metadata is unreadable, a note."""
+    """Metadata files of a view, together with the view, or with a note if it is unreadable."""
 
     pinned: tuple[ContentRoot, ...] = ()
     view: View | None = None
@@ -428,8 +429,9 @@ def _is_resolvable(address: str, resolver: KeyResolver) -> bool:
 
 
 def _merge_pinned(pinned: Sequence[ContentRoot], of_views: Iterable[ContentRoot]) -> tuple[ContentRoot, ...]:
-    """Add the files of views to those of tables. For a file of both, the table's requirements
-    apply.
+    """Add the pinned files of views to those of tables.
+
+    If a file belongs to both, the table's entry is kept, because it may require the file to exist.
     """
     known = {root.address: root for root in pinned}
     for root in of_views:
@@ -438,12 +440,11 @@ def _merge_pinned(pinned: Sequence[ContentRoot], of_views: Iterable[ContentRoot]
 
 
 def _require_addresses(table: TableMetadata, resolver: KeyResolver) -> None:
-    """Resolve all addresses of the table.
+    """Verify that all addresses of a table can be resolved.
 
     Raises:
-        FormatError: If different readers resolve an address differently.
-        StoreError: If it is unknown whether an address leads into a storage, e.g. because of a
-            circular link.
+        FormatError: If readers disagree about the meaning of an address.
+        StoreError: If an address may or may not lead into a storage, e.g. due to a circular link.
     """
     lists = [snapshot.manifest_list for snapshot in table.snapshots]
     files = [file.address for snapshot in table.snapshots for file in snapshot.files] + [file.address for file in table.unlisted_statistics]
@@ -452,10 +453,10 @@ def _require_addresses(table: TableMetadata, resolver: KeyResolver) -> None:
 
 
 def _build_claims(registrations: Iterable[Registration], protected: set[str]) -> tuple[Claim, ...]:
-    """Build one claim per location and table, because several tables can share a location.
+    """Build one claim for each location of each table, because tables can share a location.
 
-    The locations of a table in `protected` are never collected, even if they are inside another
-    table or shared with it.
+    Locations of tables in `protected` are never collected, even if another table shares or contains
+    them.
     """
     found = {(location.rstrip("/") + "/", item.table.table_uuid): item.name for item in registrations for location in item.table.locations}
     shielded = {address for address, uuid in found if uuid in protected}
@@ -463,19 +464,19 @@ def _build_claims(registrations: Iterable[Registration], protected: set[str]) ->
 
 
 def _claim_unread(unreadable: Sequence[UnreadableTable]) -> Iterator[Claim]:
-    """Yield shields for the possible locations of unreadable tables."""
+    """Yield claims that protect the possible locations of unreadable tables."""
     for item in unreadable:
         yield from (Claim(address, None, item.table_name, collect=False) for address in item.locations)
 
 
 def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
-    """Return each pinned file once. A file must exist if at least one registration requires it."""
+    """List each pinned file once. It must exist if at least one table requires it."""
     pinned: dict[str, ContentRoot] = {}
     for item in registrations:
         pinned[item.table.address] = ContentRoot(item.table.address, Kind.METADATA_JSON, is_container=False, size_bytes=item.size_bytes)
         pinned.update({file.address: file for file in item.table.unlisted_statistics})
     for item in registrations:
-        # Engines delete old metadata files that the log still lists
+        # The log may list metadata files that engines have deleted since
         # (write.metadata.delete-after-commit.enabled).
         for address in item.table.previous_metadata:
             pinned.setdefault(address, ContentRoot(address, Kind.METADATA_JSON, is_container=False, must_exist=False))
@@ -485,7 +486,7 @@ def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, .
 
 
 def _list_catalog_notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
-    """Yield a note for each reason why the catalog protects tables or young files."""
+    """Yield a note for each reason why the catalog's policies protect tables or young files."""
     names: dict[str, list[str]] = defaultdict(list)
     for item in registrations:
         if item.policy is not None and item.policy.protect is not None:
@@ -504,7 +505,7 @@ def _orphan_age(item: Registration) -> int:
 
 
 def _describe_empty(lake: str, catalog_name: str, others: Sequence[str]) -> Iterator[str]:
-    """Yield a note if all tables in the database belong to other catalogs."""
+    """Yield a note if the database only contains tables of other catalogs."""
     if others:
         yield (
             f"lake {lake}: catalog {catalog_name!r} has no tables, but its database has tables of {join_names(list(map(repr, others)))}; "

@@ -1,6 +1,6 @@
-"""Decode manifest lists and manifests into rows of `ENTRY_SCHEMA`, with verified lengths and counts.
+"""Decode manifest lists and manifests into rows of `ENTRY_SCHEMA`, and verify lengths and counts.
 
-The functions are pure: they convert a container and its bytes to rows. Source: Iceberg's
+All functions are pure: they turn a container and its bytes into rows. Source: Iceberg's
 format/spec.md, "Manifests" and "Manifest Lists", versions 1 to 3.
 """
 
@@ -29,14 +29,14 @@ from gc_assets.lakes.iceberg.avro import (
 )
 from gc_assets.lakes.protocol import Container, decode_or_error
 
-# The format's codes for `status` and `content` are indices into these arrays.
+# In the format, `status` and `content` are indices into these arrays.
 _STATUS = pa.array(["existing", "added", "deleted"])
 _ADDED = 1
 _CONTENT = pa.array([Kind.DATA, Kind.POSITION_DELETES, Kind.EQUALITY_DELETES, Kind.DELETION_VECTOR])
-_MANIFEST_CONTENTS = 2  # Codes for data and deletes.
+_MANIFEST_CONTENTS = 2  # The codes for data and for deletes.
 _SNAPSHOT_ID = b"snapshot-id"
 
-# Before 1.0, Iceberg Java wrote `added_data_files_count` with the same field id.
+# Iceberg Java wrote `added_data_files_count` before version 1.0, with the same field id.
 _LIST_COLUMNS = (
     Column("address", (("manifest_path",),), pa.string()),
     Column("size_bytes", (("manifest_length",),), pa.int64()),
@@ -57,20 +57,20 @@ _MANIFEST_COLUMNS = (
 )
 
 
-# Decoding files together is faster from this number of files. From this number of bytes, it also
-# makes up for the import of DataFusion, which takes a third of a second.
+# With this number of files, decoding them together is faster. With this number of bytes, it is also
+# worth importing DataFusion, which takes a third of a second.
 MIN_GROUP_FILES = 8
 MIN_IMPORT_BYTES = 2**20
 
 
 def decode(container: Container, raw: bytes) -> pa.RecordBatch:
-    """Return the children of a manifest list or manifest, in file order.
+    """Decode a manifest list or manifest into its children, in file order.
 
     Raises:
-        FormatError: If the entry count differs from the parent's value (without a count, if the
-            length differs). Also if the file belongs to another snapshot or cannot be decoded, or
-            an entry has no address or an unknown code. The message contains the container's
-            address.
+        FormatError: If the number of entries differs from the parent's record. If the parent does
+            not record it, the length has to match instead. The error is also raised if the file
+            belongs to another snapshot or cannot be decoded, or an entry has no address or an
+            unknown code. The message contains the container's address.
     """
     if container.kind not in _DECODERS:
         raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container, expected manifest_list or manifest")
@@ -99,19 +99,17 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
 
 
 class ListSummary(NamedTuple):
-    """Partition specs of the manifests in a manifest list, and whether any of them has delete
-    files.
-    """
+    """Partition specs of the manifests in a list, and whether any manifest contains delete files."""
 
     specs: frozenset[int]
     has_deletes: bool
 
 
 def summarize_list(address: str, raw: bytes) -> ListSummary:
-    """Summarize the manifests in a manifest list.
+    """Read which partition specs and kinds of content the manifests in a list have.
 
     Raises:
-        FormatError: If the list cannot be decoded, or a manifest has no spec.
+        FormatError: If the list cannot be decoded, or a manifest does not have a spec.
     """
     name = f"{Kind.MANIFEST_LIST} {address}"
     try:
@@ -126,13 +124,14 @@ def summarize_list(address: str, raw: bytes) -> ListSummary:
 
 
 def _require_promised_entries(container: Container, raw: bytes) -> None:
-    """Accept a file with an unexpected length if its block headers prove that it is complete.
+    """Check that a file with an unexpected length is complete, based on its block headers.
 
     Some writers record the length of an earlier version in manifest lists (apache/iceberg #13719,
-    apache/iceberg-go #438). If the list has counts, the length adds no information.
+    apache/iceberg-go #438). If the list also records the number of entries, the length is not
+    needed.
 
     Raises:
-        FormatError: If the number of entries differs or is unknown.
+        FormatError: If the number of entries differs or is not recorded.
     """
     finding = f"{_label(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}"
     if container.expected_entries is None:
@@ -149,10 +148,10 @@ def _require_promised_entries(container: Container, raw: bytes) -> None:
 
 
 def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Return the rows from `decode`, or its error, for each container.
+    """Decode each container. In place of the rows, a result may be the error of `decode`.
 
-    Containers of the same kind are decoded together. If one is damaged, each is decoded separately
-    so that the error can name it.
+    Containers of the same kind are decoded together. If one of them is damaged, they are decoded
+    again one by one, so that the error can name the damaged one.
     """
     found: dict[int, pa.RecordBatch] = {}
     for kind in _DECODERS:
@@ -176,24 +175,24 @@ def _has_expected_length(container: Container, raw: bytes) -> bool:
 
 
 def _find_other_snapshot(container: Container, raw: bytes) -> str | None:
-    """Return the snapshot of a manifest list if it differs from the expected one, otherwise None.
+    """Return the snapshot that a manifest list names, if it is not the expected one.
 
-    All known writers record it in the header of the file, although the specification does not
-    require it. It is needed because the length and count of a manifest list are not recorded
-    anywhere.
+    The specification does not require writers to record the snapshot in the file's header, but all
+    known writers do. This is the only check for manifest lists, because their length and number of
+    entries are not recorded anywhere.
     """
     if container.kind != Kind.MANIFEST_LIST or container.snapshot_id is None:
         return None
     try:
         named = read_header(raw).metadata.get(_SNAPSHOT_ID)
     except ValueError:
-        return None  # The decoder reports the error.
+        return None  # The decoder will report this error.
     found = None if named is None else named.decode("utf-8", "replace")
     return None if found == container.snapshot_id else found
 
 
 def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[pa.RecordBatch]:
-    """Return the children of all containers of the same kind, or nothing if one of them is damaged."""
+    """Decode containers of the same kind together. Return nothing if one of them is damaged."""
     columns, build_rows = _DECODERS[kind]
     found: dict[int, pa.RecordBatch] = {}
     try:
@@ -213,7 +212,7 @@ def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[p
                 number: rows.slice(end - count, count)
                 for number, count, end in zip(group.indices, group.counts, ends.tolist(), strict=True)
             }
-    except Exception:  # noqa: BLE001 - each container is then decoded separately and raises its own error
+    except Exception:  # noqa: BLE001 - the caller then decodes each container separately, which raises its own error
         return []
     return [found[number] for number in range(len(items))]
 
@@ -221,15 +220,15 @@ def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[p
 def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:  # noqa: ARG001 - as `_build_file_rows`
     _require_addresses(name, table, Kind.MANIFEST_LIST)
     _read_codes(name, table, "content", _MANIFEST_CONTENTS)
-    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # v1 files may omit a count; the sum is then unknown.
+    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # In v1, a count may be missing, and so is the sum then.
     return _entries(table, pa.scalar(Kind.MANIFEST), is_container=True, expected=counts, snapshot=table["snapshot_id"])
 
 
 def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
-    """Build file rows. Entries without a snapshot inherit their manifest's `parent_snapshot`.
+    """Build file rows. An entry without a snapshot inherits its manifest's `parent_snapshot`.
 
-    The added entries of a manifest were added by the snapshot that added the manifest. This is
-    verified, because manifests of two snapshots may have equal lengths and counts.
+    Entries with the status `added` must come from the snapshot that added the manifest. This is
+    verified, because manifests of two snapshots can have the same length and number of entries.
     """
     _require_addresses(name, table, Kind.MANIFEST)
     content = _read_codes(name, table, "content", 3)
@@ -254,7 +253,7 @@ def _require_addresses(name: str, table: pa.Table, kind: str) -> None:
 
 
 def _read_codes(name: str, table: pa.Table, column_name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
-    """Return a column of codes from 0 to `codes - 1`. If `nullable`, missing values become 0."""
+    """Return a column whose codes are below `codes`. If `nullable`, missing codes become 0."""
     column: pa.ChunkedArray = pc.fill_null(table[column_name], 0 if nullable else -1)
     unknown = pc.filter(column, pc.or_(pc.less(column, 0), pc.greater_equal(column, codes)))
     if len(unknown):

@@ -1,11 +1,11 @@
-"""Parse snapshots, refs, properties and direct files in an Iceberg metadata.json.
+"""Parse snapshots, refs, properties and files from an Iceberg metadata.json.
 
-The functions are pure: they convert bytes to values, without a catalog or retention. Source:
+All functions are pure: they turn bytes into values and do not need a catalog or a policy. Source:
 Iceberg's format/spec.md, "Table Metadata Fields", "Snapshots", "Snapshot References" and "Table
 Statistics", versions 1 to 3, and format/view-spec.md, "View Metadata".
 
-This module is the only one that reads such JSON. All text in its results can be encoded as UTF-8,
-and all numbers fit into 64 bits. All other documents are rejected with `FormatError`.
+No other module reads this JSON. All text in the results can be encoded as UTF-8, and all numbers
+fit into 64 bits. A document that violates this is rejected with `FormatError`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gc_assets.lakes.protocol import ContentRoot
 
 MAX_FORMAT_VERSION = 3
 MAIN = "main"
-# Retention settings of a ref, and the table properties with their defaults.
+# Retention settings of a ref. Tables have the same settings as properties, which are the defaults.
 MIN_SNAPSHOTS_TO_KEEP = "min-snapshots-to-keep"
 MAX_SNAPSHOT_AGE_MS = "max-snapshot-age-ms"
 MAX_REF_AGE_MS = "max-ref-age-ms"
@@ -38,12 +38,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = range(-(2**63), 2**63)
 _LOCATIONS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 _FILE_LISTS = ("snapshots", "refs", "snapshot-log", "metadata-log", "statistics", "partition-statistics")
-# An object with one of these keys may be metadata, because some readers do not require the others.
+# Any object with one of these keys may be metadata, because some readers do not require the other
+# keys.
 _SIGNS = frozenset(
     ("format-version", "table-uuid", "view-uuid", "location", "snapshots", "versions", "schema", "schemas", "properties", "metadata-log")
 )
 _GZIP_MAGIC = b"\x1f\x8b"
-# The required fields of a table's metadata are longer than this, in any encoding.
+# Metadata of a table is always longer, even if it only contains the required fields.
 _MIN_LETTERS = 100
 _BRACKETS_AND_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{}]', re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -52,7 +53,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One entry of `snapshots`. Its `files` are the statistics files, in metadata order."""
+    """One entry of `snapshots`. `files` are its statistics files in the order of the metadata."""
 
     snapshot_id: str
     parent_id: str | None
@@ -64,7 +65,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """A branch or tag with its retention settings as decimal integers."""
+    """Branch or tag. Its retention settings are decimal integers."""
 
     name: str
     ref_type: Literal["branch", "tag"]
@@ -74,10 +75,10 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """The schemas and partition specs of a table, by id.
+    """Schema ids and partition spec ids of a table.
 
-    All are empty if the metadata has no lists, as in format version 1, or lists them in an unknown
-    way.
+    Everything is empty if the metadata does not list them, as in format version 1, or lists them in
+    an unknown form.
     """
 
     schemas: frozenset[int] = frozenset()
@@ -88,9 +89,9 @@ class Evolution:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """Parsed metadata.json.
+    """Content of a metadata.json.
 
-    `unlisted_statistics` are statistics files for snapshots no longer listed.
+    `unlisted_statistics` are statistics files of snapshots that are no longer listed.
     """
 
     address: str
@@ -106,7 +107,7 @@ class TableMetadata:
 
     @property
     def relative_locations(self) -> Mapping[str, str]:
-        """The table properties that contain a relative path, which cannot be resolved."""
+        """Location properties with a relative path, which readers would resolve differently."""
         return {key: self.properties[key] for key in _LOCATIONS if self.properties.get(key) and _is_relative(self.properties[key])}
 
     @property
@@ -116,10 +117,10 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ViewMetadata:
-    """Parsed metadata of a view.
+    """Content of a view's metadata.
 
-    `newest` is the time of its newest version in milliseconds since 1970, or None if it is
-    unreadable. `previous_metadata` is empty for Iceberg Java's views.
+    `newest` is the time of its newest version in milliseconds since 1970, or None if it cannot be
+    read. `previous_metadata` is empty for views written by Iceberg Java.
     """
 
     address: str
@@ -131,16 +132,17 @@ class ViewMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetadataIdentity:
-    """The table or view to which a metadata file of any format version belongs.
+    """Identity of a table or view, read from metadata of any format version.
 
     Attributes:
-        newest: Time of the newest snapshot or view version in milliseconds since 1970. It is 0
-            without any, and None if an unsupported format version stores it differently.
-        location_if_empty: The location of the table if the file is the first metadata of a table,
-            references no other file, and all files of the table are in this location. Otherwise
-            None. pyiceberg leaves such a file behind if it fails to create a table that already
-            exists.
-        lineage: The earlier files and the snapshots recorded in the file. It is empty for a view.
+        newest: Time of the newest snapshot or view version, in milliseconds since 1970. It is 0 if
+            there is no snapshot or version, and None if an unsupported format stores it in another
+            way.
+        location_if_empty: Location of the table if the file is the table's first metadata, does
+            not reference any files, and shows that all of the table's files are in this location.
+            None otherwise. pyiceberg leaves such a file behind if it tries to create a table that
+            already exists.
+        lineage: Earlier metadata files and snapshots that the file lists. Empty for a view.
     """
 
     uuid: str
@@ -155,10 +157,10 @@ def _is_relative(location: str) -> bool:
 
 
 def parse_metadata(address: str, raw: bytes) -> TableMetadata:
-    """Parse a metadata.json, gzipped or not.
+    """Parse a metadata.json, which may be gzipped.
 
     Raises:
-        FormatError: If the metadata is invalid. The message contains the file and the key.
+        FormatError: If the metadata is invalid. The message names the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
     version = document.require("format-version", int)
@@ -198,10 +200,10 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
 
 
 def parse_view(address: str, raw: bytes) -> ViewMetadata:
-    """Parse the metadata of a view, gzipped or not.
+    """Parse the metadata of a view, which may be gzipped.
 
     Raises:
-        FormatError: If the metadata is invalid. The message contains the file and the key.
+        FormatError: If the metadata is invalid. The message names the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
     try:
@@ -218,10 +220,10 @@ def parse_view(address: str, raw: bytes) -> ViewMetadata:
 
 
 def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
-    """Parse only the identity of a table or view, e.g. its uuid and the time of its newest version.
+    """Parse only the identity of a table or view, such as its uuid and newest version.
 
     Raises:
-        FormatError: If these values are invalid. The message contains the file and the key.
+        FormatError: If these values are invalid. The message names the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
     table_uuid, view_uuid = document.get("table-uuid", str), document.get("view-uuid", str)
@@ -241,7 +243,7 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
 
 
 def _find_lineage(document: _JsonObject) -> Lineage:
-    """Return the lineage in a table's metadata. Damage in it does not make the file unreadable."""
+    """Read the lineage from table metadata. If it is damaged, the rest of the file stays usable."""
     try:
         properties = _parse_properties(document)
         locations = (document.get("location", str), *(properties.get(key) for key in _LOCATIONS))
@@ -276,11 +278,11 @@ def _find_location_if_empty(document: _JsonObject) -> str | None:
 
 
 def is_fragment(raw: bytes) -> bool:
-    """Return True if no reader can use the file as metadata.
+    """Return True if the content is useless to every metadata reader.
 
-    A fragment is empty, truncated, a few characters that are not JSON, or JSON without any metadata
-    field. Content that other readers may understand is not a fragment, e.g. an unknown compression
-    or encryption, or a document beyond the limits.
+    A fragment is empty or truncated, consists of a few characters that are not JSON, or is JSON
+    without a single metadata field. Content that another reader may understand is not a fragment.
+    This includes unknown compression or encryption, and documents beyond our limits.
     """
     try:
         content = gunzip_start(raw)[0] if _GZIP_MAGIC.startswith(raw[:2]) else raw
@@ -294,7 +296,7 @@ def is_fragment(raw: bytes) -> bool:
 
 
 def _is_unclosed(text: str) -> bool:
-    """Return True if a JSON object or array at the start of the text has no closing bracket."""
+    """Return True if the text starts with a JSON object or array that is never closed."""
     if text[0] not in "{[" or "\0" in text:
         return False
     depth = 0
@@ -310,7 +312,7 @@ def _find_newest(document: _JsonObject, key: str) -> int:
 
 
 def _parse_evolution(document: _JsonObject) -> Evolution:
-    """Parse the values needed to remove unused metadata. Damage does not make the table unreadable."""
+    """Parse what the removal of unused metadata needs. Damage here leaves the table readable."""
     try:
         return Evolution(
             frozenset(item.require("schema-id", int) for item in document.items("schemas")),
@@ -327,23 +329,23 @@ def _parse_metadata_log(document: _JsonObject) -> tuple[str, ...]:
 
 
 def is_gc_enabled(properties: Mapping[str, str]) -> bool:
-    """Return False unless `gc.enabled` is `true` in any letter case, as Iceberg interprets it."""
+    """Return True if `gc.enabled` is missing or `true` in any letter case, as Iceberg defines it."""
     return properties.get(GC_ENABLED, "true").lower() == "true"
 
 
 def _as_text(value: object) -> str:
-    """Convert a value that is only displayed to text that can be encoded."""
+    """Convert a value to text that can be encoded. Use it only for display."""
     return (_describe(value) if isinstance(value, dict | list) else str(value)).encode("utf-8", "backslashreplace").decode()
 
 
 def _describe(value: object) -> str:
-    """Describe a value of a wrong type. Containers are not printed, because they may be large."""
+    """Describe a value with the wrong type. For containers, which may be large, name the type."""
     return type(value).__name__ if isinstance(value, dict | list) else f"{value!r:.80}"
 
 
 @dataclass(frozen=True, slots=True)
 class _JsonObject:
-    """A JSON object with typed access. Its error messages contain the file, the object and the key."""
+    """JSON object with typed access. Error messages name the file, the object and the key."""
 
     values: Mapping[str, Any]
     address: str

@@ -1,7 +1,7 @@
-"""Remove approved schemas and partition specs from a table, in one atomic commit.
+"""Remove approved schemas and partition specs from a table in a single atomic commit.
 
-The removal runs after the expiry of the table, in a separate commit, so that a catalog that cannot
-remove schemas can still remove snapshots.
+This happens in a separate commit after snapshots have been removed. A catalog that cannot remove
+schemas can therefore still remove snapshots.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, ExpiryAction, E
 
 @dataclass(slots=True)
 class MetadataPruning(TableCommit):
-    """Removal of unused schemas and specs of one table.
+    """Commit that removes unused schemas and specs from one table.
 
     Attributes:
         read_lists: Summarizes manifest lists.
@@ -28,7 +28,7 @@ class MetadataPruning(TableCommit):
     read_lists: ReadLists
 
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Check which actions are still possible. Actions executed by an earlier commit are `done`."""
+        """Find the actions that are still possible. Those of an earlier commit are `done`."""
         if not registration.collect and not self.is_committed:
             return self.report("changed", f"table {registration.name} is no longer collected: {registration.exclusion}"), []
         table = registration.table

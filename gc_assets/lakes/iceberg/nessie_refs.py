@@ -1,4 +1,4 @@
-"""Find the refs of a Nessie server that are not read by a lake on its Iceberg REST catalog."""
+"""Find refs of a Nessie server that a lake on its Iceberg REST catalog does not read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _REMEDY: Final = "configure the server as a lake of kind nessie instead"
 
 
 def describe_nessie(overrides: Mapping[str, Any]) -> str:
-    """Return a note about a REST catalog that is a branch of a Nessie server, otherwise an empty text.
+    """Describe a REST catalog that is one branch of a Nessie server. For others, return "".
 
     Args:
-        overrides: The catalog's answer to `/v1/config`.
+        overrides: The `overrides` in the catalog's response to `/v1/config`.
     """
     if overrides.get(_IS_NESSIE) != "true":
         return ""
@@ -30,10 +30,10 @@ def describe_nessie(overrides: Mapping[str, Any]) -> str:
 
 
 def find_unread_refs(catalog: CatalogClient) -> str | None:
-    """Return the reason why no table of the catalog is collected, or None.
+    """Return why no table of the catalog may be collected, or None if tables may be collected.
 
-    Nessie serves one ref per REST catalog. Its other branches and tags may need files that are not
-    referenced by the metadata of this ref.
+    A REST catalog of Nessie shows only one ref. Other branches and tags of the server may need
+    files that the metadata on this ref does not reference.
     """
     try:
         return catalog.request("refs", _find)

@@ -1,8 +1,8 @@
-"""Parse the policies in responses of Polaris and Lakekeeper, as pure functions.
+"""Parse table policies in the responses of Polaris and Lakekeeper. All functions are pure.
 
 Sources: Polaris' `policy-apis.yaml` and the schemas `system/snapshot-expiry` and
-`system/orphan-file-removal` of 2025-02-03, Lakekeeper's `management-open-api-plus.yaml`. A key that
-is not in these sources is an error, because it may be a limit.
+`system/orphan-file-removal` of 2025-02-03, Lakekeeper's `management-open-api-plus.yaml`. Keys that
+these sources do not list are rejected, because they may set a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAKEKEEPER_EXPIRY, LAKEKEEPER_ORPHANS = "expire_snapshots", "remove_orphan_files
 _KEEP_LAST, _MAX_AGE, _MAX_REF_AGE = TABLE_SETTINGS
 _DAY_MS: Final = 24 * 3600 * 1000
 _SCHEMA_VERSIONS: Final = (None, "2025-02-03")
-# The schema permits any key in `config`. Its example uses the first name of the count.
+# The schema allows any key in `config`. The first spelling comes from its example.
 _POLARIS_LIMITS: Final = {
     "min_snapshot_to_keep": (_KEEP_LAST, 1),
     "min_snapshots_to_keep": (_KEEP_LAST, 1),
@@ -46,13 +46,13 @@ _LAKEKEEPER_ORPHAN_AGE_MS: Final = 7 * _DAY_MS
 
 
 def parse_polaris(policies: Collection[Any], properties: Mapping[str, str]) -> CatalogPolicy:
-    """Build the policy of a table from the policies that apply to it.
+    """Build a table's policy from the Polaris policies that apply to it.
 
-    For each limit, the longer of the policy's value and the table's property applies.
+    For each limit, the policy's value and the table property are compared, and the longer one wins.
 
     Args:
-        policies: `applicable-policies` in the responses of Polaris.
-        properties: The table's properties.
+        policies: Items of `applicable-policies` in the responses of Polaris.
+        properties: Properties of the table.
 
     Raises:
         FormatError: If a policy for snapshots or orphans cannot be applied. The message contains
@@ -82,7 +82,7 @@ def parse_polaris(policies: Collection[Any], properties: Mapping[str, str]) -> C
 
 
 def _find_polaris(policies: Collection[Any], kind: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the name and content of the policy of a type."""
+    """Find the policy of a type. Returns its label for messages and its content."""
     if not all(isinstance(item, dict) for item in policies):
         raise FormatError("the answer of Polaris has a policy that is no JSON object")
     found = [item for item in policies if item.get("policy-type") == kind]
@@ -117,17 +117,17 @@ def _read_polaris_limits(label: str, config: Mapping[str, Any]) -> dict[str, int
 
 
 def parse_lakekeeper(expiry: Mapping[str, Any], orphans: Mapping[str, Any], properties: Mapping[str, str]) -> CatalogPolicy:
-    """Build the policy of a table from the task queues of its warehouse.
+    """Build a table's policy from the task queues of its warehouse.
 
-    Properties of the table have priority where Lakekeeper documents it.
+    Table properties have priority if Lakekeeper documents this.
 
     Args:
-        expiry: The configuration of the queue `expire_snapshots`, empty if it was never set.
-        orphans: The configuration of the queue `remove_orphan_files`, empty if it was never set.
-        properties: The table's properties.
+        expiry: Configuration of the queue `expire_snapshots`. Empty if it was never set.
+        orphans: Configuration of the queue `remove_orphan_files`. Empty if it was never set.
+        properties: Properties of the table.
 
     Raises:
-        FormatError: If a queue cannot be applied. The message contains its name.
+        FormatError: If a queue's configuration cannot be applied. The message contains its name.
     """
     label = f"Lakekeeper's queue {LAKEKEEPER_EXPIRY}"
     origin, limits, keep_history = None, dict[str, int](), None
@@ -142,7 +142,7 @@ def parse_lakekeeper(expiry: Mapping[str, Any], orphans: Mapping[str, Any], prop
         else:
             keep_history = f"{label} is disabled"
     written = {key: number for key in limits if (number := parse_setting(properties.get(key, ""))) is not None}
-    # The documentation lists no property for the age of refs, so the longer value applies.
+    # No property for the age of refs is documented, so the longer value applies.
     own = {key: number for key, number in written.items() if key != _MAX_REF_AGE or number > limits[key]}
     limits |= own
     label = f"Lakekeeper's queue {LAKEKEEPER_ORPHANS}"
@@ -163,7 +163,7 @@ def _is_enabled(label: str, content: Mapping[str, Any], known: Collection[str]) 
     enabled = content.get("enable")
     if not isinstance(enabled, bool):
         raise FormatError(f"{label} has enable {enabled!r:.40}, expected true or false")
-    if enabled:  # The other keys of a disabled policy have no effect.
+    if enabled:  # In a disabled policy, no other key has an effect.
         _reject_unknown(label, content, known)
     return enabled
 
@@ -197,11 +197,11 @@ def _reject_unknown(label: str, content: Mapping[str, Any], known: Collection[st
 
 
 def _read_number(label: str, key: str, value: Any, unit: int) -> int:
-    """Read a limit and convert it to its unit, rounded up. A count has the unit 1."""
+    """Convert a limit to its base unit and round it up. Counts have the unit 1."""
     try:
         number = Decimal(value if isinstance(value, int | str) and not isinstance(value, bool) else repr(value))
         if number.is_finite() and number >= 0:
             return int(min(Decimal(FOREVER_MS), (number * unit).to_integral_value(ROUND_CEILING)))
-    except ArithmeticError:  # This is not a number, or it is too large.
+    except ArithmeticError:  # It is not a number, or too large.
         pass
     raise FormatError(f"{label} has {key} {value!r:.40}, expected a number that is not negative")

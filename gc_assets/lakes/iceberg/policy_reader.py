@@ -1,6 +1,6 @@
-"""Read a catalog's policies for its tables through the REST APIs of Polaris and Lakekeeper.
+"""Read table policies from a catalog, through the REST APIs of Polaris and Lakekeeper.
 
-If a policy cannot be read, its table is protected.
+If a table's policy cannot be read, its files are protected.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ _Read = Callable[[str, Mapping[str, str]], CatalogPolicy]
 
 
 class PolicyReader:
-    """Policies of one catalog. Instances may be shared by threads.
+    """Reads the policies of one catalog. Threads may share an instance.
 
     Args:
-        catalog: The client of the catalog.
-        has_default: True if lakes.yaml has a limit for tables without a policy. Otherwise their
-            history is kept.
-        rereads: True to read the queues of Lakekeeper again for each table, False to read them only
-            once.
+        catalog: Client of the catalog.
+        has_default: True if lakes.yaml sets a limit for tables without a policy. If False, the
+            whole history of these tables is kept.
+        rereads: True to read Lakekeeper's queues for every table, False to read them once.
     """
 
     def __init__(self, catalog: CatalogClient, *, has_default: bool, rereads: bool = False) -> None:
@@ -49,7 +48,7 @@ class PolicyReader:
         self._failure: str | None = None
 
     def read(self, name: str, properties: Mapping[str, str]) -> CatalogPolicy:
-        """Return the policy for the table with this name. Never raises an error of the catalog."""
+        """Return the policy of the table with this name. Never raises a catalog error."""
         try:
             with self._lock:
                 read = self._read = self._read or self._connect()
@@ -57,12 +56,12 @@ class PolicyReader:
         except FormatError as error:
             return CatalogPolicy(protect=f"{error}; correct it in the catalog, or set retention.source to table")
         except (GcError, TimeoutError) as error:
-            if isinstance(error, TimeoutError):  # Each further request may take as long.
+            if isinstance(error, TimeoutError):  # Any further request may take as long.
                 self._failure, self._read = str(error), None
             return CatalogPolicy(protect=f"its policy in the catalog cannot be read: {error}")
 
     def _connect(self) -> _Read:
-        """Find out which API the server has. An error applies to all further tables."""
+        """Find out which policy API the server has. An error is reused for all later tables."""
         if self._failure is not None:
             raise GcError(self._failure)
         try:
@@ -101,18 +100,18 @@ class PolicyReader:
 
 
 def find_recoverable(catalog: CatalogClient, uuids: Collection[str]) -> dict[str, str]:
-    """Return by uuid why tables can be restored, for those that are soft-deleted in Lakekeeper.
+    """Return by uuid why Lakekeeper can restore those of the tables that are soft-deleted.
 
     Raises:
         TimeoutError: If Lakekeeper does not respond in time.
-        GcError: If it does not list them, or the response is invalid.
+        GcError: If it refuses to list soft-deleted tables, or the response is invalid.
     """
     until = {item["id"].lower(): item.get("expiration-date") for item in catalog.request("deleted tables", _list_deleted)}
     return {uuid: f"Lakekeeper can restore it until {until[uuid]}" for uuid in uuids if uuid in until}
 
 
 def _find_management_api(rest: RestCatalog) -> str | None:
-    """Return the warehouse's address in Lakekeeper's management API, or None on other servers."""
+    """Return the warehouse's address in Lakekeeper's management API. On other servers, None."""
     root, warehouse = str(rest.uri).rstrip("/"), find_warehouse(rest.properties)
     if warehouse is None or not urlsplit(root).path.endswith("/catalog"):
         return None
@@ -120,7 +119,7 @@ def _find_management_api(rest: RestCatalog) -> str | None:
 
 
 def _read_queues(client: Catalog) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return Lakekeeper's queues for snapshots and for orphan files."""
+    """Read Lakekeeper's queues for expiring snapshots and for removing orphan files."""
     rest = require_rest(client)
     base = _find_management_api(rest)
     if base is None:
@@ -172,6 +171,6 @@ def _list_pages(read: Callable[[dict[str, str]], dict[str, Any]], key: str) -> I
 
 
 def find_warehouse(properties: Mapping[str, Any]) -> str | None:
-    """Return the id of a Lakekeeper warehouse, which is the prefix of its paths."""
+    """Return the id of a Lakekeeper warehouse, which is part of its path prefix."""
     found = _UUID.search(str(properties.get("prefix", "")))
     return found[0] if found else None

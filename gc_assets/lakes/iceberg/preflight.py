@@ -1,4 +1,4 @@
-"""Check before a plan, without changing anything, that history edits can succeed."""
+"""Check whether history edits would succeed, before they are planned and without any change."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CHECK = "history edits"
 
 
 def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
-    """Return by uuid why pyiceberg, which makes the commits, cannot load tables (uuid to name).
+    """Return by uuid why pyiceberg cannot load tables (uuid to name). It has to make the commits.
 
-    Tables that were renamed in the meantime are left out.
+    Tables that have been renamed since are left out.
     """
 
     def check(table_uuid: str, name: str) -> str | None:
@@ -37,10 +37,10 @@ def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[s
 
 
 def probe_commits(lake: str, catalog: CatalogClient) -> Finding:
-    """Check the permission to commit by sending a commit that must be rejected.
+    """Check that the catalog permits commits, by sending one that cannot take effect.
 
-    Over REST, the commit contains no updates and requires a random table uuid. In an SQL catalog,
-    an UPDATE that changes no row is rolled back.
+    Over REST, the commit has no updates and requires a random table uuid, so it must be rejected.
+    In an SQL catalog, an UPDATE that does not match any row is rolled back.
     """
     try:
         way = catalog.probe_commit(uuid.uuid4())
