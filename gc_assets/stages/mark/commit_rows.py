@@ -33,14 +33,14 @@ CONCURRENT_READS: Final = 16
 
 @dataclass(frozen=True)
 class ReadCommits:
-    """Task that reads the commits of the sources with the given numbers.
+    """Read the commits of numbered sources.
 
     Attributes:
         resolver: Resolves the addresses of content roots.
-        sources: Parts with all sources (columns `SOURCES`).
+        sources: Parts that list all sources (columns `SOURCES`).
         wanted: Numbers of the sources to read.
-        known: Parts of an earlier graph. The walk stops at its commits.
-        outdated: Parts of an earlier graph to read again.
+        known: Parts of an earlier graph. The walk stops when it reaches one of its commits.
+        outdated: Parts of an earlier graph whose commits are read again from the lake.
     """
 
     lake: Lake
@@ -64,9 +64,9 @@ class ReadCommits:
                 yield from self._build_rows(source, commits)
 
     def find_unreadable(self) -> dict[int, str]:
-        """Return the reasons why tables cannot be read, by the number of their source.
+        """Return why tables cannot be read, keyed by the number of their source.
 
-        Sources of a whole lake are left out.
+        Sources that cover a whole lake are skipped.
         """
         sources = read_parts(self.files, list(self.sources), SOURCES).take(pa.array(self.wanted, pa.int64()))
         rows = [CommitSource(**row) for row in sources.to_pylist(maps_as_pydicts="strict")]
@@ -85,7 +85,7 @@ class ReadCommits:
         return None
 
     def _build_rows(self, source: CommitSource, commits: Iterator[Commit]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a source. Error messages contain the source."""
+        """Yield a source's rows. An unexpected error is wrapped in one that names the source."""
         pending: list[Commit] = []
         try:
             for commit in commits:
@@ -111,8 +111,8 @@ def tips(graph: pa.Table) -> list[str]:
 def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
     """Build rows of `commit_graph` with canonical keys, but without generation numbers.
 
-    A content root whose address cannot be resolved has no key. If it is a container of a retained
-    commit, the walk makes its table or content unreadable.
+    If a content root's address cannot be resolved, its key is None. When such a root is a container
+    of a retained commit, the live walk later marks its table or content as unreadable.
     """
     addresses = [root.address for commit in commits for root in commit.content_roots]
     storages, keys = (column.to_pylist() for column in resolver.locate(pa.array(addresses, pa.string())))
@@ -163,10 +163,10 @@ def add_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _split_by_table(graph: pa.Table) -> Iterator[pa.Table]:
-    """Yield the commits of each table.
+    """Yield each table's commits.
 
-    Tables are copied group by group, so the graph is not held in memory twice and no column exceeds
-    Arrow's 2 GiB limit for text arrays.
+    Tables are copied in groups, so that the whole graph is never in memory twice and no column
+    exceeds Arrow's 2 GiB limit for text arrays.
     """
     uuids = pc.fill_null(graph.column("table_uuid"), "").combine_chunks().dictionary_encode().indices.to_numpy()
     rows_of = np.bincount(uuids)
@@ -182,10 +182,10 @@ def _split_by_table(graph: pa.Table) -> Iterator[pa.Table]:
 
 
 def merge_commits(rows: pa.Table) -> pa.Table:
-    """Merge rows by table and commit, with the union of their parents and of their content roots.
+    """Merge rows that repeat a commit of the same table, and unite their parents and content roots.
 
-    The other columns are those of the first row. They are equal in all rows, because a commit never
-    changes, except the name of an Iceberg table.
+    The other columns are taken from the first row. Since commits never change, only the name of an
+    Iceberg table can differ between the rows.
     """
     keys = rows.group_by(["table_uuid", "commit_id"]).aggregate([([], "count_all")])
     if keys.num_rows == rows.num_rows:

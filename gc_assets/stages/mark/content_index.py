@@ -1,4 +1,4 @@
-"""Find the contents of a server (Nessie) that use a metadata file, by content id.
+"""Look up the contents of a Nessie server by id or by metadata file.
 
 A content id identifies a table or view regardless of its key and branch.
 """
@@ -22,7 +22,7 @@ _COLUMNS = ("content_id", "metadata_location")
 
 @dataclass(frozen=True)
 class ContentIndex:
-    """The live contents of a lake, empty if the lake has no contents.
+    """Live contents of a lake. Empty if the lake's kind has no contents.
 
     Attributes:
         rows: The contents' ids and metadata files (columns content_id, metadata_location).
@@ -41,7 +41,7 @@ class ContentIndex:
         return self.rows.column("metadata_location").filter(is_own).combine_chunks()
 
     def ids_of(self, address: str) -> frozenset[str]:
-        """Return the ids of the contents that use a metadata file. Empty if any id is unknown."""
+        """Return the ids of all contents that use a metadata file, or nothing if one is unknown."""
         found = self._ids.get(address, frozenset())
         return frozenset(item for item in found if item is not None) if None not in found else frozenset()
 

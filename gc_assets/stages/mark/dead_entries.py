@@ -1,11 +1,11 @@
-"""Drop the cached entries of containers that no commit reaches any more.
+"""Drop cached entries of containers that commits no longer reach.
 
-A container's entries are dropped together with its row in the index of decoded containers, so that
-it is decoded like a new container if a commit reaches it again. The segments of the runs are kept.
-The rows are only removed from their compacted copies (`state.compaction`).
+A container's entries are dropped together with its row in the index of decoded containers. If a
+commit reaches the container again later, it is decoded like a new one. The segments that runs wrote
+are kept, so rows are only removed from compacted copies (`state.compaction`).
 
-A container is dead if neither the newest run nor the last run at least `KEEP_DAYS` ago knows it,
-and no later run decoded it. Entries are kept that long, because runs without a listing find
+A container is dead if it is neither in the newest run nor in the last run at least `KEEP_DAYS` ago,
+and no later run decoded it. Entries are kept this long because runs without a listing look for
 candidates among them.
 """
 
@@ -49,23 +49,23 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import LiveFilesSummary
 
 KEEP_DAYS: Final = 30
-# A segment with fewer dead entries, or a smaller share of them, is not worth a copy.
+# Copying a segment is not worthwhile if it has fewer dead entries, or a smaller share of them.
 MIN_DEAD_ENTRIES: Final = 100_000
 MIN_DEAD_SHARE: Final = 0.5
-# Side tables whose rows belong to the entries. Locations are not included, because claims depend on
-# them.
+# Side tables whose rows belong to the entries. Locations stay, because claims depend on them.
 _REDUCED_SIDES: Final = ("", HASHES_SIDE, CONTAINERS_SIDE, EDGES_SIDE)
 _MAX_RUNS_OPENED: Final = 3
 _log = logging.getLogger(__name__)
 
 
 def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, cache: Sequence[PastRun], run: TableRun) -> None:
-    """Drop the entries of dead containers from compacted segments, if there are many.
+    """Drop dead containers' entries from compacted segments if there are many of them.
 
-    If this fails, a warning is logged and the entries are kept.
+    On failure, a warning is logged and the entries are kept.
 
     Args:
-        context: The run context. Rehearsals and verification marks drop nothing.
+        context: The run context. Rehearsals, verification marks and runs that lowered a safety
+            limit do not drop entries.
         cache: Segments that are valid for this run.
         run: The run of `manifest_entries`, for temporary parts.
     """
@@ -83,8 +83,8 @@ def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, 
 def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[PastRun], used: Segments) -> None:
     """Raise `StateError` if another run has dropped entries since this run read the cache.
 
-    A new container may refer to a dropped one that this run considered decoded, and no later run
-    would decode it.
+    A new container may refer to a dropped one. This run considers the dropped container decoded,
+    and later runs would not decode it.
 
     Args:
         cache: Segments that are valid for this run.
@@ -99,18 +99,18 @@ def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[Pa
 
 
 def _count_dropped(segments: Segments) -> int:
-    """Return the number of dropped rows, which compactions preserve."""
+    """Count the dropped rows. Compactions preserve this number."""
     return sum({segment.name: segment.dropped_rows for segment in segments.compacted.values()}.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Parts with containers that are not dead, and the run since which newly decoded containers are
-    not dead.
+    """What is needed to recognize containers that are not dead.
 
     Attributes:
-        paths: States of the newest run and of an earlier run (columns `STATES`).
-        since: Id of the earlier run. Run ids sort by time.
+        paths: Parts with the containers of the newest run and of an earlier run (columns `STATES`).
+        since: Id of the earlier run. Containers decoded after it are not dead either. Run ids sort
+            by time.
     """
 
     paths: tuple[str, ...]
@@ -118,8 +118,9 @@ class _States:
 
 
 def _find_states(context: RunContext, lake_name: str) -> _States | None:
-    """Find the states of the newest run and of the newest run at least `KEEP_DAYS` ago, or None if
-    they are incomplete.
+    """Find the states of the newest run and of the newest run at least `KEEP_DAYS` ago.
+
+    Returns None if either run is missing or incomplete.
     """
     now = context.clock.now()
     started = [run for run in context.state.history(lake_name, LIVE_FILES.name) if run.entry.created_at <= now]
@@ -133,7 +134,7 @@ def _find_states(context: RunContext, lake_name: str) -> _States | None:
 
 
 def _first_complete(context: RunContext, runs: Sequence[PastRun]) -> PublishedTable | None:
-    """Return the first run that has states, read all tables, and lowered no safety limit."""
+    """Return the first run with states that read all tables without lowering a safety limit."""
     for run in runs:
         found = context.state.open(run)
         if found.parts(STATES_SIDE) and not found.receipt.unsafe and not found.summary(LiveFilesSummary).unreadable:
@@ -174,7 +175,7 @@ def _copy(
     runs: Sequence[PastRun],
     listed: SegmentList,
 ) -> None:
-    """Replace segments by copies without the rows of dead containers."""
+    """Replace segments with copies that do not contain the rows of dead containers."""
     reductions: dict[str, Reduction] = {}
     for segment in segments:
         name = uuid.uuid4().hex
@@ -192,11 +193,10 @@ EDGES_OF_CONTAINERS: Final = pa.schema([EDGES.field("container"), EDGES.field("a
 
 @dataclass(frozen=True)
 class FindDead:
-    """Task that writes the dead containers of the segments that are worth a copy
-    (`DEAD_CONTAINERS`).
+    """Find the dead containers in segments that are worth copying, and write `DEAD_CONTAINERS`.
 
-    A container is not dead if it is also in another segment, or if a remaining container refers to
-    it. The reason is that the children of a decoded container must be decoded too.
+    A container is kept if another segment contains it too, or if a kept container refers to it,
+    because the children of a decoded container must always be decoded as well.
 
     Attributes:
         segments: Parts with the decoded containers of each segment (columns `CONTAINERS`).
@@ -214,7 +214,7 @@ class FindDead:
 
     @property
     def part_count(self) -> int:
-        """Number of parts that the task reads."""
+        """The number of parts that this task reads."""
         return sum(map(len, self.segments)) + len(self.edges) + len(self.states) + len(self.recent)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -238,9 +238,7 @@ class FindDead:
             yield report_parts(parts, summary={"entries": entries, "containers": len(dead), "segments": numbers})
 
     def _without_named_by_others(self, dead: pa.Array) -> pa.Array:
-        """Remove the containers referenced by any container that is not dead, until nothing
-        changes.
-        """
+        """Remove containers that any other container references, and repeat until none is left."""
         naming = [EDGES_OF_CONTAINERS.empty_table()]
         for content in self.files.contents(list(self.edges)):
             edges = open_part(content).read(EDGES_OF_CONTAINERS.names).cast(EDGES_OF_CONTAINERS)
@@ -261,7 +259,7 @@ def _is_worth_a_copy(index: pa.Table, known: pa.Array) -> bool:
 
 @dataclass(frozen=True)
 class CopyLive:
-    """Task that copies the parts with the given numbers without the rows of dead containers.
+    """Copy numbered parts, leaving out the rows of dead containers.
 
     Attributes:
         directory: Directory of the copies, relative to the state.

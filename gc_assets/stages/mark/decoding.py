@@ -54,20 +54,20 @@ class _UnresolvedAddressError(OSError):
 
 # The object's bytes and ETag, or the error.
 _ReadResult = tuple[bytes, str] | OSError
-# A task (columns `TASKS`) and its result.
+# A task (a row of `TASKS`) and the result of reading its object.
 _Read = tuple[dict[str, Any], _ReadResult]
 
 
 @dataclass(frozen=True, slots=True)
 class _DecodedContainer:
-    """Decoded container.
+    """A container that was read and decoded.
 
     Attributes:
-        task: The decoding task (columns `TASKS`).
+        task: The decoding task, a row of `TASKS`.
         length: Length in bytes.
         content_digest: Digest of the bytes.
         digest: Digest of the bytes and the address.
-        rows: The entries decoded by the lake (`ENTRY_SCHEMA` or more columns).
+        rows: The entries that the lake decoded (`ENTRY_SCHEMA`, possibly with more columns).
     """
 
     task: dict[str, Any]
@@ -91,14 +91,15 @@ def content_digest(raw: bytes) -> str:
 
 @dataclass(frozen=True)
 class Decode:
-    """Task that decodes the containers with the given numbers and writes their entries.
+    """Decode numbered containers and write their entries.
 
-    Runs in this process or in executors (`run_tasks`).
+    `run_tasks` runs this in the current process or in executors.
 
     Attributes:
         tasks: Parts with the containers, one part per number (columns `TASKS`).
-        failed: Parts with the unreadable containers of earlier runs (columns `UNREADABLE_CONTAINERS`).
-            Bytes whose decoder exceeded its limits are not decoded again.
+        failed: Parts with the containers that earlier runs could not read (columns
+            `UNREADABLE_CONTAINERS`). If a decoder exceeded its limits, it is not run again on the
+            same bytes.
     """
 
     lake: Lake
@@ -144,7 +145,7 @@ class Decode:
             return OSError(f"{type(error).__name__}: {error}")
 
     def _read_aborted(self) -> dict[tuple[str, str], str]:
-        """Return the errors of decoders that exceeded their limits, by address and digest."""
+        """Return earlier errors of decoders that exceeded their limits, by address and digest."""
         rows = read_parts(self.files, list(self.failed), UNREADABLE_CONTAINERS, ["address", "digest", "error"])
         return {(row["address"], row["digest"]): row["error"] for row in rows.filter(pc.is_valid(rows.column("digest"))).to_pylist()}
 
@@ -176,10 +177,9 @@ class Decode:
             yield task, result, _DecodedContainer(task, len(raw), etag, content_digest(raw), digest, rows)
 
     def _write(self, pending: list[_DecodedContainer], writer: _DecodedWriter) -> None:
-        """Write the entries of several containers together, because each call has a high fixed
-        cost.
+        """Write the entries of several containers in one call, because each call is expensive.
 
-        If the write fails, the containers are written one by one.
+        If the call fails, each container is written separately to find the faulty ones.
         """
         try:
             if pending:
@@ -208,7 +208,7 @@ class Decode:
 
 
 class _DecodedWriter:
-    """Writer for the output of one task, with its digest and counts."""
+    """Write one task's output, and collect its digest and counts."""
 
     def __init__(self, files: Files, run: TableRun, resolver: KeyResolver) -> None:
         self._segment = SegmentWriter(files, run)
@@ -254,7 +254,7 @@ class _DecodedWriter:
             columns = [pa.repeat(pa.scalar(task["address"]), len(addresses)), addresses]
             self._segment.add(UNRESOLVED_SIDE, pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
         if isinstance(error, UnresolvedContainer):
-            # The location counts as known, but is in no storage.
+            # The location is recorded as known, although it is not part of any storage.
             row = {"container": task["address"], "address": find_table_location(task["address"]), "storage": None, "key": None}
             self._segment.add(UNREAD_LOCATIONS_SIDE, pa.RecordBatch.from_pylist([row], schema=UNREAD_LOCATIONS))
         if isinstance(error, UndecodedTable):
@@ -263,13 +263,13 @@ class _DecodedWriter:
             self._segment.add(UNREAD_LOCATIONS_SIDE, pa.RecordBatch.from_pylist(rows, schema=UNREAD_LOCATIONS))
 
     def close(self) -> pa.RecordBatch:
-        """Record the symbolic links on which the keys depend, and return the task's report."""
+        """Record the symbolic links that the keys depend on, and return the task's report."""
         self._segment.add(LINKS_SIDE, build_links(self._resolver))
         return report_parts(self._segment.close(), self._digest % 2**64, summary=self._counts)
 
 
 def _find_aborted(reads: list[_Read], aborted: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """Return the known errors of these objects by address, if their bytes are unchanged."""
+    """Return the recorded error for each object whose bytes are unchanged, by address."""
     addresses = {address for address, _ in aborted}
     digests = {
         task["address"]: content_digest(result[0])
@@ -280,13 +280,13 @@ def _find_aborted(reads: list[_Read], aborted: Mapping[tuple[str, str], str]) ->
 
 
 def _locations_of(rows: pa.RecordBatch) -> list[str]:
-    """Return the table locations in a container's entries."""
+    """Return the table locations among a container's entries."""
     selected: list[str] = rows.filter(pc.equal(rows.column("kind"), Kind.TABLE_LOCATION)).column("address").to_pylist()
     return selected
 
 
 def _locate_each(addresses: Sequence[str], resolver: KeyResolver) -> Iterator[tuple[str, str, str]]:
-    """Yield each address that is in a storage, with its storage and key."""
+    """Yield the address, storage and key for each address that belongs to a storage."""
     for address in addresses:
         if (found := resolver.locate_one(address)) is not None:
             yield address, *found
@@ -297,8 +297,9 @@ def _to_container(task: dict[str, Any]) -> Container:
 
 
 def chunk_reads(reads: Iterator[_Read]) -> Iterator[list[_Read]]:
-    """Group the containers to decode together. Each group has at most `CHUNK_BYTES`, or one
-    container.
+    """Group containers that are decoded together.
+
+    A group contains at most `CHUNK_BYTES`, unless it consists of a single larger container.
     """
     chunk, size_bytes = list[_Read](), 0
     for task, result in reads:
@@ -315,7 +316,7 @@ def chunk_reads(reads: Iterator[_Read]) -> Iterator[list[_Read]]:
 def _read_ahead(
     pool: ThreadPoolExecutor, read: Callable[[dict[str, Any]], _ReadResult], tasks: list[dict[str, Any]], depth: int
 ) -> Iterator[_Read]:
-    """Yield tasks with their results in order. At most `depth` reads are in flight or in memory."""
+    """Yield tasks and their results in order, with at most `depth` reads in flight or in memory."""
     futures = [pool.submit(read, task) for task in tasks[:depth]]
     for index, task in enumerate(tasks):
         result = futures[index].result()

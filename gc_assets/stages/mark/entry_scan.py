@@ -1,4 +1,4 @@
-"""Match cached entries with the states of their containers, as rows of `live_files`."""
+"""Match cached entries with their containers' states, and convert the matches to `live_files`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ENTRIES: Final = pa.schema(
 )
 
 # One row per entry and directly referenced file, or per file after grouping. `storage` and
-# `strongest` are the same as in `MATCHED`.
+# `strongest` have the same meaning as in `MATCHED`.
 KEYED: Final = pa.schema(
     [
         ("storage", pa.int16()),
@@ -64,14 +64,14 @@ ROUTED_ROWS: Final = LIVE_FILES.schema.append(pa.field(ROUTE, pa.string()))
 
 @dataclass(frozen=True)
 class EntryScan(ContainerScan):
-    """Task that scans parts of `manifest_entries`.
+    """Scan parts of `manifest_entries` for files of live containers.
 
     Attributes:
         keys: If not None, only these keys are selected (addresses of external files).
         containers: If not None, only entries of these containers are needed. Sorted.
-        external: If True, only files in no storage are selected.
-        bucket: If not None, the number of a bucket and the number of buckets. Only keys with a hash
-            in this bucket are selected.
+        external: If True, only files outside all storages are selected.
+        bucket: If not None, a bucket number and the total number of buckets. Only keys that hash to
+            this bucket are selected.
         hashes: If not None, only keys with these hashes are selected. Sorted.
     """
 
@@ -151,7 +151,7 @@ class EntryScan(ContainerScan):
 
 @dataclass(frozen=True)
 class ToRows:
-    """Task that converts grouped rows (columns `KEYED`) to rows of `live_files` with their route."""
+    """Convert grouped rows (schema `KEYED`) to rows of `live_files`, and add their route."""
 
     files: Files
     states: tuple[str, ...]
@@ -179,7 +179,7 @@ class ToRows:
 
 
 def group_rows(matched: pa.Table) -> pa.Table:
-    """Group rows by file. The result is sorted, so that equal live sets have the same order."""
+    """Group rows by file, and sort them so that equal live sets have the same row order."""
     grouped = aggregate_rows(matched, ["storage", "key"], _AGGREGATES).sort_by([("storage", "ascending"), ("key", "ascending")])
     return grouped.select(KEYED.names).cast(KEYED).combine_chunks()
 

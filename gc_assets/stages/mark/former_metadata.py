@@ -1,13 +1,14 @@
-"""Keep what a listed table needed by metadata that its catalog does not have any more.
+"""Keep files that a listed table needed through metadata its catalog no longer uses.
 
-A catalog that is restored from a backup, or in which a table is registered again, may point to
-older metadata than before. If a table has several names (`register_table`), one of them may be
-dropped. The commits that only the former metadata lists then look like garbage, although the table
-can be registered with it again. The content roots that the last run read from this metadata stay
-live for `retention.dropped`.
+A catalog can point to older metadata than before, for example after it was restored from a backup
+or because a table was registered again. Similarly, if a table has several names (`register_table`),
+one of them may be dropped. Commits that are only in the former metadata then look like garbage,
+although users can still register the table with that metadata. Therefore, the content roots that
+the last run read from it stay live for `retention.dropped`.
 
-The roots of a table that leaves its catalog are recorded, because the table may be registered again
-with older metadata. While it is missing, `sweep/dropped_tables.py` decides about its files.
+When a table disappears from its catalog, its roots are recorded as well, because it may be
+registered again with older metadata. While it is missing, `sweep/dropped_tables.py` decides about
+its files.
 """
 
 from __future__ import annotations
@@ -47,25 +48,25 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary
 
-# The roots of a missing table are recorded for at least this time after a run first missed it.
+# The roots of a missing table stay recorded for at least this long after a run first missed it.
 _REMEMBERED: Final = timedelta(days=30)
 # Concurrent reads of metadata files. Stores take tens of milliseconds to respond.
 _CONCURRENT_READS: Final = 16
-# More notes on kept metadata than this are summarized.
+# Further notes about kept metadata are summarized in one line.
 _MAX_NOTES: Final = 5
 _NO_ROOTS: Final = pa.Table.from_batches([], FORMER_ROOTS)
 
 
 @dataclass(frozen=True)
 class FormerMetadata:
-    """The former metadata of a lake's tables.
+    """A lake's former metadata, and the state that the next run needs to find more of it.
 
     Attributes:
-        pointers: All pointers that the next run needs: former ones, and those to compare with. It
-            is empty if these are the ones in the freeze.
+        pointers: Metadata files by table name that the next run needs, both former ones and those
+            to compare with. Empty if they equal the pointers in the freeze.
         roots: The content roots of former metadata, and of missing or unreadable tables (columns
             `FORMER_ROOTS`).
-        notes: Which files are kept, or why they are unknown.
+        notes: Messages about the files that are kept, or why they are unknown.
     """
 
     pointers: Sequence[Pointer] = ()
@@ -80,16 +81,21 @@ class FormerMetadata:
 
 
 def read_live_roots(files: Files, paths: Sequence[str]) -> pa.Table:
-    """Read the live ones of former content roots (columns `ROOTS`). Their objects may be absent."""
+    """Read those former content roots that are live (columns `ROOTS`).
+
+    Their objects may be absent.
+    """
     roots = read_parts(files, list(paths), FORMER_ROOTS)
     return as_optional_live(roots.filter(roots.column("is_live")).select(ROOTS.names).cast(ROOTS))
 
 
 def read_last_live_roots(context: RunContext, lake_name: str, frozen_at: datetime) -> pa.Table:
-    """Return the live roots of former metadata that the last run before a freeze knew (columns
-    `ROOTS`).
+    """Return the live roots of former metadata that the last run before a freeze recorded.
 
-    This run may find more of them, whose containers the last run decoded.
+    This run may find more of them, but the last run has already decoded their containers.
+
+    Returns:
+        Rows with the columns `ROOTS` and newly resolved keys.
     """
     last = find_last_run(context, lake_name, frozen_at)
     paths = [] if last is None else last[0].paths(FORMER_ROOTS_SIDE)
@@ -99,7 +105,7 @@ def read_last_live_roots(context: RunContext, lake_name: str, frozen_at: datetim
 def find_former_metadata(
     context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], unread: Collection[str]
 ) -> FormerMetadata:
-    """Compare the pointers of a run with those of the last run, and find the former metadata.
+    """Find former metadata by comparing this run's pointers with the last run's.
 
     Args:
         inputs: Result of `find_root_inputs`.
@@ -115,7 +121,8 @@ def find_former_metadata(
     if last is None or not before:
         return FormerMetadata()
     known = _KnownPointers.of(before, current, unread, now, after)
-    # The gate foreign_metadata compares with a former catalog, which may still be in use.
+    # If the catalog changed, the former one may still be in use. The gate foreign_metadata compares
+    # their metadata.
     compared = known.compared if _has_same_catalog(last[1], refs) else []
     former = _find_former(context, lake, refs, group_pointers(compared, current))
     kept = [*known.kept, *(replace(item, former_since=now) for item in former)]
@@ -132,13 +139,13 @@ def find_former_metadata(
 
 @dataclass(frozen=True, slots=True)
 class _KnownPointers:
-    """The pointers that earlier runs published.
+    """Pointers published by earlier runs.
 
     Attributes:
-        compared: Those of tables that this run reads.
-        unread: Those of tables that it cannot read.
-        absent: Those of tables that left the catalog.
-        kept: Former pointers whose files are kept.
+        compared: Pointers of tables that this run can read.
+        unread: Pointers of tables that this run cannot read.
+        absent: Pointers of tables that are missing from the catalog.
+        kept: Former pointers whose files are still kept.
     """
 
     compared: list[Pointer]
@@ -166,7 +173,7 @@ class _KnownPointers:
 
 
 def _read_pointers(context: RunContext, refs: PublishedTable) -> list[Pointer]:
-    """Return the pointers in a freeze."""
+    """Return the pointers recorded by a freeze."""
     heads = defaultdict[tuple[str, str], set[str]](set)
     for row in read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name", "head_commit_id"]).to_pylist():
         heads[row["table_uuid"], row["table_name"]].update([row["head_commit_id"]] if row["head_commit_id"] is not None else [])
@@ -185,18 +192,17 @@ def _has_same_catalog(before: PublishedTable, now: PublishedTable) -> bool:
 
 
 def _read_last_pointers(context: RunContext, live: PublishedTable, refs: PublishedTable) -> list[Pointer]:
-    """Return the pointers that the last run published, or those in its freeze if an earlier release
-    made it.
-    """
+    """Return the last run's pointers, which its freeze contains if it did not publish any."""
     rows = read_parts(context.state.files, live.paths(POINTERS_SIDE), POINTERS).to_pylist()
     found = [Pointer(**{name: row[name] for name in POINTERS.names if name != "heads"}, heads=frozenset(row["heads"])) for row in rows]
     return found or _read_pointers(context, refs)
 
 
 def _find_former(context: RunContext, lake: PointerLake, refs: PublishedTable, tables: Mapping[str, Succession]) -> list[Pointer]:
-    """Return the earlier pointers whose history no current one continues.
+    """Return earlier pointers whose history is not continued by any current pointer.
 
-    A table with one name is only read if its log, as read by the freeze, lacks its earlier pointer.
+    If a table has a single name, its metadata is only read when the freeze did not find its earlier
+    pointer in the metadata log.
     """
     moved = {uuid: found for uuid, table in tables.items() if (found := table.find_moved())}
     if not moved:
@@ -214,12 +220,15 @@ def _find_former(context: RunContext, lake: PointerLake, refs: PublishedTable, t
 def _collect_roots(
     context: RunContext, lake_name: str, last: tuple[PublishedTable, PublishedTable], kept: Sequence[Pointer], waiting: Sequence[Pointer]
 ) -> tuple[pa.Table, list[str]]:
-    """Return the content roots of pointers (columns `FORMER_ROOTS`), and why some are unknown.
+    """Collect the content roots that belong to pointers.
 
     Args:
         last: Result of `find_last_run`.
         kept: Former pointers, whose roots are live.
-        waiting: Pointers of missing or unreadable tables, whose roots are not live by this rule.
+        waiting: Pointers of missing or unreadable tables. This rule does not make their roots live.
+
+    Returns:
+        The roots (columns `FORMER_ROOTS`), and notes on why some of them are unknown.
     """
     known = read_parts(context.state.files, last[0].paths(FORMER_ROOTS_SIDE), FORMER_ROOTS)
     recorded = set(known.column("metadata").unique().to_pylist())
@@ -242,8 +251,9 @@ def _collect_roots(
 
 
 def _select_roots(roots: pa.Table, pointers: Sequence[Pointer]) -> pa.Table:
-    """Return the roots of the tables' commits, and the files of their current state next to their
-    metadata (columns `FORMER_ROOTS`).
+    """Return the roots of the tables' commits, and the current-state files next to their metadata.
+
+    The rows have the columns `FORMER_ROOTS` and are not live yet.
     """
     metadata = [item.address for item in pointers]
     of_tables = pa.table({"table_uuid": [item.table_uuid for item in pointers], "metadata": metadata})

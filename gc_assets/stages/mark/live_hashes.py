@@ -1,8 +1,8 @@
 """Compute a lake's live set as hashes of keys, from container states and cached entries.
 
-One pass over the hashes in the entry cache finds the strongest container state of each file. Equal
-hashes count as one key. A collision only makes a count wrong by one, because candidates are
-compared with live files by their keys (`exact_comparison.py`).
+A single pass over the hashes in the entry cache finds each file's strongest container state. Equal
+hashes count as one key. A collision makes a count wrong by one, but does no other harm, because the
+sweep compares candidates with live files by their keys (`exact_comparison.py`).
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ MAX_LOCAL_HASHES: Final = 40_000_000
 
 @dataclass(frozen=True, slots=True)
 class LiveTotals:
-    """The files and bytes of a live set.
+    """File and byte counts of a live set.
 
     Attributes:
-        rows: Columns `TOTALS`.
+        rows: Counts with the columns `TOTALS`.
         expected: Expected number of entries and directly referenced files.
         found: Number of entries and directly referenced files that were found.
     """
@@ -76,32 +76,32 @@ class LiveTotals:
         return cls(aggregate_rows(rows, TOTALS.names[:5], {"files": "sum", "bytes": "sum"}).select(TOTALS.names), expected, found)
 
     def by(self, column: str, *, kind: str | None = None) -> dict[str, Amount]:
-        """Return the amounts of live files by a column, for all kinds or only one."""
+        """Sum live files and bytes by one column, for all kinds or for a single one."""
         found = self.by_all(column, kind=kind)
         return {str(name): found[name,] for (name,) in sorted(found)}
 
     def by_all(self, *columns: str, kind: str | None = None) -> dict[tuple[str | None, ...], Amount]:
-        """Return the amounts of live files by a combination of columns, for all kinds or only one."""
+        """Sum live files and bytes by a combination of columns, for all kinds or a single one."""
         live = self.rows.filter(pc.equal(self.rows.column("route"), ""))
         live = live if kind is None else live.filter(pc.equal(live.column("kind"), kind))
         found = live.group_by(list(columns)).aggregate([("files", "sum"), ("bytes", "sum")]).to_pylist()
         return {tuple(row[name] for name in columns): Amount(files=row["files_sum"], bytes=row["bytes_sum"]) for row in found}
 
     def files(self, route: str) -> int:
-        """Return the number of files of a route."""
+        """Return how many files have this route."""
         return pc.sum(self.rows.filter(pc.equal(self.rows.column("route"), route)).column("files")).as_py() or 0
 
 
 @dataclass(frozen=True)
 class LiveHashes:
-    """The live set of one lake and run, as hashes.
+    """One lake's live set in one run, as hashes.
 
     Attributes:
         spark: Session for live sets that do not fit in this process. If None, this process reads
             all sets.
         scan: Reads and matches the hashes.
         rows: Number of hashes in the entry cache.
-        released: Released files, or None if the lake has no such rules.
+        released: Files that rules of the lake release, or None if it has no such rules.
     """
 
     spark: SparkSession | None
@@ -139,7 +139,10 @@ class LiveHashes:
         return self.scan.frame(self._session)
 
     def grouped_frame(self) -> DataFrame:
-        """Return one row per file as a frame (columns `GROUPED` and is_released)."""
+        """Return a frame with one row per file.
+
+        Its columns are `GROUPED` and is_released.
+        """
         rows = (
             self.match_frame()
             .groupBy("storage", "key_hash")
@@ -156,7 +159,7 @@ class LiveHashes:
 
     @cached_property
     def _released_hashes(self) -> dict[int, NDArray[np.int64]]:
-        """The key hashes of released files, by the position of the storage."""
+        """Key hashes of released files, by storage position."""
         if self.released is None:
             return {}
         rows = self.released.read_keys(self.scan.files)
@@ -170,7 +173,7 @@ class LiveHashes:
         return SelectLive(position, self.first_released, released)
 
     def files_of(self, storage: str, route: str) -> Iterator[pa.Table]:
-        """Yield the files of a storage on a route in this process (columns `GROUPED`).
+        """Yield a storage's files on one route, computed in this process (columns `GROUPED`).
 
         Args:
             storage: Name of the storage.
@@ -186,7 +189,7 @@ class LiveHashes:
             yield keys.filter(pa.array(selected))
 
     def totals(self) -> LiveTotals:
-        """Count files and bytes."""
+        """Count the files and bytes of the live set."""
         if self.runs_in_process:
             counted = [self._count(keys) for keys in group_hashes(self.match(), self.rows)]
             return self._to_totals(pa.concat_tables(counted))
@@ -208,20 +211,22 @@ class LiveHashes:
         return counted.select([*_COUNTED.names[:3], "count_all", "size_bytes_sum", "entries_sum"]).rename_columns(_COUNTED.names)
 
     def witnesses_of(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the distinct numbers of all witnesses that reference any of these keys (sorted
-        hashes).
+        """Return the distinct numbers of witnesses that reference at least one of these keys.
+
+        Args:
+            hashes: Sorted hashes of the keys.
         """
         return sort_distinct(self.run(WitnessesOf(hashes), WITNESS_NUMBERS).column("witness").to_numpy())
 
     def oldest_by_table(self, storage: str, hashes: NDArray[np.int64], modified_us: NDArray[np.int64]) -> dict[str, int]:
-        """Return the time of the oldest file that each table's commits reference, by table uuid.
+        """Return when the oldest file that a table references was modified, by table uuid.
 
-        Tables of commits that contain several tables are not included.
+        Files are ignored if their witness is a commit that contains several tables.
 
         Args:
             storage: Name of the files' storage.
-            hashes: Sorted distinct hashes of the keys that count.
-            modified_us: Time of each of these files, in microseconds since 1970.
+            hashes: Sorted distinct key hashes of the files to consider.
+            modified_us: Modification time for each hash, in microseconds since 1970.
         """
         rows = self.run(OldestByWitness(self.scan.storages.index(storage), hashes, modified_us), OLDEST_FILES)
         witnesses = self.states.witnesses.sort_by("witness").column("table_uuid").take(rows.column("witness"))
@@ -230,7 +235,7 @@ class LiveHashes:
         return dict(zip(found.column("table_uuid").to_pylist(), found.column("modified_us_min").to_pylist(), strict=True))
 
     def find_unbalanced(self) -> list[str]:
-        """Return the containers whose number of cached entries differs from the decoded number."""
+        """Return containers that have more or fewer cached entries than were decoded."""
         counted, expanding = self.run(CountEntries(len(self.states.entries)), ENTRY_COUNTS), Expanding.of(self.states)
         found = np.zeros(len(self.states.entries), np.int64)
         np.add.at(found, counted.column("witness").to_numpy(), counted.column("entries").to_numpy())
@@ -238,16 +243,16 @@ class LiveHashes:
         return expanding.addresses.filter(pa.array(is_wrong)).to_pylist()
 
     def run(self, task: Task, schema: pa.Schema) -> pa.Table:
-        """Run a task over all entries (columns `MATCHED`), and return the rows that it yields.
+        """Run a task over all entries (columns `MATCHED`), and return its output rows.
 
-        In executors, the task runs once for each group of hash parts.
+        In executors, it runs once per group of hash parts.
         """
         if self.runs_in_process:
             return pa.Table.from_batches(task(self.match()), schema)
         return collect_arrow(self.map_frame(task, spark_schema(schema)), schema)
 
     def map_frame(self, task: Task, schema: StructType | str) -> DataFrame:
-        """Run a task over all entries in executors, and return the rows that it yields as a frame."""
+        """Run a task over all entries in executors, and return its output as a frame."""
         return map_tasks(self._session, _MapMatched(self.scan, task), self.scan.tasks, schema)
 
     @property
@@ -262,8 +267,9 @@ class LiveHashes:
 
     @property
     def first_released(self) -> int:
-        """The smallest value of `strongest` that is not live. This works because witnesses are
-        numbered by rank first.
+        """The smallest `strongest` value that is not live.
+
+        This is well defined because witnesses are numbered by rank first.
         """
         return self.states.live * KIND_COUNT
 
@@ -298,7 +304,7 @@ class LiveHashes:
 
 @dataclass(frozen=True)
 class _MapMatched:
-    """Task that reads groups of hash parts, and runs another task over their matched rows."""
+    """Read groups of hash parts, and run another task over their matched rows."""
 
     scan: HashScan
     task: Task
@@ -320,7 +326,8 @@ _COUNTED: Final = pa.schema(
 
 
 def fits_in_process(spark: SparkSession | None, hashes: int) -> bool:
-    """Check whether this process reads this number of hashes itself. Without a session, it always
-    does.
+    """Check whether this process should read this number of hashes itself.
+
+    Without a session, it always does.
     """
     return spark is None or is_small(spark) or hashes <= (MAX_LOCAL_HASHES if is_local(spark) else MAX_IN_PROCESS_HASHES)

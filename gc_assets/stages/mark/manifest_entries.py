@@ -1,12 +1,13 @@
 """Decode new containers and append their entries to a cache.
 
-Containers are immutable, so each is decoded once and its entries are identified by address, length
-and ETag. If the object changes, it is decoded again and the entries of both versions remain valid.
-Some stores return the ETag without a request. For other stores, the sweep detects changed objects
-in its inventory, and the next run decodes them.
+Containers are immutable, so each one is decoded only once. The cache identifies its entries by the
+container's address, length and ETag. If an object changes nevertheless, it is decoded again, and
+the entries of both versions remain valid. Some stores return the ETag without an extra request. For
+other stores, the sweep detects changed objects in its inventory, and the next run decodes them.
 
-All child containers of a published segment are decoded too, or listed in the side table
-`_unreadable` and retried in every run. `live_files` decides which entries are relevant.
+When a segment is published, all child containers in it have been decoded too, unless they could not
+be read. The side table `_unreadable` lists unread containers, which every run tries again.
+`live_files` decides which entries are relevant.
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary, ManifestEntriesSummary, SegmentSummary, SweepSummary
 
-# Parts with the last known containers of unreadable tables and of former metadata. They are deleted
-# at the end of the stage.
+# Temporary parts with the last known containers of unreadable tables and of former metadata. The
+# stage deletes them before it ends.
 _LAST_KNOWN_SIDE: Final = "_last_known"
 
 
 @dataclass(frozen=True, slots=True)
 class EntryCache:
-    """The published cache segments of all run dates that were decoded with this run's fingerprint.
+    """Published cache segments of all run dates that were decoded with this run's fingerprint.
 
     Attributes:
-        segments: Segments whose keys are the current ones.
+        segments: Segments with current keys.
         outdated: Segments whose addresses were resolved with other storages or symbolic links.
     """
 
@@ -89,7 +90,7 @@ def find_segments(context: RunContext, lake_name: str) -> list[PastRun]:
 def find_entry_cache(context: RunContext, lake_name: str) -> EntryCache:
     """Find the cache segments with this run's fingerprint, and check their symbolic links.
 
-    A segment is left out if another one contains all its rows with newer keys.
+    A segment is skipped if another one contains all its rows with newer keys.
     """
     decoder, resolver = cache_fingerprint(context, lake_name), context.resolver()
     runs = [run for run in context.state.history(lake_name, MANIFEST_ENTRIES.name) if run.summary(SegmentSummary).decoded_as == decoder]
@@ -119,11 +120,10 @@ def _are_links_readable(state: State, resolver: KeyResolver, runs: Sequence[Past
 
 
 def cache_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of everything on which decoded rows depend except containers, storages and
-    links.
+    """Return a digest of the settings and versions that influence decoded rows.
 
-    It includes the release, so that all containers are decoded again by a new release, which may
-    have improved a decoder.
+    Containers, storages and links are not included. The gc-assets release is, because a new release
+    may have an improved decoder and has to decode all containers again.
     """
     settings = context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages])
     columns = [MANIFEST_ENTRIES.schema.names, CONTAINERS.names, HASHES.names]
@@ -131,13 +131,13 @@ def cache_fingerprint(context: RunContext, lake_name: str) -> str:
 
 
 def count_segment_rows(runs: Sequence[PastRun], side: str) -> int:
-    """Return the number of rows in a side table of these segments."""
+    """Count the rows that these segments have in a side table."""
     return sum(part.rows for segment in runs for part in segment.entry.parts if part.name.startswith(f"{side}/"))
 
 
 @log_progress(MANIFEST_ENTRIES)
 def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish this run's segment: the entries of all containers missing from the cache.
+    """Publish this run's segment, which contains the entries of newly found containers.
 
     Rows of outdated segments are copied to it with their current keys.
 
@@ -152,7 +152,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     if not cache.outdated:  # containers in outdated segments refer to containers in other segments
         drop_dead_entries(spark, context, lake_name, cache.segments, run)
     elif not _are_links_readable(state, resolver, cache.outdated):
-        cache = replace(cache, outdated=[])  # their containers are decoded again, so that the error has a table
+        cache = replace(cache, outdated=[])  # their containers are decoded again, which reports errors by table
     segments, outdated = state.segments(cache.segments), state.segments(cache.outdated)
     resolved = WrittenParts((), 0)
     if cache.outdated:
@@ -203,10 +203,12 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
 
 
 def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], run: TableRun) -> list[str]:
-    """Write the containers of unreadable tables and of former metadata that earlier runs knew, and
-    return the parts (columns `TASKS`).
+    """Write the containers that earlier runs recorded for unreadable tables and former metadata.
 
-    They may be missing from the cache if another release decoded them.
+    The cache may lack these containers if another release decoded them.
+
+    Returns:
+        Paths of the new parts (columns `TASKS`).
     """
     frozen_at = inputs[LAKE_REFS.name].summary(LakeRefsSummary).frozen_at
     last_known = find_last_known(context, lake_name, frozen_at) if list_unread_tables(inputs) else None
@@ -223,7 +225,7 @@ def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """The inputs of one level of containers.
+    """Inputs for finding and decoding one level of containers.
 
     Attributes:
         known: Parts with the decoded containers.
@@ -260,11 +262,11 @@ def _decode(
 
 
 def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written: WrittenParts) -> Iterator[WrittenParts]:
-    """Copy the entries of damaged containers that were decoded by an earlier release.
+    """Copy the entries of damaged containers that an earlier release could still decode.
 
-    Nothing is copied if rows depend on settings, because files may be missing in rows decoded with
-    other settings. Missing containers are not copied either, because they may be in quarantine.
-    Otherwise, needed files could be purged.
+    If rows depend on settings, nothing is copied, because rows decoded with other settings may lack
+    files. Missing containers are skipped too: they may be in quarantine, and treating them as
+    readable could allow needed files to be purged.
     """
     state, storages = context.state, [storage.name for storage in context.config.storages]
     if context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages]):
@@ -287,8 +289,8 @@ def _copy_undecoded(context: RunContext, lake_name: str, run: TableRun, written:
 def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table) -> None:
     """Raise `LakeUnreadable` if executors cannot find containers that this process finds.
 
-    This check is needed because entries of an absent optional container are ignored, and a machine
-    without the disk, or with another S3 server, would report all containers as absent.
+    Entries of absent optional containers are ignored. Without this check, an executor that has not
+    mounted the disk, or that uses another S3 server, would make all containers look absent.
 
     Args:
         failures: Containers that executors could not read (columns address, absent).
@@ -306,7 +308,7 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table)
 
 
 def _rewritten_paths(context: RunContext) -> Iterator[str]:
-    """Yield the parts with the containers whose objects had changed in the last sweeps.
+    """Yield parts that list containers whose objects changed, according to the last sweeps.
 
     The parts have the columns `REWRITTEN`.
     """

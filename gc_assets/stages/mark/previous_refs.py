@@ -1,8 +1,9 @@
-"""Compare the frozen refs of earlier runs with the current ones.
+"""Compare the refs that earlier runs froze with the current ones.
 
-A deleted ref's commits are protected for the grace period. If a server or catalog hides refs or
-tables that the user cannot see, they also look deleted. Such a server is therefore asked by name
-for the refs of the previous freeze, and an Iceberg catalog for the tables of the last run.
+When a ref is deleted, its commits stay protected for the grace period. However, a ref or table also
+looks deleted if the server or catalog hides it from the user. To detect this, such a server is
+asked by name for each ref of the previous freeze, and an Iceberg catalog for each table of the last
+run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gc_assets.state.summaries import FreezeTime, LakeRefsSummary
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """The heads of all refs by name, and the freeze time."""
+    """The refs that a freeze recorded, by name, and its time. Refs without a head are omitted."""
 
     at: datetime
     refs: Mapping[str, Ref]
@@ -39,20 +40,17 @@ def build_freeze(at: datetime, refs: Sequence[Ref]) -> Freeze:
 
 
 def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Freeze) -> None:
-    """Raise an error if the lake's ref listing omits a ref of the previous freeze that still
-    exists.
-    """
+    """Raise an error if the lake hides a ref of the previous freeze that still exists."""
     filtered = as_filtered(lake)
     if filtered is not None and (previous := list_previous_freezes(context, lake_name, current.at)):
         filtered.verify_deleted(_read_freeze(context, previous[-1]).refs.keys() - current.refs.keys())
 
 
 def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_at: datetime) -> FrozenRefs:
-    """Add the tables that the catalog may have but does not list to the freeze, as unreadable
-    tables.
+    """Add tables to a freeze, as unreadable, that the catalog may still have but does not list.
 
-    These are tables of the last run, whose last claims are protected. If the catalog confirms that
-    a table does not exist, it was dropped.
+    They are tables of the last run, and their last claims stay protected. If the catalog
+    confirms that a table does not exist, the table was dropped and is not added.
     """
     opened = as_listing(lake)
     previous = list_previous_freezes(context, lake.name, frozen_at, with_real=True) if opened is not None else []
@@ -73,7 +71,12 @@ def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_
 
 @dataclass(frozen=True, slots=True)
 class _MissedTable:
-    """A name of a table in the last run, with its last metadata address and its uuid, if known."""
+    """A name of a table in the last run that the catalog no longer lists.
+
+    Attributes:
+        address: The table's last metadata file, if known.
+        table_uuid: The table's uuid, if known.
+    """
 
     table_name: str
     address: str | None
@@ -81,12 +84,13 @@ class _MissedTable:
 
 
 def _find_hidden(opened: ListingLake, missed: Sequence[_MissedTable]) -> Iterator[tuple[_MissedTable, str]]:
-    """Yield the tables that the catalog may still have, with the reasons. It is asked for one name
-    of each uuid at a time.
+    """Yield the tables that the catalog may still have, with the reasons.
+
+    Each request contains only one name per uuid.
     """
     remaining = list(missed)
     while remaining:
-        # The name takes the place of an unknown uuid.
+        # If the uuid is unknown, the name identifies the table.
         batch = {item.table_uuid or item.table_name: item for item in reversed(remaining)}
         remaining = [item for item in remaining if batch[item.table_uuid or item.table_name] is not item]
         try:
@@ -99,11 +103,11 @@ def _find_hidden(opened: ListingLake, missed: Sequence[_MissedTable]) -> Iterato
 def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, refs: FrozenRefs, frozen_at: datetime) -> list[_MissedTable]:
     """Return the tables of the last run that the catalog does not list.
 
-    Each name counts alone, because a table can be registered under several names, each with its own
-    history. So the catalog is also asked for the old name of a renamed table, unless only the case
-    of the name changed. A table is left out if its name now belongs to another table, a view, or an
-    unreadable table. A listed table's name with two dots is ignored, because several tables can
-    have it: `a`.`b.c` and `a.b`.`c`.
+    A table can be registered under several names, each with its own history, so each name is
+    checked separately. For example, the catalog is also asked for the old name of a renamed table,
+    unless only its case changed. A table is skipped if its name now belongs to another table, a
+    view, or an unreadable table. For this comparison, listed names with two dots are ignored,
+    because they are ambiguous: `a`.`b.c` and `a.b`.`c` look the same.
     """
     listed = {source.table_uuid for source in refs.sources}
     pairs = {(source.table_name, source.table_uuid) for source in refs.sources}
@@ -131,8 +135,9 @@ def _find_missed(context: RunContext, newest: PublishedTable, lake_name: str, re
 
 
 def _find_claims(context: RunContext, newest: PublishedTable, tables: Sequence[_MissedTable]) -> list[Claim]:
-    """Return shields for the last claims of tables. Claims are matched by name if the uuid was
-    unknown.
+    """Return the last claims of these tables as shields, which only protect files.
+
+    A claim is matched by table name if its uuid was unknown.
     """
     rows = read_parts(context.state.files, newest.paths(CLAIMS_SIDE), CLAIMS, ["address", "table_uuid", "table_name"]).to_pylist()
     names = {item.table_uuid or item.table_name: item.table_name for item in tables}
@@ -167,8 +172,8 @@ def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
 def list_previous_freezes(context: RunContext, lake_name: str, before: datetime, *, with_real: bool = False) -> list[PastRun]:
     """Return all freezes before a time, oldest first.
 
-    Rehearsals only use rehearsals, and real runs only use real runs, because their clocks differ.
-    With `with_real`, a rehearsal also uses real runs, because the catalog is the same.
+    Rehearsals see only rehearsals, and real runs see only real runs, because their clocks differ.
+    With `with_real`, a rehearsal sees real runs too, because both read the same catalog.
     """
     accepted = {context.clock.is_rehearsal, *([False] if with_real else [])}
     runs = [

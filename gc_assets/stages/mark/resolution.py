@@ -1,7 +1,7 @@
-"""Resolve the addresses of stored rows again after storages or symbolic links have changed.
+"""Resolve stored addresses again after storages or symbolic links have changed.
 
-The storage and key of an address depend on the configured storages and on symbolic links
-(`KeyResolver`), so tables that later runs reuse record both. See
+An address resolves to a storage and a key, which depend on the configured storages and on symbolic
+links (`KeyResolver`). Tables that later runs reuse therefore record both. See
 docs/adr/0010-what-caches-depend-on.md.
 """
 
@@ -41,20 +41,18 @@ _SEGMENT_TABLES = {None: MANIFEST_ENTRIES.schema, LOCATIONS_SIDE: LOCATIONS, CON
 
 
 def build_links(resolver: KeyResolver) -> pa.Table:
-    """Return the directories on which a resolver's results depend (columns `LINKS`)."""
+    """Return the directories that affect a resolver's results, with their targets (`LINKS`)."""
     found = sorted(resolver.link_targets.items())
     return pa.table({"directory": [name for name, _ in found], "target": [target for _, target in found]}, schema=LINKS)
 
 
 def are_links_unchanged(resolver: KeyResolver, links: pa.Table) -> bool:
-    """Check whether recorded directories (columns `LINKS`) still resolve to the same real
-    directories.
-    """
+    """Check whether recorded directories (columns `LINKS`) still resolve to the same targets."""
     return resolver.has_same_links(set(zip(links.column("directory").to_pylist(), links.column("target").to_pylist(), strict=True)))
 
 
 def resolve_rows(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
-    """Replace the columns storage and key with those resolved from the address."""
+    """Resolve the address of each row again, and replace its storage and key."""
     storage, key = resolver.resolve(rows.column("address"))
     return replace_columns(rows, {"storage": storage, "key": key})
 
@@ -62,7 +60,8 @@ def resolve_rows(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
 def resolve_or_keep(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
     """Resolve rows like `resolve_rows`, but keep the storage and key of unresolvable addresses.
 
-    An unreadable table's links may be broken, and its last known files are then at their old keys.
+    For example, an unreadable table's links may be broken. Its last known files are then still
+    stored under their old keys.
     """
     try:
         return resolve_rows(rows, resolver)
@@ -75,14 +74,14 @@ def resolve_or_keep(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
 
 
 def find_resolvable(addresses: Iterable[str], resolver: KeyResolver) -> list[str]:
-    """Return the addresses that can be resolved."""
+    """Return only the addresses that can be resolved."""
     return [address for address in addresses if resolver.find_problem(address) is None]
 
 
 def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolver) -> Iterator[pa.RecordBatch]:
-    """Replace the storage and key of the content roots in rows of `commit_graph`.
+    """Replace the storage and key of content roots in rows of `commit_graph`.
 
-    Unresolvable addresses keep the values of the run that read their commit.
+    An unresolvable address keeps the values from the run that read its commit.
     """
     for batch in batches:
         index = batch.schema.get_field_index("content_roots")
@@ -97,7 +96,7 @@ def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolv
 
 
 def resolve_segments(spark: SparkSession, segments: Segments, resolver: KeyResolver, files: Files, run: TableRun) -> WrittenParts:
-    """Copy the rows of cache segments to parts of `run`, with new keys.
+    """Copy rows of cache segments to parts of `run`, with new keys.
 
     Unreadable containers are not copied, because the caller decodes them again.
     """
@@ -108,7 +107,7 @@ def resolve_segments(spark: SparkSession, segments: Segments, resolver: KeyResol
 
 @dataclass(frozen=True)
 class _ResolveParts:
-    """Task that copies the parts with the given numbers, each with its side table or None."""
+    """Copy numbered parts with newly resolved keys. Each part has a side table or None."""
 
     files: Files
     run: TableRun

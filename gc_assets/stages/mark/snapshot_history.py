@@ -1,8 +1,8 @@
-"""Record all snapshots of a lake, including those that expiry removed from the metadata.
+"""Record all snapshots of a lake, including those that expiry has removed from the metadata.
 
-The idea is from Iceberg's proposal 10646, "Extend Snapshot Reference Lifecycle". The history is
-stored in the state instead of the catalog, because other engines delete properties that they do not
-support. Each table is computed from the newest earlier table.
+The idea comes from Iceberg proposal 10646, "Extend Snapshot Reference Lifecycle". The history is
+stored in the state, because other engines delete catalog properties that they do not support. Each
+table is computed from the newest earlier one.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ REMOVED_BY_OTHER_TOOL: Final = "no longer listed when the table was read; anothe
 
 @log_progress(SNAPSHOT_HISTORY)
 def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `snapshot_history` of a run date.
+    """Publish `snapshot_history` for a run date.
 
-    It contains the current snapshots, and removed snapshots for the duration of `history.keep`. A
-    verification mark replaces the newest table, so that the table includes the apply's removals.
+    The table contains all current snapshots. A removed snapshot stays in it for `history.keep`. A
+    verification mark replaces the newest table so that it includes the apply's own removals.
     """
     state = context.state
     inputs = [context.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
@@ -77,7 +77,8 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     log_activity(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier runs")
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
     published = None
-    # A repeated run of an earlier date lists snapshots that have been removed since then.
+    # A repeated run of an earlier date also lists snapshots that were removed later, so its
+    # history is not published.
     if newest is None or newest.receipt.run_date <= day:
         before = earlier.summary(SnapshotHistorySummary).published if earlier is not None else None
         sources = read_frozen_refs(context, lake_name, inputs[0]).sources
@@ -93,8 +94,7 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
 
 
 def record_removals(spark: SparkSession, context: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
-    """Publish the newest history again, with the plan and the reason of the removals to be
-    executed.
+    """Publish the newest history again, with the plan and reason of each upcoming removal.
 
     Args:
         context: The run context of the verification mark.
@@ -102,7 +102,7 @@ def record_removals(spark: SparkSession, context: RunContext, lake_name: str, pl
         actions: The removals (columns of `expiry_plan`).
 
     Raises:
-        StateError: If a snapshot of the verification mark is missing in the history, so that its
+        StateError: If a snapshot in the verification mark is missing from the history, because its
             removal would not be recorded.
     """
     state = context.state
@@ -141,12 +141,12 @@ def _refuse_unrecorded(lake_name: str, snapshots: DataFrame) -> None:
 
 
 def _expiry_logs(context: RunContext, lake_name: str) -> Segments:
-    """Return the logs of all edits to the lake's history."""
+    """Find the logs of all edits to the lake's history."""
     return context.state.segments(context.state.history(lake_name, EXPIRY_LOG.name))
 
 
 def _choose_session(spark: SparkSession, edits: Segments, tables: Sequence[PublishedTable]) -> SparkSession:
-    """Choose the session for a query over these tables and all edit logs."""
+    """Choose a session that suits a query over these tables and all edit logs."""
     rows, files = sum(table.rows for table in tables), sum(len(table.paths()) for table in tables)
     return choose_session(spark, rows + sum(log.rows for log in edits.runs), files + len(edits.paths()))
 
@@ -183,7 +183,7 @@ def _list_snapshots(commits: DataFrame, reachable: DataFrame) -> DataFrame:
 
 
 def _add_removals(spark: SparkSession, context: RunContext, edits: Segments, snapshots: DataFrame) -> DataFrame:
-    """Add the log entry of each snapshot that a plan removed (column `removed`)."""
+    """Add a column `removed` with the log entry if a plan removed the snapshot."""
     paths = edits.paths()
     if not paths:
         return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))
