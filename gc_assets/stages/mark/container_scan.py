@@ -22,7 +22,7 @@ from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.stages.mark.container_states import NumberedStates, read_states
 from gc_assets.state.files import Files
 
-# Number of file kinds. The numbers of witnesses are multiplied by it.
+# Number of file kinds. Witness numbers are multiplied by it to encode both in one integer.
 KIND_COUNT: Final = len(FILE_KINDS)
 
 # Position of external files, which have no storage.
@@ -31,7 +31,7 @@ EXTERNAL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Expanding:
-    """The containers whose entries are needed, with their witnesses."""
+    """Containers whose entries are needed, and their witnesses."""
 
     addresses: pa.Array
     witness: NDArray[np.int64]
@@ -60,16 +60,16 @@ class Expanding:
 
 @dataclass(frozen=True)
 class ContainerScan(ABC):
-    """Task that matches groups of cache parts with the container states.
+    """Match groups of cache parts with the container states.
 
-    The input column `id` contains group numbers. The number after the last group selects the
+    The input column `id` contains group numbers. One more number, after the last group, selects the
     directly referenced files.
 
     Attributes:
         SCHEMA: Columns of the yielded rows.
         states: Parts of the states (columns `STATES`), relative to the state.
         groups: Parts of the cache, in groups.
-        storages: Names of the storages, for the positions in the yielded rows.
+        storages: Names of the storages. The yielded rows contain positions in this list.
     """
 
     SCHEMA: ClassVar[pa.Schema]
@@ -81,7 +81,7 @@ class ContainerScan(ABC):
 
     @property
     def tasks(self) -> int:
-        """Number of valid input numbers."""
+        """The number of tasks, which is one per group and one for directly referenced files."""
         return len(self.groups) + 1
 
     def run(self) -> Iterator[pa.RecordBatch]:
@@ -104,7 +104,7 @@ class ContainerScan(ABC):
 
     @abstractmethod
     def match_part(self, content: bytes, expanding: Expanding) -> Iterator[pa.RecordBatch]:
-        """Yield a part's rows that belong to a needed container."""
+        """Yield the rows of a part that belong to needed containers."""
 
     @abstractmethod
     def match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
@@ -113,15 +113,17 @@ class ContainerScan(ABC):
 
 @lru_cache(maxsize=4)
 def numbered_states(files: Files, paths: tuple[str, ...]) -> NumberedStates:
-    """Read published states once per process. This is safe, because parts are never rewritten under
-    the same name.
+    """Read published states once per process.
+
+    Caching them is safe because parts are never rewritten under the same name.
     """
     return read_states(files, paths)
 
 
 def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Return the distinct values of a text column, and each row's index into them, or -1 for a
-    missing value.
+    """Return the distinct values of a text column, and each row's index into them.
+
+    A missing value has the index -1.
     """
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     combined = encoded.unify_dictionaries().combine_chunks()
@@ -147,7 +149,7 @@ def to_positions(column: pa.ChunkedArray, names: Sequence[str], missing: int) ->
 def to_kind_numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """Return the position of each kind in `FILE_KINDS`.
 
-    An unknown kind is an error, because the file would be missing from the live set.
+    Unknown kinds are an error, because such files would be missing from the live set.
     """
     numbers = to_positions(column, FILE_KINDS, -1)
     if (numbers < 0).any():

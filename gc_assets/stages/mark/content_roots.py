@@ -1,7 +1,7 @@
 """Rank content roots by commit state, and find all reachable containers.
 
-The walk is a single Arrow task. A lake has only thousands of containers (but millions of files), so
-a Spark join per level would cost more than the walk.
+The walk is a single Arrow task. Although a lake has millions of files, it has only thousands of
+containers, so one Spark join per level would take longer than the walk.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, ROOTS
 
-# If several commits need an object, the lowest rank applies. The first two ranks are live. REACHED:
-# the commit is retained and reachable from a ref. SPARED: the commit is retained because it is
-# young or staged, but no ref reaches it. HELD: the commit is still in the history and must be
-# removed from it first. RELEASED: the commit has expired, and the history of this lake is never
-# edited. DEAD: no commit of the lake references the object.
+# Ranks of the commits that need an object, from strongest to weakest. The lowest rank applies, and
+# the first two are live.
+# REACHED: The commit is retained and reachable from a ref.
+# SPARED: The commit is retained because it is young or staged, although no ref reaches it.
+# HELD: The commit is still in the history and must be removed from it first.
+# RELEASED: The commit has expired, and this lake's history is never edited.
+# DEAD: No commit of the lake references the object.
 REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
 _EXPIRY_COLUMNS: Final = ["table_uuid", "snapshot_id", "action", "old_parent_id", "new_parent_id"]
@@ -39,7 +41,7 @@ ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class RootTables:
-    """Picklable paths of the tables with content roots, relative to the state.
+    """Paths of the tables with content roots, relative to the state. Picklable.
 
     Attributes:
         graph: Parts of `commit_graph`.
@@ -49,8 +51,8 @@ class RootTables:
         edited: True if plans edit the lake's history.
         contents: Parts of `live_contents`, or None for lakes without it.
         tolerant: If True, only the contents of heads must exist.
-        metadata_claims: Addresses of the claims on metadata (`FileTraits.metadata_directory`). If
-            there are any, the containers of expired commits are live, and only their entries are
+        metadata_claims: Addresses of claims on metadata (`FileTraits.metadata_directory`). If there
+            are any, the containers of expired commits stay live, and only their entries are
             garbage.
     """
 
@@ -92,7 +94,7 @@ def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, Publ
 def has_live_roots(context: RunContext, lake_name: str) -> bool:
     """Check whether any file is pinned, or any retained commit has a content root or live content.
 
-    Otherwise, an empty live set is correct.
+    If neither is the case, an empty live set is correct.
     """
     graph, reachable, refs = (context.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
     if graph is None or reachable is None or refs is None or refs.paths(PINNED_SIDE):
@@ -114,8 +116,8 @@ def read_content_roots(tables: RootTables) -> pa.Table:
     Pinned files have the rank `REACHED` and no commit.
 
     Raises:
-        StateError: If a commit of the graph has no state, because its files would be garbage
-            without a rank.
+        StateError: If a commit in the graph has no state. Without a rank, its files would look like
+            garbage.
     """
     retention = RetentionTables(
         read_parts(tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]),
@@ -127,7 +129,7 @@ def read_content_roots(tables: RootTables) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class RetentionTables:
-    """The result of applying a retention policy to all commits of a graph.
+    """The result of applying a retention policy to all commits in a graph.
 
     Attributes:
         reachable: Columns of `reachable_snapshots`.
@@ -141,7 +143,7 @@ class RetentionTables:
 
 
 def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
-    """Rank content roots like `read_content_roots`, for the result of a given policy."""
+    """Rank content roots like `read_content_roots`, but for a given policy result."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable, expiry = retention.reachable, retention.expiry
     removed = expiry.filter(pc.equal(expiry.column("action"), REMOVE_SNAPSHOT))
@@ -180,8 +182,8 @@ def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
 def _inherited_logs(tables: RootTables, of_commits: pa.Table, expiry: pa.Table) -> pa.Table:
     """Return the transaction logs that a commit inherits when an edit removes its ancestors.
 
-    The logs are content roots of the removed commits. They are needed for a diff between a
-    descendant and the new parent.
+    The logs are content roots of the removed commits. They are needed to compute a diff between a
+    descendant and its new parent.
     """
     edits = expiry.filter(pc.equal(expiry.column("action"), EDIT_PARENT))
     logs = of_commits.filter(pc.equal(of_commits.column("kind"), Kind.TRANSACTION_LOG))
@@ -202,8 +204,9 @@ def _inherited_logs(tables: RootTables, of_commits: pa.Table, expiry: pa.Table) 
 
 
 def _with_informational(roots: pa.Table) -> pa.Table:
-    """Set `must_exist` to false for informational files, because it is true in graphs of earlier
-    releases.
+    """Set `must_exist` to false for informational files.
+
+    In graphs of earlier releases it is true.
     """
     informational = pc.is_in(roots.column("kind"), pa.array(INFORMATIONAL_KINDS))
     return replace_columns(roots, {"must_exist": pc.and_(roots.column("must_exist"), pc.invert(informational))})
@@ -212,15 +215,16 @@ def _with_informational(roots: pa.Table) -> pa.Table:
 def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
     """Rank a lake's roots by its live contents.
 
-    Metadata files of live contents are live, regardless of the commit that added them. Their rank
-    is `REACHED` if the content is visible on a ref, otherwise `SPARED`. Heads come first as
-    witnesses, then the first ref and commit id. Other objects are `RELEASED` (or `DEAD`, like their
+    The metadata file of a live content is live, regardless of the commit that added it. Its rank is
+    `REACHED` if the content is visible on a ref, and `SPARED` otherwise. Heads are preferred as
+    witnesses, then the first ref and commit id. Other objects are `RELEASED` (or `DEAD` like their
     commit) and may be absent.
 
     Args:
         roots: Roots of all commits (columns `ROOTS`).
-        contents: Columns of `live_contents`.
-        tolerant: If True, only the contents of heads must exist, otherwise those of all refs.
+        contents: Rows with the columns of `live_contents`.
+        tolerant: If True, only the contents at heads must exist, otherwise the contents of all
+            refs.
     """
     ordered = contents.sort_by([("at_head", "descending"), ("ref_name", "ascending"), ("commit_id", "ascending")])
     at = pc.index_in(roots.column("address"), ordered.column("metadata_location"))
@@ -247,9 +251,9 @@ def _refuse_unknown_states(commits: pa.Table) -> None:
 def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
     """Find all reachable containers, each with the strongest commit that needs it.
 
-    Roots and result have the columns `ROOTS`. A container is visited again only for a stronger
-    commit, or for an equally strong one that requires it to exist, so the walk ends even if there
-    are cycles. Children of an optional container are optional too.
+    Roots and result have the columns `ROOTS`. A container is only visited again for a stronger
+    commit, or for an equally strong one that requires it to exist. Therefore, the walk ends even if
+    there are cycles. Children of an optional container are optional too.
     """
     found = _keep_strongest(roots.filter(roots.column("is_container")))
     frontier = found
@@ -266,8 +270,7 @@ def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
 
 
 def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
-    """Return the containers needed by expired commits only as live files, if the lake claims its
-    metadata.
+    """Return the containers that only expired commits need as live files, if metadata is claimed.
 
     They may be absent, because no tool can read such a commit without them. Both tables have the
     columns `ROOTS`.
@@ -279,10 +282,11 @@ def list_kept_containers(tables: RootTables, containers: pa.Table) -> pa.Table:
 
 
 def _keep_strongest(rows: pa.Table) -> pa.Table:
-    """Return one row per address, regardless of the row order.
+    """Keep the strongest row per address, regardless of row order.
 
-    The witness is the row with the lowest rank, then the first commit id, table and parent. The
-    size is the maximum over all rows. The object must exist if any row requires it.
+    The strongest row has the lowest rank, then the first commit id, table and parent. It becomes
+    the witness. The size is the maximum over all rows, and the object must exist if any row
+    requires it.
     """
     if not rows.num_rows:
         return rows.select(ROOTS.names).cast(ROOTS)
@@ -301,5 +305,5 @@ def _keep_strongest(rows: pa.Table) -> pa.Table:
 
 
 def _commit_identity(rows: pa.Table, commit: str) -> pa.ChunkedArray:
-    """Combine table uuid and commit id. The uuid is empty for a lake without tables."""
+    """Combine table uuid and commit id. For lakes without tables, the uuid part is empty."""
     return pc.binary_join_element_wise(pc.fill_null(rows.column("table_uuid"), ""), rows.column(commit), "\x1f")

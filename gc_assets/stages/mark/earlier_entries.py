@@ -1,8 +1,8 @@
-"""Copy entries decoded by an earlier release if this release cannot decode their container.
+"""Copy entries that an earlier release decoded if this release cannot decode their container.
 
-A new release decodes all containers again. A damaged container remains undecoded, so its table is
-unreadable. The copied rows keep the files live that the table needs outside its claims. Entries are
-copied only for lakes whose rows depend on no setting.
+A new release decodes all containers again. If a container is damaged, it stays undecoded, and its
+table is unreadable. The copied rows then keep files live that the table needs outside its claims.
+Entries are only copied for lakes whose rows do not depend on any setting.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DEFAULTS: Final = {"is_container": False, "must_exist": False}
 
 
 def find_decoded(files: Files, segments: Segments, addresses: pa.Array) -> pa.Array:
-    """Return the addresses that are in the segments."""
+    """Return the addresses that the segments contain."""
     index = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS, ["container"]).column("container").combine_chunks()
     return addresses.filter(pc.is_in(addresses, index))
 
@@ -49,7 +49,7 @@ def copy_entries(
 
     Args:
         segments: Segments of an earlier release.
-        resolver: Resolves the current keys.
+        resolver: Resolves addresses to their current keys.
     """
     rows = _read_rows(files, segments.paths(), MANIFEST_ENTRIES.schema, containers, resolver, storages)
     kinds = pc.if_else(pc.is_in(rows.column("kind"), pa.array(FILE_KINDS)), rows.column("kind"), pa.scalar(Kind.DATA))
@@ -76,7 +76,7 @@ def _read_rows(
 
 
 def _build_index(files: Files, segments: Segments, containers: pa.Array, rows: pa.Table, hashes: pa.Table) -> pa.Table:
-    """Return one row per container (columns `CONTAINERS`), with the number of copied rows."""
+    """Index the copied containers (columns `CONTAINERS`), and count their copied rows."""
     decoded = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS)
     last = {row["container"]: row for row in decoded.filter(pc.is_in(decoded.column("container"), containers)).to_pylist()}
     counts = {name: count_by_container(table) for name, table in (("entries", rows), ("files", hashes))}

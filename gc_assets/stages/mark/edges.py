@@ -1,7 +1,7 @@
 """Index the edges between containers by parent.
 
-Every manifest list contains all manifests of its table, so there are a hundred times more edges
-than containers. Edges are therefore stored as numbers, with about 14 bytes each.
+Every manifest list names all manifests of its table, so a lake has about a hundred times more edges
+than containers. To save memory, edges are stored as numbers, with about 14 bytes each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COLUMNS: Final = ["container", "address", "kind", "storage", "key", "size_bytes
 _STRINGS: Final = [name for name in _COLUMNS if EDGES.field(name).type == pa.string()]
 # Columns that are determined by the child's address.
 _CHILD_COLUMNS: Final = ["address", "storage", "key"]
-# Number of edges followed at a time, which bounds the memory of a step.
+# Maximum number of edges that are followed in one step, to limit its memory.
 MAX_STEP_EDGES: Final = 1_000_000
 
 _Ids = npt.NDArray[np.int32]
@@ -38,10 +38,10 @@ def read_edges(files: Files, paths: Sequence[str]) -> EdgeIndex:
 
 
 class EdgeIndex:
-    """The edges of a lake, indexed by parent.
+    """A lake's edges between containers, indexed by parent.
 
-    Equal addresses are assumed to have the same storage and key, because one resolver resolved
-    them.
+    Rows with the same address are assumed to have the same storage and key, because a single
+    resolver resolved all of them.
     """
 
     def __init__(self, parts: Iterable[pa.Table], count: int) -> None:
@@ -70,8 +70,7 @@ class EdgeIndex:
         known = pa.concat_tables(children)
         self._children = known.take(pc.index_in(distinct, known.column("address").combine_chunks()))
         self._parents, parent_of = parents.merge()
-        # The edges of a container are adjacent. A container that was decoded twice has two such
-        # ranges.
+        # A container's edges are adjacent. If it was decoded twice, it has two such ranges.
         is_start = np.ones(count, np.bool_)
         np.not_equal(parent_of[1:], parent_of[:-1], out=is_start[1:])
         starts = np.flatnonzero(is_start)
@@ -80,7 +79,7 @@ class EdgeIndex:
         self._first_run = np.searchsorted(parent_of[starts][by_parent], np.arange(len(self._parents) + 1))
 
     def with_optional(self, addresses: pa.Array) -> EdgeIndex:
-        """Return a copy with `must_exist` set to false for children with these addresses."""
+        """Return a copy in which children with these addresses do not have to exist."""
         optional = pc.is_in(self._children.column("address"), addresses).to_numpy()
         changed = copy.copy(self)
         changed._must_exist = self._must_exist & ~optional[self._child_of]
@@ -89,9 +88,9 @@ class EdgeIndex:
     def children_of(self, frontier: pa.Table) -> pa.Table:
         """Return the distinct children of the containers in `frontier` (columns `ROOTS`).
 
-        A child inherits from its strongest parent: lowest rank, then first commit id, then first
-        address. Its size is the maximum over all edges. It must exist if a required parent requires
-        it.
+        A child inherits from its strongest parent, which has the lowest rank, then the first commit
+        id, then the first address. The child's size is the maximum over all edges. It must exist if
+        any required parent requires it.
         """
         ordered = frontier.sort_by([("rank", "ascending"), ("commit_id", "ascending"), ("address", "ascending")])
         parent_must, count = ordered.column("must_exist").to_numpy(), self._children.num_rows
@@ -100,7 +99,7 @@ class EdgeIndex:
         for edges, strength in self._follow(ordered.column("address").combine_chunks()):
             child = self._child_of[edges]
             new = first[child] < 0
-            # If a child has several edges, the first one applies, because it is assigned last.
+            # If several edges lead to a child, the first one wins, because it is assigned last.
             first[child[new][::-1]], strongest[child[new][::-1]] = edges[new][::-1], strength[new][::-1]
             np.maximum.at(size, child, self._size[edges].astype(np.int64))
             must_exist[child[self._must_exist[edges] & parent_must[strength]]] = True
@@ -118,7 +117,7 @@ class EdgeIndex:
         return pa.table({name: columns[name] for name in frontier.column_names}).cast(frontier.schema)
 
     def _follow(self, ordered: pa.Array) -> Iterator[tuple[_Numbers, _Ids]]:
-        """Yield the edges of the parents and the positions of these parents, ordered by position."""
+        """Yield edges and the position of each edge's parent, ordered by position."""
         found = pc.index_in(ordered, self._parents)
         positions = np.flatnonzero(found.is_valid())
         parents = found.drop_null().to_numpy()
@@ -131,13 +130,13 @@ class EdgeIndex:
 
 
 def _ranges(starts: _Numbers, lengths: _Numbers) -> _Numbers:
-    """Return the concatenated numbers of all ranges."""
+    """Concatenate the numbers of all ranges."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
 
 class _Encoder:
-    """Assigns numbers to the strings of a column, in the order of the rows."""
+    """Encode the strings of a column as numbers, in row order."""
 
     def __init__(self, count: int) -> None:
         self._ids = np.empty(count, np.int32)
@@ -145,7 +144,7 @@ class _Encoder:
         self._dictionaries = [pa.array([], pa.string())]
 
     def add(self, column: pa.ChunkedArray) -> _Ids:
-        """Add rows, and return numbers that are valid for these rows only."""
+        """Add rows, and return numbers that are only valid among these rows."""
         if not len(column):
             return np.empty(0, np.int32)
         encoded = (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries().combine_chunks()
@@ -157,7 +156,7 @@ class _Encoder:
         return indices
 
     def merge(self) -> tuple[pa.Array, _Ids]:
-        """Return the distinct strings of all rows, and the number of each row's string."""
+        """Return the distinct strings of all rows, and for each row the number of its string."""
         merged = pa.concat_arrays(self._dictionaries).dictionary_encode()
         new_ids = merged.indices.to_numpy()
         for start in range(0, len(self._ids), MAX_STEP_EDGES):
@@ -167,7 +166,7 @@ class _Encoder:
 
 
 def _first_of_each(children: pa.Table, ids: _Ids) -> pa.Table:
-    """Return the first row of each number, with decoded strings."""
+    """Return the first row for each number, with decoded strings."""
     _, first = np.unique(ids, return_index=True)
     rows = children.take(pa.array(first))
     return pa.table({name: rows.column(name).cast(pa.string()) for name in _CHILD_COLUMNS})

@@ -1,4 +1,4 @@
-"""Find a lake's idle branches, from its commits and from the freezes of earlier runs."""
+"""Find a lake's idle branches, based on its commits and on the freezes of earlier runs."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _COLUMNS = ["table_uuid", "ref_name", "ref_type", "head_commit_id"]
 
 @dataclass(frozen=True, slots=True)
 class BranchLog:
-    """The deletions of idle branches by plans.
+    """Plans' deletions of idle branches, according to the expiry log.
 
     Attributes:
         rows: The newest outcome of each deletion, with the columns of `expiry_log`.
-        edited_at: Time of the newest deletion or undo, by branch.
+        edited_at: When a branch was last deleted, or its deletion last undone.
     """
 
     rows: tuple[Mapping[str, Any], ...] = ()
@@ -56,7 +56,7 @@ class BranchLog:
 
     @classmethod
     def of(cls, log: Iterable[Mapping[str, Any]]) -> BranchLog:
-        """Select the deletions from the rows of `expiry_log`, which are ordered oldest first."""
+        """Select branch deletions from rows of `expiry_log`, which are ordered oldest first."""
         newest: dict[tuple[str, str | None, str], Mapping[str, Any]] = {}
         edited_at: dict[BranchKey, datetime] = {}
         for row in log:
@@ -70,13 +70,13 @@ class BranchLog:
 
 @dataclass(frozen=True, slots=True)
 class IdleBranchSearch:
-    """The branches matched by a rule, with what earlier runs observed. Picklable.
+    """Branches that match a rule, and what earlier runs observed about them. Picklable.
 
     Attributes:
         rules: The rules in order of priority.
-        branches: The matched branches that are not protected.
-        unchanged_since: Time since which runs have observed the current head of each branch.
-        as_of: Time from which ages are counted.
+        branches: Matching branches that are not protected.
+        unchanged_since: Since when runs have observed a branch's current head.
+        as_of: Time at which ages are computed.
     """
 
     rules: tuple[IdleRule, ...]
@@ -85,11 +85,14 @@ class IdleBranchSearch:
     as_of: datetime
 
     def plan(self, commits: pa.Table, expiry: pa.Table, log: BranchLog) -> pa.Table:
-        """Return the deletions of idle branches (columns of `expiry_plan`).
+        """Plan the deletion of idle branches.
 
         Args:
-            expiry: The other edits. Branches that they delete are left out.
-            log: Earlier deletions. A branch that exists again was created after its deletion.
+            expiry: The plan's other edits. Branches that they already delete are skipped.
+            log: Earlier deletions. If a branch exists again, it was created after its deletion.
+
+        Returns:
+            The planned deletions (columns of `expiry_plan`).
         """
         lapsed = expiry.filter(pc.equal(expiry.column("action"), DELETE_REF))
         deleted = set(zip(lapsed.column("table_uuid").to_pylist(), lapsed.column("ref_name").to_pylist(), strict=True))
@@ -107,10 +110,10 @@ class IdleBranchSearch:
 
 
 def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, frozen_at: datetime, as_of: datetime) -> IdleBranchSearch:
-    """Read what earlier runs observed for the branches matched by a rule.
+    """Find the branches that match a rule, and read what earlier runs observed about them.
 
-    If a table is registered several times, its branches are left out, because each name may have
-    its own branches.
+    If a table is registered several times, its branches are skipped, because each name may have
+    different branches.
     """
     rules = context.config.lake(lake_name).idle_rules
     names = dict[str | None, set[str | None]]()
@@ -126,11 +129,10 @@ def search_idle_branches(context: RunContext, lake_name: str, refs: FrozenRefs, 
 
 
 def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> datetime | None:
-    """Return the time at which a freeze observed a lake's branches, or None if the lake has no
-    rule.
+    """Return when a freeze observed a lake's branches, or None if the lake has no idle rule.
 
-    This is the latest known time, because a branch would seem unchanged for days if the host's
-    clock were days behind. Stores that do not answer are ignored.
+    The latest known time is used. With a host clock that is days behind, a branch would otherwise
+    seem unchanged for days. Stores that do not respond are ignored.
     """
     if not context.config.lake(lake_name).idle_rules:
         return None
@@ -142,11 +144,11 @@ def date_sighting(context: RunContext, lake_name: str, frozen_at: datetime) -> d
 
 
 def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, commits: pa.Table) -> tuple[Ref, ...]:
-    """Return the idle branches that plans deleted since a time, with their old heads.
+    """Return the idle branches that plans have deleted since a time, with their old heads.
 
-    A missing branch counts as deleted unless its deletion was undone, because an interrupted apply
-    may have deleted it, and an undo may have failed. Branches are left out if they exist again with
-    this head, or if their head is not in the graph.
+    Any missing branch counts as deleted unless its deletion was undone. For example, an interrupted
+    apply may have deleted it, or an undo may have failed. A branch is skipped if it exists again
+    with the same head, or if its head is not in the graph.
     """
     heads = {(ref.table_uuid, ref.ref_name): ref.head_commit_id for ref in refs.refs}
     recent = [row for row in log.rows if row["outcome"] != UNDONE and row["at"] >= since]
@@ -165,15 +167,14 @@ def find_deleted_branches(log: BranchLog, since: datetime, refs: FrozenRefs, com
 def keep_deleted(
     lake: Lake, refs: FrozenRefs, deleted: Sequence[Ref], commits: pa.Table, retain: Callable[[FrozenRefs], Retention]
 ) -> Retention:
-    """Apply the policy, and also keep what it would keep if recently deleted branches still
-    existed.
+    """Apply the policy, but keep commits as if recently deleted branches still existed.
 
-    This ensures that no file becomes garbage in the run that deletes a branch, so that the deletion
-    can be undone.
+    The run that deletes a branch must not turn its files into garbage, because the deletion can
+    still be undone.
 
     Raises:
         LakeUnreadable: If the history of such a branch is damaged and the lake has no tables. In
-            other lakes, all commits of the branch's table are kept instead.
+            other lakes, the branch's table keeps all its commits instead.
     """
     found = retain(refs)
     if not deleted or as_filtered(lake) is not None:  # these lakes keep deleted refs themselves
@@ -200,7 +201,7 @@ def keep_deleted(
 
 
 def _keep(found: Retention, is_kept: pa.ChunkedArray, reason: str) -> Retention:
-    """Retain further commits, and drop their planned removals."""
+    """Retain further commits, and drop the planned removals of these commits."""
     is_new = pc.and_(is_kept, pc.not_equal(found.reachable.column("state"), RETAINED))
     values = {"state": RETAINED, "reason": reason}
     columns = {name: pc.if_else(is_new, pa.scalar(value, pa.string()), found.reachable.column(name)) for name, value in values.items()}
@@ -215,7 +216,7 @@ def _keep(found: Retention, is_kept: pa.ChunkedArray, reason: str) -> Retention:
 
 
 def _select_common_edits(edits: pa.Table, others: pa.Table) -> pa.Table:
-    """Return the edits that are also in `others`. Branch names are ignored for edits of parents."""
+    """Return edits that `others` contains too. Branch names do not matter for edits of parents."""
 
     def keys(rows: pa.Table) -> list[tuple[Any, ...]]:
         columns = ["action", "table_uuid", "snapshot_id", "old_parent_id", "new_parent_id", "ref_name"]
@@ -229,7 +230,7 @@ def _select_common_edits(edits: pa.Table, others: pa.Table) -> pa.Table:
 
 
 def _find_ancestors(heads: Sequence[str], commits: pa.Table, edits: pa.Table) -> set[str]:
-    """Return the complete histories of the heads, as they are after the edits."""
+    """Return the complete histories of these heads, as they will be after the edits."""
     parents = {row["commit_id"]: next(iter(row["parents"] or ()), None) for row in commits.select(["commit_id", "parents"]).to_pylist()}
     parents |= {row["snapshot_id"]: row["new_parent_id"] for row in edits.to_pylist() if row["action"] == EDIT_PARENT}
     found: set[str] = set()
@@ -247,10 +248,10 @@ def _is_candidate(ref: Ref, rules: Sequence[IdleRule]) -> bool:
 
 
 def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Collection[BranchKey]) -> Iterator[Sighting]:
-    """Yield the newest freeze of each earlier run date and all freezes of the current one, newest
-    first.
+    """Yield what earlier freezes observed, newest first.
 
-    Each result contains only the branches in `keys`.
+    The current run date is represented by all its freezes, and other dates by their newest freeze.
+    Only branches in `keys` are included.
     """
     tables = pa.array(list({uuid for uuid, _ in keys}), pa.string())
     names = pa.array(list({name for _, name in keys}), pa.string())
@@ -272,7 +273,7 @@ def _sightings(context: RunContext, lake_name: str, before: datetime, keys: Coll
 
 
 def _find_times(commits: pa.Table, branches: Sequence[Ref]) -> dict[tuple[str | None, str | None], datetime]:
-    """Return the commit times of the heads."""
+    """Return the commit times of the branch heads."""
     if not branches:
         return {}
     heads = pa.array(sorted({str(ref.head_commit_id) for ref in branches}), pa.string())

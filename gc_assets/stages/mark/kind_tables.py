@@ -19,7 +19,7 @@ from gc_assets.state.journal import PublishedTable
 
 SparkStage = Callable[[SparkSession, RunContext, str], PublishedTable]
 
-# Stages that need Spark, by table name. `STAGES` are those that do not.
+# Stages that need Spark, by table name. `STAGES` contains the other ones.
 SPARK_STAGES: Final[dict[str, SparkStage]] = {table_with(TableRole.HISTORY).name: snapshot_history, **LAKEFS_SPARK_STAGES}
 
 
@@ -29,7 +29,7 @@ def needs_spark(kind_table: KindTable) -> bool:
 
 
 def make_kind_table(spark: SparkSession | None, context: RunContext, lake_name: str, kind_table: KindTable) -> PublishedTable:
-    """Publish a kind table of a run date. `spark` may be None if `needs_spark` returns False."""
+    """Publish a kind table for a run date. `spark` may be None if `needs_spark` returns False."""
     name = kind_table.table.name
     if name in SPARK_STAGES:
         if spark is None:

@@ -1,4 +1,4 @@
-"""Freeze a lake for a run: refs, claims, pinned files, the policy and the time of the freeze."""
+"""Freeze a lake for a run: its refs, claims, pinned files, policy and freeze time."""
 
 from __future__ import annotations
 
@@ -70,21 +70,22 @@ _RESOLVED_SIDES: Final = (CLAIMS_SIDE, UNCOMMITTED_SIDE, PINNED_SIDE)
 def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     """Publish the frozen refs of a run date, or return the existing freeze.
 
-    A freeze is never overwritten. A new one is published next to it in these cases:
+    A freeze is never overwritten. In the following cases, a new one is published next to it:
 
-    - the run is a rehearsal and the freeze is not, or the reverse;
+    - the run is a rehearsal and the freeze is not, or vice versa;
     - the run is a verification mark;
-    - the run date is today and a table could not be read in the last run of that date, or the
-      lake's catalog has changed since then;
-    - the run date is today and, since the freeze, the lake's format was upgraded, or a plan edited
-      its history, so that frozen commits may not exist any more.
+    - the run date is today, and the last run of that date could not read a table, or the lake's
+      catalog has changed since then;
+    - the run date is today and, since the freeze, the lake's format was upgraded or a plan edited
+      its history, so that frozen commits may no longer exist.
 
-    If storages or symbolic links changed since the freeze, its rows are published again with their
-    current keys. On the run date, this also updates the prefixes of names in containers, and a
-    broken link causes a new freeze. On other dates, addresses behind a broken link keep their keys.
+    If storages or symbolic links have changed since the freeze, its rows are published again with
+    current keys. If the run date is today, this also updates the prefixes of names in containers,
+    and a broken link causes a new freeze. On other dates, addresses behind a broken link keep their
+    keys.
 
-    The clock is read before the first ref. If a freeze is not made on its run date, it is
-    `historical`, and its plan can be shown but not applied.
+    The clock is read before the first ref. A freeze that is not made on its run date is
+    `historical`, so its plan can be shown but not applied.
 
     Raises:
         LakeUnreadable: If the lake is unreadable or hides a ref of the previous freeze.
@@ -135,10 +136,10 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def locate_catalog(context: RunContext, lake_name: str) -> str:
-    """Return the kind and the address of a lake's catalog or server, without secrets, and what
-    selects a catalog there.
+    """Return the kind and address of a lake's catalog, and what selects it at that address.
 
-    A lake that is configured with another realm, region or profile reads another catalog.
+    Secrets are not included. For example, a lake that is configured with another realm, region or
+    profile reads another catalog at the same address.
     """
     return " ".join([locate_server(context, lake_name), *context.config.lake(lake_name).catalog_selectors()])
 
@@ -146,15 +147,15 @@ def locate_catalog(context: RunContext, lake_name: str) -> str:
 def locate_server(context: RunContext, lake_name: str) -> str:
     """Return the kind and the address of a lake's catalog or server, without secrets.
 
-    Lakes with the same address may read different catalogs of a server. Symbolic links in a local
-    path are resolved, because a link may lead to another catalog later.
+    Lakes with equal addresses may still read different catalogs of one server. Symbolic links in a
+    local path are resolved, because a link may point to another catalog later.
     """
     kind, address = context.config.lake(lake_name).catalog_location()
     return f"{kind}{os.path.realpath(address) if address.startswith('/') else address}"
 
 
 def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: datetime) -> tuple[FrozenRefs, dict[str, pa.Table]]:
-    """Freeze the lake, including the tables hidden by its catalog, and resolve its addresses.
+    """Freeze a lake together with the tables that its catalog hides, and resolve its addresses.
 
     For some kinds, an error makes the whole lake unreadable instead of stopping the run.
     """
@@ -177,7 +178,7 @@ def _freeze(context: RunContext, lake: Lake, resolver: KeyResolver, frozen_at: d
 
 
 def _freeze_by_name(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
-    """Freeze the lake. The lake is added to unexpected errors, for example of a server's library."""
+    """Freeze a lake, and add its name to unexpected errors, for example from a server's library."""
     try:
         return freeze_lake(context, lake, as_of)
     except (GcError, ImportError):
@@ -204,13 +205,13 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
 
 
 def _was_read_in_full(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
-    """Check that no table of the run date was unreadable at the freeze or after it."""
+    """Check that no table was unreadable at the freeze, or in a later step of the run date."""
     live = context.find(LIVE_FILES, lake_name)
     return not frozen.summary(LakeRefsSummary).unread and (live is None or not live.summary(LiveFilesSummary).unreadable)
 
 
 def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
-    """Check whether the lake's commits are still those of the frozen sources."""
+    """Check whether the frozen sources still belong to the lake's current format."""
     lake = context.lake(lake_name)
     if not isinstance(lake, UpgradableLake):
         return True
@@ -218,7 +219,7 @@ def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedT
     try:
         return all(lake.has_source(source) for source in sources)
     except (LakeUnreadable, StoreError):
-        return True  # reading the commits fails too
+        return True  # reading the commits will fail too
 
 
 def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
@@ -230,8 +231,9 @@ def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
 
 
 def _read_prefixes(context: RunContext, lake_name: str, frozen: PublishedTable) -> NamedPrefixes | None:
-    """Return the current prefixes of names in containers if it is the run date, otherwise the
-    frozen ones.
+    """Return the prefixes of names in containers.
+
+    If the run date is today, they are read from the lake, otherwise from the freeze.
     """
     lake = context.lake(lake_name)
     is_today = context.run_date == context.clock.today()
@@ -247,7 +249,7 @@ def _resolve_again(
     prefixes: NamedPrefixes | None,
     resolve: Callable[[pa.Table, KeyResolver], pa.Table] = resolve_rows,
 ) -> PublishedTable:
-    """Publish a freeze again with the current keys of its addresses and these prefixes."""
+    """Publish a freeze again with newly resolved keys and these prefixes."""
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("resolving the addresses of the frozen refs again")
@@ -265,11 +267,13 @@ def _resolve_again(
 
 
 def freeze_without(context: RunContext, lake_name: str, frozen: PublishedTable, reasons: Mapping[int, str]) -> PublishedTable:
-    """Publish a freeze again in which the tables of some sources are unreadable (row number to
-    reason).
+    """Publish a freeze again, with the tables of some sources marked as unreadable.
 
-    The claims of these tables become shields. Their pinned files stay live, but the metadata may be
-    absent.
+    The claims of these tables become shields. Their pinned files stay live, but their metadata may
+    be absent.
+
+    Args:
+        reasons: Why a source cannot be read, by row number.
     """
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
@@ -316,10 +320,7 @@ def _without_sources(refs: FrozenRefs, reasons: Mapping[int, str]) -> FrozenRefs
 
 
 def refs_digest(refs: FrozenRefs) -> str:
-    """Return a digest of refs, ref settings, table metadata and claims.
-
-    The order is irrelevant.
-    """
+    """Return a digest of refs, ref settings, table metadata and claims, in any order."""
     rows: list[Any] = [
         [ref.table_uuid, ref.ref_name, ref.ref_type, ref.head_commit_id, sorted(ref.properties.items())] for ref in refs.refs
     ]
@@ -363,8 +364,7 @@ def read_side_rows(context: RunContext, published: PublishedTable, side: str, sc
 def _describe_unresolved(refs: FrozenRefs, resolver: KeyResolver) -> Iterator[str]:
     """Yield a note for each claim whose address cannot be resolved.
 
-    Live files with such addresses make their table unreadable, or are reported as unknown
-    addresses.
+    Live files at such addresses make their table unreadable, or are reported as unknown addresses.
     """
     for claim in refs.claims:
         if (problem := resolver.find_problem(claim.address)) is not None:
@@ -387,7 +387,7 @@ def _build_side_tables(
 
 
 def _resolve(rows: list[dict[str, Any]], schema: pa.Schema, resolve: Callable[[pa.Array], tuple[pa.Array, pa.Array]]) -> pa.Table:
-    """Add the storage and the canonical key of each row's address."""
+    """Resolve the address of each row, and add its storage and canonical key."""
     unresolved = pa.schema([field for field in schema if field.name not in {"storage", "key"}])
     table = pa.Table.from_pylist(rows, unresolved)
     storage, key = resolve(table.column("address").combine_chunks())

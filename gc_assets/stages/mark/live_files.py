@@ -1,7 +1,7 @@
-"""Publish which containers of a lake are live, and count the live files.
+"""Publish which containers of a lake are live, and count its live files.
 
-Containers reachable from a retained commit are live. The live files are the cached entries of live
-containers (`live_set.py`), so the table has no rows of its own.
+A container is live if a retained commit reaches it. The live files are the cached entries of live
+containers (`live_set.py`), so the table itself does not have rows.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The input tables of a run's live set.
+    """Input tables for a run's live set.
 
     Attributes:
         roots: The tables with content roots, by name.
         entries: The cache segment of this run.
         cache: All cache segments.
-        released: Released files, or None if the lake has no such rules.
+        released: Files that rules of the lake release, or None if it has no such rules.
     """
 
     roots: dict[str, PublishedTable]
@@ -79,12 +79,13 @@ class _Inputs:
 
 @log_progress(LIVE_FILES)
 def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `live_files` of a run date: the container states, and the counts of live files.
+    """Publish `live_files` for a run date: the container states, and the counts of live files.
 
-    A table is unreadable if reading it failed or if a container needed by a retained commit or an
-    expiry action could not be decoded. All files that the table needs according to this run, or
-    needed when it was last read completely, are live. Files under its claims are never collected
-    (docs/adr/0009-unreadable-tables.md). The summary lists it, even if no run ever read it.
+    A table is unreadable if reading it failed, or if a container that a retained commit or an
+    expiry action needs could not be decoded. All files that such a table needs according to this
+    run, or needed when it was last read completely, are live. Files under its claims are never
+    collected (docs/adr/0009-unreadable-tables.md). The summary lists every unreadable table, even
+    if no run has ever read it.
 
     Raises:
         StateError: If the cached entries of a needed container are incomplete.
@@ -119,7 +120,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """The steps of the stage, with the unpublished run and the entry cache's files."""
+    """The steps of this stage, which share the unpublished run and the entry cache's files."""
 
     spark: SparkSession
     context: RunContext
@@ -129,7 +130,7 @@ class _Stage:
     run: TableRun
 
     def walk(self) -> tuple[LastKnown | None, FormerMetadata, WrittenParts]:
-        """Walk the containers.
+        """Walk the containers, beginning at the content roots.
 
         Returns:
             The last known state if it was used, the former metadata, and the written states.
@@ -167,15 +168,13 @@ class _Stage:
         return last_known, former, replace(walked, side={**walked.side, **sides})
 
     def open_hashes(self, walked: WrittenParts, released: ReleasedFiles | None) -> LiveHashes:
-        """Open the live set of the walk."""
+        """Open the live set that the walk found."""
         states = walked.paths(self.run, STATES_SIDE)
         storages = [storage.name for storage in self.context.config.storages]
         return LiveHashes.of(self.spark, self.context.state.files, states, self.segments, storages, released)
 
     def refuse_unbalanced(self, hashes: LiveHashes) -> None:
-        """Raise `StateError` if the cached entries of a needed container are incomplete, or too
-        many.
-        """
+        """Raise `StateError` if the cache has too few or too many entries of a needed container."""
         if containers := hashes.find_unbalanced():
             raise StateError(
                 f"lake {self.lake_name}: the entry cache has a wrong number of entries of {len(containers):,} containers, such as "
@@ -184,7 +183,7 @@ class _Stage:
             )
 
     def add_counted(self, walked: WrittenParts, hashes: LiveHashes, totals: LiveTotals) -> WrittenParts:
-        """Write the totals, the external files, and those of them that have an unknown address."""
+        """Write the totals, the external files, and the external files with unknown addresses."""
         context, run = self.context, self.run
         counted = tuple(write_parts(totals.rows, run, context.state.files, TOTALS_SIDE))
         has_external = bool(totals.files(EXTERNAL_SIDE))

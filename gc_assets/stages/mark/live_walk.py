@@ -1,4 +1,4 @@
-"""Walk from the content roots to all containers, and find the strongest commit that needs each one."""
+"""Walk from content roots to all containers, and find the strongest commit that needs each one."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ _MAY_LACK_METADATA = (SPARED, HELD)
 
 @dataclass(frozen=True, slots=True)
 class CachePaths:
-    """The side table paths of all cache segments, relative to the state.
+    """Paths of the cache segments' side tables, relative to the state.
 
-    `unreadable` and `unread_locations` cover this run only.
+    `unreadable` and `unread_locations` only cover this run.
     """
 
     edges: tuple[str, ...]
@@ -84,11 +84,12 @@ class CachePaths:
 
 @dataclass(frozen=True, slots=True)
 class _Containers:
-    """The containers of a walk, grouped by decoding result.
+    """The containers that a walk found, grouped by decoding result.
 
     Attributes:
-        lengths: Arrow column with the decoded lengths in bytes, null for containers that were not
-            decoded: missing optional ones, and unreadable ones that only released commits need.
+        lengths: Arrow column with decoded lengths in bytes. It is null for containers that were not
+            decoded, which are missing optional ones, and unreadable ones that only released commits
+            need.
         lost: Undecoded containers needed by live contents.
         unknown: Missing live containers that were never decoded (columns `METADATA`).
         required: Undecoded containers that must be kept.
@@ -109,10 +110,10 @@ class _Roots:
             needed before.
         of_unreadable: Roots of unreadable tables (columns `UNREADABLE_ROOTS`).
         edges: Edges between containers.
-        unreadable: Reasons by table uuid, content id or `WHOLE_LAKE`.
+        unreadable: Why tables are unreadable, by table uuid, content id or `WHOLE_LAKE`.
         shields: Locations around containers that could not be decoded (columns `CLAIMS`).
-        found: All containers that the roots need (columns `ROOTS`), or None if they must be found
-            again because of unreadable tables.
+        found: All containers that the roots need (columns `ROOTS`), or None if unreadable tables
+            make a new search necessary.
     """
 
     roots: pa.Table
@@ -125,15 +126,15 @@ class _Roots:
 
 @dataclass(frozen=True)
 class LiveWalk:
-    """Task that writes the container states and metadata of a lake as side tables of `live_files`.
+    """Walk a lake's containers, and write states and metadata as side tables of `live_files`.
 
-    Runs as a single task in this process or in an executor (`run_single_task`).
+    `run_single_task` runs this in the current process or in an executor.
 
     Attributes:
         logs: Parts of `deletion_log` by storage.
         claims: Parts of the frozen claims.
-        unread: Reasons why tables could not be read, by table uuid or `WHOLE_LAKE`.
-        is_last_known_read: False if `last_known` was not looked up yet, so that the first
+        unread: Why tables could not be read, by table uuid or `WHOLE_LAKE`.
+        is_last_known_read: False if `last_known` was not looked up yet. In this case, the first
             unreadable table stops the walk.
         former_roots: Parts with the content roots of former metadata.
     """
@@ -189,10 +190,10 @@ class LiveWalk:
             yield report_parts(parts, digest_states(states), summary=summary)
 
     def _resolve_roots(self, roots: pa.Table, edges: EdgeIndex, index: pa.Table) -> _Roots:
-        """Find the unreadable tables, and add the roots that they need now or needed before.
+        """Find unreadable tables, and add the roots that they need now or needed before.
 
-        If several tables share a container, only one of them is its witness. The walk is therefore
-        repeated without that table until all required containers are decoded.
+        If several tables share a container, only one of them is recorded as its witness. The walk
+        is therefore repeated without that table until all required containers are decoded.
         """
         unreadable, shields, contents = dict(self.unread), [CLAIMS.empty_table()], ContentIndex.read(self.roots)
         while True:
@@ -233,8 +234,10 @@ class LiveWalk:
         return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))
 
     def _add_former_roots(self, rooted: _Roots, index: pa.Table) -> _Roots:
-        """Add the roots of former metadata. The location of a container that cannot be decoded is
-        protected, but makes no table unreadable.
+        """Add the roots of former metadata.
+
+        If one of its containers cannot be decoded, the container's location is protected, but no
+        table becomes unreadable.
         """
         former = read_live_roots(self.roots.files, self.former_roots)
         if not former.num_rows:
@@ -246,13 +249,13 @@ class LiveWalk:
         return replace(rooted, roots=roots, shields=shields, found=None)
 
     def _find_contents(self, required: pa.Table, found: pa.Table, named: pa.Table, contents: ContentIndex) -> dict[str, list[str]]:
-        """Return the ids of the contents that need undecoded containers, by the container's
-        address.
+        """Return the ids of contents that need undecoded containers, by container address.
 
-        A container is left out if the location of one of its contents is unknown, so that the whole
-        lake is unreadable. If the metadata's address cannot be resolved, the location counts as
-        outside all storages, because such a commit may never leave the log. If the lake itself has
-        claims, the result is empty, because any file under them may belong to the container.
+        If the location of one of a container's contents is unknown, the container is omitted, which
+        makes the whole lake unreadable. If a metadata file's address cannot be resolved, its
+        location is considered to be outside all storages, because such a commit may stay in the log
+        permanently. If the lake itself has claims, the result is empty, because any file under them
+        may belong to the container.
 
         Args:
             required: The undecoded containers (columns `ROOTS`).
@@ -276,7 +279,7 @@ class LiveWalk:
         return owners
 
     def _add_unlisted_snapshot(self, unreadable: dict[str, str], skipped: pa.ChunkedArray) -> None:
-        """Make the lake unreadable if a live content's snapshot is missing in its metadata."""
+        """Make the lake unreadable if a live content's metadata does not list its snapshot."""
         edges = self.cache.edges
         found = describe_unlisted_snapshot(self.lake_name, self.roots, edges, skipped) if WHOLE_LAKE not in unreadable else None
         if found is not None and not self.is_last_known_read:
@@ -285,16 +288,15 @@ class LiveWalk:
             unreadable[WHOLE_LAKE] = found
 
     def _find_lengths(self, index: pa.Table, found: pa.Table) -> _Containers:
-        """Look up the decoded length of each container of `found` in `index`.
+        """Look up the decoded length of each container in `found`.
 
-        If the parent records a length, only an object of that length or an accepted manifest
+        If the parent recorded a length, only an object of that length or an accepted manifest
         (`recorded_lengths`) matches, because Icechunk's expiry rewrites snapshots in place. A
-        container that this run could not read is treated as undecoded, even if an earlier object
-        with that name was decoded.
+        container that this run could not read counts as undecoded, even if an earlier object of the
+        same name was decoded.
 
-        If metadata of an unreachable or expired snapshot is missing, no tool can read the snapshot,
-        so it does not stop plans. The remaining files of an unreachable snapshot are kept while
-        they are young.
+        If an unreachable or expired snapshot lacks metadata, no tool can read it, so it does not
+        stop plans. The remaining files of an unreachable snapshot are kept while they are young.
         """
         longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
         recorded = found.column("size_bytes")
@@ -315,7 +317,7 @@ class LiveWalk:
     def _optional_if_absent(self, found: pa.Table) -> pa.Table:
         """Set `must_exist` to false for absent containers of dangling and expired snapshots.
 
-        The formats' own collectors leave such snapshots behind, which no tool can read.
+        The formats' own collectors leave such snapshots behind, although no tool can read them.
         """
         failures = self._read_failures()
         absent = pc.is_in(found.column("address"), _absent_addresses(failures))
@@ -334,17 +336,16 @@ class LiveWalk:
         own = pa.concat_tables([*earlier, read_parts(files, list(self.claims), CLAIMS), claims])
         shields = [build_shields(own, rooted.unreadable.keys()), rooted.shields]
         if self.roots.contents is not None:
-            # All locations that the unreadable contents' metadata has ever specified.
+            # All locations that the unreadable contents' metadata has ever named.
             is_mine = pc.is_in(locations.column("container"), rooted.of_unreadable.column("address").combine_chunks())
             shields.append(build_claims(locations.slice(0, 0), locations.filter(pc.and_(is_location, is_mine))))
         return pa.concat_tables([claims, *shields])
 
     def _list_undecoded_parents(self, found: pa.Table, lengths: pa.ChunkedArray, roots: pa.Table) -> list[str]:
-        """Return the addresses of undecoded containers that may refer to others, if metadata is
-        claimed.
+        """Return undecoded containers that may refer to others, if the lake claims metadata.
 
-        Containers of `LEAF_CONTAINER_KINDS` refer to no others, unless a commit references them
-        directly.
+        A container of `LEAF_CONTAINER_KINDS` does not refer to others. It is only included if a
+        commit references it directly.
         """
         if not self.roots.metadata_claims:
             return []
@@ -354,9 +355,7 @@ class LiveWalk:
         return undecoded.filter(pc.or_(pc.invert(is_leaf), is_root)).column("address").to_pylist()
 
     def _shield_metadata(self, undecoded: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield the claims on metadata as shields if undecoded containers may refer to files under
-        them.
-        """
+        """Shield the claims on metadata if undecoded containers may refer to files under them."""
         if undecoded:
             frozen = read_parts(self.roots.files, list(self.claims), CLAIMS)
             of_metadata = pc.is_in(frozen.column("address"), pa.array(self.roots.metadata_claims, pa.string()))
@@ -367,7 +366,7 @@ class LiveWalk:
 
 
 def _is_root_of(roots: pa.Table, unreadable: Collection[str], contents: ContentIndex) -> pa.ChunkedArray:
-    """Return a mask of the roots of these tables or contents. `WHOLE_LAKE` selects all roots."""
+    """Return a mask of roots that belong to these tables or contents, or of all for `WHOLE_LAKE`."""
     if WHOLE_LAKE in unreadable:
         return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
     if contents.rows.num_rows:
@@ -390,7 +389,7 @@ def _is_absent_and_optional(containers: pa.Table, failures: pa.Table) -> pa.Chun
 def _required_metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:
     """Return the live metadata objects that must exist (columns `METADATA`).
 
-    These are decoded containers and files of the lake's current state.
+    These are decoded containers, and files that belong to the lake's current state.
     """
     containers = found.append_column("container_size_bytes", lengths).filter(pc.is_valid(lengths))
     current = leaves.filter(pc.is_null(leaves.column("commit_id")))
@@ -416,7 +415,7 @@ def _as_metadata(rows: pa.Table) -> pa.Table:
 
 
 def _add_identities(metadata: pa.Table, index: pa.Table) -> pa.Table:
-    """Add ETags and digests of decoded objects by address and length."""
+    """Add the ETag and digest of each decoded object, matched by address and length."""
     by = index.group_by(["container", "container_size_bytes"]).aggregate([("etag", "distinct"), ("digest", "distinct")])
     at = pc.index_in(length_identity(metadata, "address", "container_size_bytes"), length_identity(by, "container", "container_size_bytes"))
     joined = {name: pc.binary_join(by.column(f"{name}_distinct"), IDENTITY_SEPARATOR).take(at) for name in ("etag", "digest")}

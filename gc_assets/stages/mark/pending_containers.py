@@ -1,4 +1,4 @@
-"""Find the containers to decode."""
+"""Find the containers that still have to be decoded."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ _ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_e
 
 @dataclass(frozen=True)
 class FindPending:
-    """Task that writes all undecoded containers (columns `TASKS`), one part per decoding task.
+    """Find undecoded containers, and write one part with the columns `TASKS` per decoding task.
 
-    If the parent does not record a container's length, it is read from the store. A missing
-    container gets the length -1, so that no decoded object of the same name replaces it. Released
-    content roots that an earlier run decoded or did not find are skipped, because otherwise every
-    run would request all collected history.
+    If the parent did not record a container's length, the length is read from the store. A missing
+    container gets the length -1, so that a decoded object of the same name is not used instead.
+    Released content roots that an earlier run decoded or did not find are skipped. Otherwise, every
+    run would request all collected history again.
 
-    Runs as a single task in this process or in an executor (`run_single_task`).
+    `run_single_task` runs this in the current process or in an executor.
 
     Attributes:
-        known: Parts with the decoded containers of the cache.
-        parents: Parts that reference the containers: edges of the previous level, or unreadable
-            containers of earlier runs.
-        edges: Parts with cached edges, read only with `roots`.
-        rewritten: Parts with the containers whose objects had changed in the last sweeps.
+        known: Parts with the decoded containers in the cache.
+        parents: Parts that reference the containers, either edges of the previous level or
+            unreadable containers of earlier runs.
+        edges: Parts with cached edges, which are only read if `roots` is given.
+        rewritten: Parts that list containers whose objects changed, according to the last sweeps.
         roots: The tables with content roots, for the first level only.
         width: Maximum number of decoding tasks (`split_by_cost`).
         named_prefixes: Frozen prefixes of names in containers, if the lake has any.
-        locations: Parts with the names to which decoded containers refer.
+        locations: Parts with the names that decoded containers refer to.
     """
 
     files: Files
@@ -71,8 +71,8 @@ class FindPending:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            # Each container has about a hundred parents, so they are merged part by part to bound
-            # the memory.
+            # A container has about a hundred parents, so they are merged part by part to save
+            # memory.
             named = (_merge_tasks(read_parts(self.files, [path], TASKS)) for path in self.parents)
             wanted = pa.concat_tables([TASKS.empty_table(), *named])
             columns = ["container", "container_size_bytes", "recorded_size_bytes", "etag"]
@@ -98,9 +98,7 @@ class FindPending:
             yield report_parts(parts, summary={"size_bytes": int(_bounded_sizes(tasks).sum())})
 
     def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table, stale: pa.Array) -> tuple[pa.Table, pa.Table]:
-        """Add content roots and stale containers to `wanted`, and remove the stale ones from
-        `known`.
-        """
+        """Move stale containers from `known` to `wanted`, and add the content roots to `wanted`."""
         stale = pa.concat_arrays([stale, self._find_outdated_names()]).unique()
         if len(stale):
             known = known.filter(pc.invert(pc.is_in(known.column("container"), stale)))
@@ -109,17 +107,17 @@ class FindPending:
             wanted = pa.concat_tables([wanted, rewritten], promote_options="default")
         roots = read_content_roots(tables)
         containers = roots.filter(roots.column("is_container"))
-        # For a root, only the current length is valid, because an earlier one may have been wrong.
+        # Only a root's current length is valid, because an earlier one may have been wrong.
         inner = wanted.filter(pc.invert(pc.is_in(wanted.column("address"), containers.column("address"))))
         pending = containers.filter(pc.invert(self._is_settled(tables, containers, known)))
         pending = pending.select([*_ROOT_COLUMNS, "commit_id"]).rename_columns([*_ROOT_COLUMNS, "snapshot_id"])
         return pa.concat_tables([inner, pending], promote_options="default"), known
 
     def _compare_identities(self, known: pa.Table) -> tuple[pa.Array, pa.Table]:
-        """Compare the decoded containers with their current objects.
+        """Compare decoded containers with their current objects.
 
         Returns:
-            The addresses whose current object was not decoded, and the rows of `known` whose object
+            Addresses whose current object was not decoded, and the rows of `known` whose object
             certainly exists and is unchanged.
         """
         rewritten = read_parts(self.files, list(self.rewritten), REWRITTEN)
@@ -137,7 +135,7 @@ class FindPending:
         return stale, known.take(at.filter(pc.and_(exists, pc.is_valid(at))))
 
     def _find_outdated_names(self) -> pa.Array:
-        """Return the addresses of decoded containers that refer to a name whose prefix has changed."""
+        """Return decoded containers that refer to a name whose prefix has changed."""
         if self.named_prefixes is None:
             return pa.array([], pa.string())
         rows = read_parts(self.files, list(self.locations), LOCATIONS, ["container", "address", "kind"])
@@ -162,7 +160,7 @@ class FindPending:
         return pc.and_(pc.greater_equal(roots.column("rank"), RELEASED), pc.or_(absent, decoded))
 
     def _add_sizes(self, tasks: pa.Table, unchanged: pa.Table) -> pa.Table:
-        """Add the missing lengths, from unchanged containers if possible."""
+        """Fill in missing lengths, from unchanged containers if possible, or from the store."""
         at = pc.index_in(tasks.column("address"), unchanged.column("container"))
         sizes = pc.coalesce(tasks.column("size_bytes"), unchanged.column("container_size_bytes").take(at))
         missing = pc.is_null(sizes)
@@ -172,10 +170,11 @@ class FindPending:
 
 
 def split_by_cost(tasks: pa.Table, width: int) -> Iterator[pa.Table]:
-    """Split containers (columns `TASKS`) into at most `width` shares of similar cost.
+    """Split containers (columns `TASKS`) into at most `width` groups of similar cost.
 
-    Neighbouring addresses stay together. They mostly belong to the same table, and its containers
-    name the same children. Otherwise every part would name all children of all tables.
+    Containers with neighboring addresses stay together, because they usually belong to one table
+    and name the same children. In any other order, every part would name the children of all
+    tables.
     """
     ordered = tasks.sort_by("address")
     costs = _bounded_sizes(ordered) + COST_OF_REQUEST
@@ -186,12 +185,12 @@ def split_by_cost(tasks: pa.Table, width: int) -> Iterator[pa.Table]:
 
 
 def _bounded_sizes(tasks: pa.Table) -> NDArray[np.float64]:
-    """Return the lengths of containers in bytes. A table can record any number as a length."""
+    """Return container lengths in bytes. They are limited, because a table can record any value."""
     return np.clip(tasks.column("size_bytes").to_numpy(), 0, MAX_OBJECT_BYTES).astype(np.float64)
 
 
 def _merge_tasks(wanted: pa.Table) -> pa.Table:
-    """Merge tasks by address, with all values recorded by any parent."""
+    """Merge tasks by address, and combine the values that different parents recorded."""
     how = {name: "max" for name in TASKS.names if name not in {"address", "snapshot_id"}} | {"snapshot_id": "min"}
     return aggregate_rows(wanted, "address", how).select(TASKS.names).cast(TASKS)
 
@@ -202,5 +201,5 @@ def length_identity(rows: pa.Table, address: str, length: str) -> pa.ChunkedArra
 
 
 def _join(first: pa.ChunkedArray | pa.Array, second: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
-    """Join texts. A missing one makes the result missing."""
+    """Join two text columns. The value of a row is null if either input is null."""
     return pc.binary_join_element_wise(first, second, "\x1f")

@@ -1,7 +1,7 @@
 """Accept containers whose length differs from the length recorded by their parent.
 
-Some writers keep the length of an earlier version in Iceberg manifest lists. A manifest is used if
-its number of entries is the recorded one (`lakes/iceberg/manifests.py` verifies that it is
+Some writers record the length of an earlier version in Iceberg manifest lists. Such a manifest is
+used if it has the recorded number of entries (`lakes/iceberg/manifests.py` verifies that it is
 complete).
 """
 
@@ -20,13 +20,13 @@ from gc_assets.state.side_tables import EDGES
 
 
 def find_accepted_lengths(files: Files, edges: Sequence[str], index: pa.Table, undecoded: pa.Table) -> Mapping[str, int]:
-    """Return the lengths of decoded manifests that have the recorded number of entries, by address.
+    """Return lengths of decoded manifests that have the recorded number of entries, by address.
 
-    If a manifest was decoded with several lengths, it is not accepted, because its current content
-    is unknown.
+    A manifest that was decoded with several lengths is not accepted, because its current content is
+    unknown.
 
     Args:
-        edges: Parts with the edges (columns `EDGES`). They are read only if there is a candidate.
+        edges: Parts with the edges (columns `EDGES`), which are only read if there is a candidate.
         index: Decoded containers (columns container, container_size_bytes, entries).
         undecoded: Containers that were not decoded with the recorded length (columns `ROOTS`).
     """
@@ -53,7 +53,7 @@ def find_accepted_lengths(files: Files, edges: Sequence[str], index: pa.Table, u
 
 
 def add_accepted_lengths(lengths: pa.ChunkedArray, found: pa.Table, accepted: Mapping[str, int]) -> pa.ChunkedArray:
-    """Fill the missing lengths of accepted containers. `lengths` has one value per row of `found`."""
+    """Fill in missing lengths of accepted containers. `lengths` has a value per row of `found`."""
     if not accepted:
         return lengths
     values = pa.array(list(accepted.values()), pa.int64())
@@ -61,7 +61,7 @@ def add_accepted_lengths(lengths: pa.ChunkedArray, found: pa.Table, accepted: Ma
 
 
 def describe_accepted_lengths(lake_name: str, found: pa.Table, lengths: pa.ChunkedArray) -> Iterator[str]:
-    """Yield a note if containers are used although their length differs from the recorded one."""
+    """Yield a note if containers are used although their length is not the recorded one."""
     differs = pc.fill_null(pc.not_equal(lengths, found.column("size_bytes")), False)
     if pc.any(differs).as_py():
         rows = found.append_column("decoded", lengths).filter(differs)

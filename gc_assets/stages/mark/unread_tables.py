@@ -1,6 +1,4 @@
-"""List the tables that the current run cannot read, with the reason, the start time and the
-storages.
-"""
+"""List the tables that the current run cannot read, with reasons, start times and storages."""
 
 from __future__ import annotations
 
@@ -22,10 +20,12 @@ from gc_assets.state.summaries import CommitGraphSummary, LakeRefsSummary, Reach
 
 
 def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable]:
-    """List the tables that could not be read before decoding. An item without a name is the whole
-    lake.
+    """List the tables that could not be read before decoding.
 
-    `inputs` are the result of `find_root_inputs`.
+    An item without a name represents the whole lake.
+
+    Args:
+        inputs: Result of `find_root_inputs`.
     """
     graph = inputs[COMMIT_GRAPH.name].summary(CommitGraphSummary)
     reachable = inputs[REACHABLE_SNAPSHOTS.name].summary(ReachableSnapshotsSummary)
@@ -34,9 +34,10 @@ def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable
 
 
 def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, str]:
-    """Return the reasons why tables are unreadable, by uuid, or by `WHOLE_LAKE` for the lake.
+    """Return why tables are unreadable, by uuid. The key `WHOLE_LAKE` represents the whole lake.
 
-    Tables with unknown uuids are left out, but the missing tables that they may be are included.
+    If a table's uuid is unknown, the result contains the missing tables that may have been renamed
+    to it instead.
     """
     reasons: dict[str, str] = {}
     for item in list_unread_tables(inputs):
@@ -53,10 +54,10 @@ def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown |
 
 
 def find_renamed_tables(inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, UnreadTable]:
-    """Return the missing tables that may have been renamed to an unreadable table, by uuid.
+    """Return missing tables that may have been renamed to an unreadable table, by uuid.
 
-    The new name may be that of a dropped table. Tables that are unreadable under their own name are
-    left out.
+    A new name may previously have belonged to a dropped table. Tables that are unreadable under
+    their own name are skipped.
     """
     unread = [item for item in list_unread_tables(inputs) if item.table_name is not None]
     if not unread or last_known is None:
@@ -69,10 +70,11 @@ def find_renamed_tables(inputs: Mapping[str, PublishedTable], last_known: LastKn
 def list_unreadable(
     context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], last_known: LastKnown | None, found: Mapping[str, str]
 ) -> tuple[Unreadable, ...]:
-    """List all unreadable tables: those found by the walk, and those whose uuid is unknown.
+    """List all unreadable tables, both those that the walk found and those with an unknown uuid.
 
-    `inputs` are the result of `find_root_inputs`. `found` maps table uuids, content ids or
-    `WHOLE_LAKE` to reasons.
+    Args:
+        inputs: Result of `find_root_inputs`.
+        found: Reasons by table uuid, content id or `WHOLE_LAKE`.
     """
     refs = inputs[LAKE_REFS.name]
     summary = refs.summary(LakeRefsSummary)
@@ -85,7 +87,7 @@ def list_unreadable(
     claims = [row for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist() if row["storage"] is not None]
     renamed = find_renamed_tables(inputs, last_known)
     unread = {item.table_name: item for item in summary.unread if item.table_name is not None}
-    # A listed copy of an unreadable table may have its uuid.
+    # A listed copy of an unreadable table may have the same uuid.
     names |= {uuid: name for name in unread for uuid in previous.uuids_by_name.get(name, ())}
     identities = {key: item.identity for key, name in names.items() if (item := unread.get(name)) is not None}
     identities |= {row["table_uuid"]: row["table_uuid"] for row in rows} | {WHOLE_LAKE: None}
@@ -119,7 +121,7 @@ def list_unreadable(
 
 
 def _content_names(context: RunContext, lake_name: str) -> dict[str, str]:
-    """Return the keys of the live contents by content id. Keys at heads are preferred."""
+    """Return the keys of live contents by content id, with a preference for keys at heads."""
     contents = context.table(LIVE_CONTENTS, lake_name)
     rows = read_rows(context.state, LIVE_CONTENTS, contents, columns=["content_id", "content_key", "at_head"]).to_pylist()
     return {row["content_id"]: row["content_key"] for row in sorted(rows, key=lambda row: bool(row["at_head"])) if row["content_id"]}
@@ -127,14 +129,14 @@ def _content_names(context: RunContext, lake_name: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _PreviousReads:
-    """The names and read times of a lake's tables in earlier runs.
+    """Names and read times of a lake's tables in earlier runs.
 
     Attributes:
         last_known: The newest earlier run, or None.
-        items: The unreadable tables of that run, by uuid or `WHOLE_LAKE`.
+        items: Tables that this earlier run could not read, by uuid or `WHOLE_LAKE`.
         names: Table names by uuid.
         uuids_by_name: Uuids by table name.
-        since_by_name: Start times of unreadable tables whose uuid is unknown.
+        since_by_name: When tables with an unknown uuid became unreadable, by table name.
     """
 
     last_known: LastKnown | None
@@ -167,8 +169,9 @@ class _PreviousReads:
 
 
 def _is_claim_of(claim: Mapping[str, Any], key: str, name: str | None) -> bool:
-    """Check whether a claim belongs to an unreadable table. Claims of a hidden table contain only
-    its name.
+    """Check whether a claim belongs to an unreadable table.
+
+    If the table is hidden, its claims only contain its name.
     """
     is_named = claim["table_uuid"] is None and name is not None and claim["table_name"] == name
     return is_named or key in {WHOLE_LAKE, claim["table_uuid"]}

@@ -1,8 +1,7 @@
-"""Publish the objects released by lakeFS lifecycle rules, including those kept by another
-reference.
+"""Publish objects that lakeFS lifecycle rules release, even if another reference keeps them.
 
-Every run evaluates all references in the cached entries of all ranges, so that a kept object is
-released by the first run after its last reference is removed.
+Every run evaluates all references in the cached entries of all ranges. Therefore, a kept object is
+released by the first run after its last reference was removed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE
 from gc_assets.state.summaries import LifecycleObjectsSummary, PotentialCommitsSummary
 
 MAX_PATHS: Final = 100
-# No branch name contains this character (git check-ref-format, which lakeFS follows).
+# Branch names cannot contain this character (git check-ref-format, which lakeFS follows).
 _SEPARATOR: Final = "\x1f"
 EVALUATED: Final = pa.schema(
     [
@@ -57,7 +56,7 @@ USED: Final = pa.schema([("rule_id", pa.string()), ("used", pa.bool_())])
 
 
 class MovedClaim(NamedTuple):
-    """A claim with its storage and key in an earlier run and in this run."""
+    """A claim that resolves to another storage or key than in an earlier run."""
 
     storage: str
     key: str
@@ -67,12 +66,11 @@ class MovedClaim(NamedTuple):
 
 @log_progress(LIFECYCLE_OBJECTS)
 def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `lifecycle_objects` of a run date: all objects released by the rules under at least
-    one path.
+    """Publish `lifecycle_objects`: the objects that rules release under at least one path.
 
     An object is marked `deduplicated` and kept if it is not released under another path or branch,
-    if a tagged commit contains it, or if it is staged. With `verify_deduplicated: false`, it is
-    even kept if only an earlier run kept it.
+    if a tagged commit contains it, or if it is staged. With `verify_deduplicated: false`, the fact
+    that an earlier run kept it is sufficient too.
     """
     state, group = context.state, context.group(lake_name)
     potential = context.table(POTENTIAL_COMMITS, lake_name)
@@ -111,12 +109,12 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
 
 
 def _list_claims(context: RunContext, refs: PublishedTable) -> list[tuple[str, str]]:
-    """List the storages and prefixes of the repository's claims, to which its rules are limited."""
+    """List the storage and prefix of each claim. Rules only apply to objects under claims."""
     return [(row["storage"], row["key"]) for row in read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if row["storage"] is not None]
 
 
 def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
-    """Return one row per object and path, with all branch classes from which it is reachable."""
+    """Return one row per object and path, with all branch classes that reach it."""
     return (
         _named_entries(entries, claimed)
         .join(ranges, "container")
@@ -141,14 +139,14 @@ def _named_entries(entries: DataFrame, claimed: list[tuple[str, str]]) -> DataFr
 
 
 def _list_rule_ids(released: DataFrame) -> set[str]:
-    """Return the ids of the rules that release an object."""
+    """Return the ids of rules that release at least one object."""
     return {row["rule_id"] for row in collect(released.select(F.explode("matched_rules").alias("rule_id")).distinct())}
 
 
 def describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: DataFrame) -> Iterator[str]:
-    """Yield messages about the enabled rules that apply to no object.
+    """Yield messages about enabled rules that do not apply to any object.
 
-    The paths are read only if a rule releases no object.
+    The paths are only read if some rule does not release an object.
     """
     enabled = dict.fromkeys(rule.rule_id for rule in rules if rule.enabled)
     if not enabled:
@@ -166,7 +164,7 @@ def describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: Da
 
 @dataclass(frozen=True)
 class _FindUsed:
-    """Executor task that finds the rules that match paths of objects (columns `USED`)."""
+    """Find the rules that match the paths of objects (columns `USED`)."""
 
     rules: tuple[Rule, ...]
 
@@ -180,7 +178,7 @@ class _FindUsed:
 
 @dataclass(frozen=True)
 class _ApplyRules:
-    """Executor task that adds the rule result to each reference (columns `EVALUATED`)."""
+    """Evaluate the rules for each reference (columns `EVALUATED`)."""
 
     rules: tuple[Rule, ...]
 
@@ -218,9 +216,9 @@ def _group_by_object(evaluated: DataFrame, kept: DataFrame) -> DataFrame:
 
 
 def _previously_kept(context: RunContext, lake_name: str) -> PublishedTable | None:
-    """Return the table of an earlier run date whose deduplicated objects are still kept.
+    """Return the newest earlier table, if objects that it marks as deduplicated are still kept.
 
-    Returns None if `verify_deduplicated` is true.
+    Returns None if `verify_deduplicated` is true or the table does not exist.
     """
     lake = context.config.lake(lake_name)
     previous = context.state.latest(lake_name, LIFECYCLE_OBJECTS.name, before=context.run_date)
@@ -230,7 +228,7 @@ def _previously_kept(context: RunContext, lake_name: str) -> PublishedTable | No
 
 
 def _moved_claims(context: RunContext, previous: PublishedTable, refs: PublishedTable) -> list[MovedClaim]:
-    """Return the claims that were resolved to other keys in an earlier run."""
+    """Return the claims that had another storage or key in an earlier run."""
     run_ids = [text.partition(":")[0] for name, text in previous.receipt.inputs.items() if name.split("/")[-2] == LAKE_REFS.name]
     runs = [run for run in context.state.history(refs.receipt.owner, LAKE_REFS.name) if run.run_id in run_ids]
     then, now = (
@@ -242,7 +240,7 @@ def _moved_claims(context: RunContext, previous: PublishedTable, refs: Published
 
 
 def follow_moved_claims(kept: DataFrame, moved: Sequence[MovedClaim]) -> DataFrame:
-    """Add the current keys of objects under claims whose storage or symbolic links changed.
+    """Add the current keys of objects if the storage or symbolic links of their claim changed.
 
     Both frames have the columns storage and key.
     """

@@ -1,7 +1,8 @@
 """Publish the paths that lakeFS lifecycle rules delete by commits, and one edit per branch.
 
-Only paths at heads of branches count. Each branch is evaluated separately, so a path may be deleted
-on one branch and stay on another. No object is released, because older commits still reference it.
+Rules apply to paths at branch heads. Each branch is evaluated separately, so a path may be deleted
+on one branch and stay on another. The objects are not released, because older commits still
+reference them.
 """
 
 from __future__ import annotations
@@ -43,11 +44,10 @@ _COLUMNS: Final = ["storage", "key", "path", "size_bytes", "age", "branch"]
 
 @log_progress(LIFECYCLE_PATHS)
 def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `lifecycle_paths` of a run date: the paths at heads of branches that are due by a
-    rule.
+    """Publish `lifecycle_paths` for a run date: paths at branch heads that are due under a rule.
 
-    The age of a path is computed as in `lifecycle_objects`. The side table of edits (columns of
-    `expiry_plan`) leaves out branches that must not be edited.
+    The age of a path is computed as in `lifecycle_objects`. Branches that must not be edited are
+    omitted from the side table of edits (columns of `expiry_plan`).
     """
     state = context.state
     potential, refs, entries = (context.table(table, lake_name) for table in (POTENTIAL_COMMITS, LAKE_REFS, MANIFEST_ENTRIES))
@@ -89,15 +89,15 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
 
 
 def _count_paths(entries: DataFrame, heads: DataFrame) -> dict[str, int]:
-    """Return the number of paths at the head of each branch."""
+    """Count the paths at each branch head."""
     objects = entries.filter(F.col("kind") == Kind.OBJECT).join(heads.select("container", "branch").distinct(), "container")
     return {row["branch"]: row["count"] for row in collect(objects.groupBy("branch").count())}
 
 
 def _paths_at_heads(entries: DataFrame, ranges: DataFrame, heads: DataFrame) -> DataFrame:
-    """Return one row per object, path and branch whose head contains them.
+    """Return one row per object, path, and branch whose head contains the path.
 
-    Unlike a released object, the object may be outside the repository's claims.
+    Unlike released objects, these objects may be outside the repository's claims.
     """
     branches = heads.groupBy("container").agg(F.collect_set("branch").alias("branches"))
     objects = entries.withColumn("object", F.coalesce("key", "address")).join(ranges, "container").join(branches, "container", "left")
@@ -116,7 +116,7 @@ def _paths_at_heads(entries: DataFrame, ranges: DataFrame, heads: DataFrame) -> 
 
 @dataclass(frozen=True)
 class _FindDue:
-    """Executor task that yields the paths that are due by a rule of their branch."""
+    """Find paths that are due under a rule of their branch."""
 
     rules: tuple[Rule, ...]
 
@@ -133,7 +133,7 @@ class _FindDue:
 
 
 def _sum_by_branch(written: WrittenParts) -> dict[str, dict[str, Amount]]:
-    """Return the amounts by branch and rule, both in alphabetical order."""
+    """Return the amounts by branch and rule, both sorted by name."""
     found: dict[str, dict[str, Amount]] = {}
     for (branch, rule_id), total in sorted(written.totals.items()):
         found.setdefault(str(branch), {})[str(rule_id)] = total.amount
@@ -145,9 +145,12 @@ def _total(amounts: Mapping[str, Amount]) -> Amount:
 
 
 def _build_edit(ref: Ref, by_rule: Mapping[str, Amount], paths: int, written: WrittenParts) -> dict[str, Any]:
-    """Return an edit as a row of `expiry_plan`. The digest covers all due paths of the lake.
+    """Build the edit of a branch as a row of `expiry_plan`.
 
-    `paths` is the number of paths at the branch's head.
+    The digest covers all due paths of the lake, because they were written together.
+
+    Args:
+        paths: Number of paths at the branch's head.
     """
     total = _total(by_rule)
     counts = Counter({rule_id: amount.files for rule_id, amount in by_rule.items()})

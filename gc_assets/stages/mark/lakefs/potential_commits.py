@@ -1,7 +1,7 @@
 """Find lakeFS commits whose objects lifecycle rules may newly release, and classify ranges.
 
-Everything runs in a single Arrow task, because a lake has thousands of commits and ranges, but
-millions of objects.
+All work is done in a single Arrow task, because a lake has millions of objects, but only thousands
+of commits and ranges.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _FIRST: Final = "\0"
 def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish `potential_commits` of a run date.
 
-    If a rule covers a commit that the newest finished run did not contain, the commit is potential
-    regardless of its date, because users can set the date.
+    Users can set the date of a commit. Therefore, a commit that the newest finished run did not
+    contain is potential regardless of its date, provided that a rule covers it.
     """
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
@@ -89,10 +89,10 @@ def _notes(lake_name: str, task: _Classify) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Classify:
-    """Task that finds each branch class's commits, and classifies metaranges and ranges.
+    """Find the commits of each branch class, and classify metaranges and ranges.
 
-    A class is a branch specified by a rule, or all other branches (`OTHERS`). Runs as a single task
-    in this process or in an executor (`run_single_task`).
+    A class is either a branch that a rule names, or all other branches together (`OTHERS`).
+    `run_single_task` runs this in the current process or in an executor.
     """
 
     rules: tuple[Rule, ...]
@@ -123,10 +123,9 @@ class _Classify:
             yield report_parts(parts, written.digest, summary={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
 
     def _classes(self, graph: CommitGraph, retained: NDArray[np.bool_]) -> tuple[list[str], NDArray[np.bool_]]:
-        """Return the classes and their reachability matrix, with commits as rows and classes as
-        columns.
+        """Return the classes, and a matrix of the commits (rows) that each class (column) reaches.
 
-        A retained commit that no branch reaches belongs to the other branches.
+        If no branch reaches a retained commit, the commit belongs to the other branches.
         """
         heads: dict[str, list[str]] = {OTHERS: []}
         for ref in self.refs:
@@ -138,11 +137,9 @@ class _Classify:
         return names, reach
 
     def _branches(self, graph: CommitGraph) -> pa.Array:
-        """Return up to 100 branches that reach each commit, starting with those specified by a
-        rule.
-        """
+        """Return up to 100 branches that reach each commit. Branches named by rules come first."""
         branches = [ref for ref in self.refs if ref.ref_type == "branch" and ref.head_commit_id is not None]
-        # No branch name begins with this character, so marked names sort first.
+        # Branch names cannot begin with this character, so marked names sort first.
         marked = {name: _FIRST if class_of(self.rules, name) != OTHERS else "" for name in (ref.ref_name for ref in branches)}
         names = graph.reaching_refs({marked[ref.ref_name] + ref.ref_name: ref.head_commit_id or "" for ref in branches})[0].combine_chunks()
         return pa.ListArray.from_arrays(names.offsets, pc.replace_substring(names.values, _FIRST, ""))
@@ -169,7 +166,7 @@ class _Classify:
         return potential, pa.table(columns, schema=POTENTIAL_COMMITS.schema)
 
     def _heads(self, commits: pa.Table) -> pa.Table:
-        """Return the ranges at the head of each branch (columns `HEADS`)."""
+        """Return the ranges at each branch head (columns `HEADS`)."""
         branches = [ref for ref in self.refs if ref.ref_type == "branch"]
         names, commit_ids = [ref.ref_name for ref in branches], [ref.head_commit_id for ref in branches]
         heads = pa.table({"branch": pa.array(names, pa.string()), "commit": pa.array(commit_ids, pa.string())})
@@ -221,9 +218,7 @@ class _Classify:
 
 
 def _merge_rows(rows: pa.Table, classes: Sequence[str]) -> pa.Table:
-    """Merge rows by address, with the union of the classes, the earliest time, and the sum of the
-    commits.
-    """
+    """Merge rows by address. Classes are united, commits are summed, and the first time is kept."""
     how = {f"class {number}": "max" for number in range(len(classes))}
     how |= {"first_commit_at": "min", "commits": "sum", "tagged": "max", "potential": "max"}
     return aggregate_rows(rows, "address", how)

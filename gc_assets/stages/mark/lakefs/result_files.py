@@ -1,6 +1,6 @@
 """Write the results of lifecycle rules to the namespace, as described in the lakeFS proposal.
 
-Existing files are kept, and no run reads or deletes them. No claim contains `_lakefs/`.
+Existing files are kept, and runs neither read nor delete them. No claim includes `_lakefs/`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _COLUMNS: Final = ["key", "paths", "matched_rules", "deduplicated"]
 
 
 def write_results(context: RunContext, refs: PublishedTable, run: TableRun, written: WrittenParts) -> Iterator[str]:
-    """Write the released objects of a run, and the amount released by the last finished deletion.
+    """Write the objects that a run released, and how much the last finished deletion released.
 
-    Nothing is written by verification marks, historical runs, or rehearsals that must not change
-    storages.
+    Verification marks and historical runs do not write these files. The same applies to rehearsals
+    that must not change storages.
 
     Yields:
         A note if the files cannot be written. This is not an error, because nothing depends on

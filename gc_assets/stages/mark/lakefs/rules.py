@@ -18,7 +18,7 @@ def read_lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
     """Read the run date's object rules, enabled or not, with `last_deleted`.
 
     Raises:
-        GateRefused: If the rules file has changed since the plan was made, in a verification mark.
+        GateRefused: If this is a verification mark and the rules file has changed since the plan.
     """
     lake = context.config.lake(lake_name)
     policy = read_rows(context.state, POLICY_TABLE, context.table(POLICY_TABLE, lake_name))

@@ -1,6 +1,6 @@
-"""Find branches whose paths recent applies could not delete.
+"""Find branches on which recent applies could not delete paths.
 
-The reason is that the branch moves between run and apply, or the server refuses the requests.
+This happens if the branch moves between run and apply, or if the server refuses the requests.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gc_assets.state.schemas import EXPIRY_LOG
 
 # A branch is reported after this number of unsuccessful applies in a row.
 MIN_APPLIES: Final = 2
-# A response that refused a request. The message contains the next step.
+# A refused request. The error message already contains the next step.
 _REFUSAL: Final = re.compile(r": HTTP [45]\d\d: ")
 _NEXT_STEP: Final = ". Apply a plan immediately after the first run of a date, while nothing writes to the branch"
 _COLUMNS: Final = ["action", "ref_name", "outcome", "error", "at", "plan_id"]
 
 
 def describe_unedited_branches(context: RunContext, lake: str, branches: Collection[str]) -> Iterator[str]:
-    """Yield a sentence about each branch on which the last applies deleted no path, with a next
-    step.
+    """Yield a message about each branch on which the last applies did not delete any path.
 
-    Outcomes later than this run are ignored, because they belong to rehearsals.
+    The message contains a next step. Outcomes later than this run are ignored, because they belong
+    to rehearsals.
     """
     newest: dict[str, dict[str, tuple[str, str]]] = {}
     logs = sorted(context.state.history(lake, EXPIRY_LOG.name), key=lambda run: run.run_id) if branches else ()
@@ -40,7 +40,7 @@ def describe_unedited_branches(context: RunContext, lake: str, branches: Collect
         rows = rows.filter(pc.and_(pc.equal(rows.column("action"), DELETE_PATHS), pc.is_in(rows.column("ref_name"), names)))
         for row in rows.filter(pc.less_equal(rows.column("at"), context.clock.now())).to_pylist():
             of_branch = newest.setdefault(row["ref_name"], {})
-            # Only the last outcome of each plan counts, but a refused undo changes nothing.
+            # Only a plan's last outcome counts, except that a refused undo does not replace `done`.
             if of_branch.get(row["plan_id"], ("", ""))[0] != DONE:
                 of_branch.pop(row["plan_id"], None)
                 of_branch[row["plan_id"]] = row["outcome"], row["error"]
