@@ -1,7 +1,7 @@
-"""The Dagster job for run dates before the first partition.
+"""A Dagster job for past dates, before the first partition.
 
-It shows which files would have been garbage on that day under the current policy. Its plans cannot
-be applied.
+It answers which files would have been garbage on that day under the current policy. The plans that
+it creates cannot be applied.
 """
 
 from collections.abc import Iterator
@@ -32,10 +32,10 @@ class AnalysisDate(dg.Config):
 
 
 def analysis(first: date) -> dg.JobDefinition:
-    """Build the job.
+    """Build the job `analysis`.
 
     Args:
-        first: The run date of the first partition.
+        first: The run date of the first partition. The job accepts only earlier dates.
     """
 
     @dg.op(description=DESCRIPTION, pool=SPARK_POOL)
@@ -64,18 +64,19 @@ def _parse_run_date(run_date: str, first: date) -> str:
 
 
 def _sort_steps(config: Config) -> Iterator[tuple[AssetStep, Owner]]:
-    """Yield the steps of all lakes, then those of all storages, each after its inputs."""
+    """Yield all steps in an order in which each one follows its inputs: lakes, then storages."""
     yield from ((step, lake) for lake in config.lakes for step in sort_steps(lake))
     yield from ((step, storage) for step in STORAGE_STEPS for storage in config.storages)
 
 
 def _require_checks(step: AssetStep, owner: Owner, run_context: RunContext, context: dg.OpExecutionContext) -> None:
-    """Add the plan reports of a step to the metadata, and evaluate the blocking checks.
+    """Evaluate the blocking checks of a step, as Dagster would do for an asset.
 
-    A refused plan is only reported, because it cannot be applied.
+    Plans are not checked, because they cannot be applied anyway. Their reports are added to the
+    metadata instead.
 
     Raises:
-        GcError: If a blocking check failed.
+        GcError: If a blocking check fails.
     """
     for output in step.outputs:
         if not has_table(owner, output.table):

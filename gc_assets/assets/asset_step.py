@@ -1,7 +1,8 @@
-"""An asset step: the tables of one stage as Dagster assets.
+"""Turn the stages of gc-assets into Dagster assets.
 
-A step defines its inputs, stage and checks, and the figures and report of each table. `build_asset`
-turns a step into an asset. Only `deletion_log` has its own implementation.
+An `AssetStep` describes a stage declaratively: what it reads, which tables it publishes, how they
+are checked and what Dagster shows about them. `build_asset` builds the asset. `deletion_log` is the
+only asset that does not use it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -29,30 +30,31 @@ SCOPE_TAG: Final = "gc/scope"
 
 Owner = LakeConfig | StorageConfig
 RunDates = dg.DailyPartitionsDefinition
-# Arguments: Spark (None for a step without Spark), the run context, the name of the lake or
-# storage.
+# Called with the Spark session (None for steps that do not need one), the run context, and the name
+# of the lake or storage.
 Stage = Callable[[Any, RunContext, str], object]
-# Reports further events of a step. The last argument is the name of the lake or storage.
+# Reports additional events. The last argument is the name of the lake or storage.
 Reporter = Callable[[dg.AssetExecutionContext, RunContext, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class AssetStep:
-    """One step of a Dagster run.
+    """A stage and everything Dagster needs to know about it.
 
     Attributes:
         outputs: The tables that the stage publishes.
-        inputs: Tables of the same lake or storage. For a storage, a lake table means the
-            table of every lake.
+        inputs: The tables that it reads. A storage's step that lists a lake table reads this table
+            of every lake.
         stage: The function that publishes the outputs.
-        checks: Checks of each output.
-        spark: True if the stage needs Spark.
-        feeds: Tables of other steps that read these outputs, for a step that only some lakes have.
-        link_inputs: Tables of other storages that may have links into this storage.
-        reads_lake: True if the stage reads the lake itself.
-        freshness: When Dagster warns about old outputs, and when it reports a failure.
-        priority: The step with the highest priority starts first if several are ready.
-        reporter: Reports events about other assets after the outputs are published.
+        checks: The asset checks that run on each output.
+        spark: Whether the stage needs a Spark session.
+        feeds: Tables whose steps read these outputs. Used for steps that only some lakes have, so
+            that the common steps do not need to list them as inputs.
+        link_inputs: Tables that are read from other storages with possible links into this one.
+        reads_lake: Whether the stage reads the lake itself and not only published tables.
+        freshness: When Dagster should warn about an outdated table, or report a failure.
+        priority: Among steps that are ready, Dagster starts those with a higher priority first.
+        reporter: Called after publishing, to report events about other assets.
     """
 
     outputs: tuple[StepOutput, ...]
@@ -69,17 +71,17 @@ class AssetStep:
 
 
 def without_spark(stage: Callable[[RunContext, str], object]) -> Stage:
-    """Adapt a stage that does not use Spark to the signature of `Stage`."""
+    """Adapt a function without a Spark argument to `Stage`."""
     return lambda _, run_context, name: stage(run_context, name)
 
 
 def build_asset(
     config: Config, asset_step: AssetStep, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: RunDates
 ) -> dg.AssetsDefinition:
-    """Build the asset of a step of one lake or storage.
+    """Build the asset that runs a step for one lake or storage.
 
-    If only some outputs are selected, the stage still publishes all of them, but the asset reports
-    only the selected ones.
+    A stage always publishes all of its tables. If the user selects only some of them, only those
+    are reported to Dagster.
     """
     outputs = [output for output in asset_step.outputs if has_table(owner, output.table)]
     specs = [
@@ -103,7 +105,7 @@ def build_asset(
 def multi_asset(
     specs: Sequence[dg.AssetSpec], checks: Sequence[Check], pool: str | None, priority: int = 0
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Return a decorator that turns a function into a step with all `checks` on each of `specs`."""
+    """Decorate a function as a Dagster step that materializes `specs`, each with all `checks`."""
     return dg.multi_asset(
         name=step_name(specs[0].key),
         specs=specs,
@@ -128,7 +130,7 @@ def build_spec(
     spark: bool = True,
     freshness: dg.FreshnessPolicy | None = None,
 ) -> dg.AssetSpec:
-    """Build the asset spec of a table."""
+    """Describe a table to Dagster."""
     return dg.AssetSpec(
         key=asset_key(config, owner.name, table),
         deps=deps,
@@ -143,10 +145,9 @@ def build_spec(
 
 
 def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
-    """Return a function that sets the owners and tags of an asset.
+    """Return a function that adds the configured owners and tags to an asset spec.
 
-    Owners of a lake or storage replace the configuration's owners. Its tags are added to the
-    configuration's tags.
+    If a lake or storage has its own owners, they replace the global ones. Tags are merged instead.
     """
     groups = {group_name(config, owner.name): owner for owner in (*config.lakes, *config.storages)}
 
@@ -158,16 +159,16 @@ def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]
 
 
 def asset_keys(config: Config, owner: Owner, tables: Collection[Table]) -> list[dg.AssetKey]:
-    """Return the asset keys of the `tables` that the owner has.
+    """Look up the asset keys of `tables`, skipping those that the owner does not have.
 
-    For a storage, a lake table results in one key for each lake that has the table.
+    If the owner is a storage, a lake table stands for the tables of all lakes.
     """
     owners = {"lake": [owner] if not isinstance(owner, StorageConfig) else config.lakes, "storage": [owner]}
     return [asset_key(config, each.name, table) for table in tables for each in owners[table.scope] if has_table(each, table)]
 
 
 def column_schema(table: Table) -> dg.TableSchema:
-    """Return the columns with their descriptions, with key columns marked."""
+    """Describe the columns of a table to Dagster. Columns of its key are marked as such."""
     columns = [
         dg.TableColumn(
             field.name,

@@ -1,7 +1,7 @@
-"""Asset checks of published tables.
+"""Asset checks for published tables.
 
-Each check reads the published files, not the result of a stage. A blocking check stops only its own
-run. Therefore the stages that delete files repeat all tests themselves.
+Checks examine the published files, not what a stage returned. Since a failed check stops only its
+own run, the stages that delete files do not rely on it and repeat every test.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import DeletionLogSummary, LiveFilesSummary, ManifestEntriesSummary, OrphanFilesSummary
 
-# Larger tables are only sampled, so that the driver does not read a large lake twice.
+# Of larger tables, only a sample is hashed. Otherwise the driver would read a large lake twice.
 HASHED_BYTES: Final = 256 * 2**20
 PROBED_KEYS: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of a check.
+    """The result of a check.
 
     Attributes:
-        numbers: The numbers on which the result is based.
-        description: The failures, or None.
-        details: Metadata that is not plotted, such as the names of failed items.
+        passed: Whether the check passed.
+        numbers: The numbers behind the result, which Dagster can plot.
+        description: What is wrong, or None.
+        details: Further metadata, such as the names of failed items.
     """
 
     passed: bool
@@ -52,10 +53,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check, with the danger it prevents.
+    """An asset check.
 
-    A failed `blocking` check fails the step. A non-blocking check of severity ERROR reports a
-    refused plan: the plan is not executed, but restores and other storages continue.
+    Attributes:
+        name: The name of the check.
+        danger: What the check prevents or reports.
+        evaluate: The function that performs it.
+        blocking: Whether a failure fails the step.
+        refuses: Whether a failure refuses the plan. It is reported with severity ERROR, but does
+            not block restores or other storages.
     """
 
     name: str
@@ -79,7 +85,7 @@ class Check:
 
 def _receipt(context: RunContext, published: PublishedTable) -> Verdict:
     hashed = wrong = size_bytes = 0
-    parts = published.receipt.files or published.receipt.parts  # `live_files` has side tables only
+    parts = published.receipt.files or published.receipt.parts  # `live_files` consists of side tables
     for part in parts:
         if size_bytes >= HASHED_BYTES:
             break

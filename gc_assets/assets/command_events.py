@@ -1,7 +1,8 @@
-"""Report actions of the command line to Dagster.
+"""Report to Dagster what the command line did.
 
-The events have the same metadata, partition and checks as those of the asset `deletion_log`. The
-status of a plan is an observation of `deletion_plan`. These events do not belong to a Dagster run.
+The events look as if the asset `deletion_log` had done the work: they have the same metadata,
+partition and checks. New statuses of plans are observations of `deletion_plan`. The only difference
+is that the events do not belong to a Dagster run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Report a plan's execution: its history edits, and its log if the plan contains files."""
+    """Report the execution of a plan, including its history edits."""
     of_plan = replace(context, run_date=header.run_date)
     edits = expiry_log_events(of_plan, header.expiry_actions) if applied.edited else ()
     extra = {**outcome_metadata(of_plan, header, applied), **effects_metadata(of_plan, header, applied)}
@@ -49,7 +50,7 @@ def report_history_undo(context: RunContext, header: PlanHeader) -> None:
 
 
 def restore_events(context: RunContext, storage_name: str, log: PublishedTable) -> Iterator[Event]:
-    """Yield a restore's events, and the new status of each plan that quarantined its files."""
+    """Yield the events of a restore, and the new status of all plans whose files it restored."""
     yield from _log_events(context, storage_name, log.summary(DeletionLogSummary).plan_id)
     for plan_id in _source_plans(context, log):
         yield from find_plan_event(context, storage_name, plan_id)
@@ -63,7 +64,7 @@ def _source_plans(context: RunContext, log: PublishedTable) -> list[str]:
 
 
 def history_undo_events(context: RunContext, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
-    """Yield the events for undone history edits."""
+    """Yield the events that report undone history edits."""
     return expiry_log_events(replace(context, run_date=header.run_date), header.expiry_actions)
 
 

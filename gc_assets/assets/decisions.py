@@ -1,8 +1,8 @@
-"""The Dagster jobs `approve`, `reject` and `restore`.
+"""The Dagster jobs `approve`, `reject` and `restore`, for users who prefer the page to commands.
 
-Each does the same as the command with its name. A job exists only if `page_may` in lakes.yaml
-contains it. Dagster does not authenticate users, so any user who can launch a run can enter any
-name.
+Each job does the same as the command of its name, and exists only if it is listed under `page_may`
+in lakes.yaml. Note that Dagster does not authenticate users: anyone who can launch a run can enter
+any name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,12 +31,12 @@ APPROVE: Final = "Approve one plan, like `gc-assets approve`. Changes no lake."
 REJECT: Final = "Reject a plan, like `gc-assets reject`. Changes no lake."
 RESTORE: Final = "Restore quarantined files, like `gc-assets restore`. Needs no approval."
 
-# Dagster's daemon must not retry these jobs, because a repeated decision could replace a later one.
+# The daemon must not retry these jobs. Repeating a decision could overwrite a later one.
 NO_RETRIES: Final = {"dagster/max_retries": "0"}
 _PLAN: Final = "The plan id, or at least its first 8 characters."
 _BY: Final = "Your name, which is recorded. It is not authenticated."
 _COMMENT: Final = "The reason, which is recorded."
-# The configuration filled in by a choice in the launchpad.
+# The fields that are filled in, in addition to the plan id, when the user chooses a plan.
 _EMPTY: Final[Mapping[str, Mapping[str, Any]]] = {
     "approve": {"by": "", "comment": "", "override": []},
     "reject": {"by": "", "comment": ""},
@@ -62,7 +62,7 @@ class RejectConfig(dg.Config):
 
 
 class RestoreConfig(dg.Config):
-    """Configuration of the job `restore`. Set exactly one of a plan, a prefix and a key."""
+    """Configuration of the job `restore`. Exactly one of `plan_id`, `prefix` and `key` is needed."""
 
     plan_id: str | None = Field(default=None, description="Restore all files that this plan quarantined.")
     prefix: str | None = Field(default=None, description="Restore all files under this canonical prefix.")
@@ -74,9 +74,10 @@ class RestoreConfig(dg.Config):
 
 
 def decisions(platform: Platform) -> list[dg.JobDefinition]:
-    """Build the jobs listed in `page_may`.
+    """Build the jobs that `page_may` allows.
 
-    The launchpad opens without a plan, and lists the plans that the job can currently act on.
+    When a user opens the launchpad, no plan is selected. The plans on which the job can currently
+    act are offered as partitions.
     """
     return [build(platform) for name, build in _JOBS.items() if name in platform.config.page_may]
 
@@ -90,7 +91,8 @@ def _approve(platform: Platform) -> dg.JobDefinition:
             config = ApproveConfig(**context.op_config)
             require_chosen_plan(context, config.plan_id)
             _require_plan_and_name(platform, "approve", config.plan_id, config.by)
-            # The sensor and the job `apply` use the configuration of this code location.
+            # A plan of another policy could not be applied by the sensor or the job `apply`, since
+            # both use the configuration of this code location.
             if (policy := describe_other_policy(platform.config, find_plan(platform.config, config.plan_id).header)) is not None:
                 raise GateRefused(policy)
             event = approve(platform.config, platform.clock, config.plan_id, config.by, tuple(config.override), config.comment)
@@ -173,11 +175,10 @@ def _require_plan_and_name(platform: Platform, job: str, plan_id: str, by: str) 
 
 
 def refuse_reexecution(run: dg.DagsterRun) -> None:
-    """Raise an error if the run re-executes another run, because a repeated decision could replace
-    a later one.
+    """Refuse to repeat a decision by re-executing its run, which could overwrite a later decision.
 
     Raises:
-        UsageError: If `run` has a parent run.
+        UsageError: If the run re-executes another run.
     """
     if run.parent_run_id is not None:
         raise UsageError(f"this run re-executes run {run.parent_run_id}, and a decision must not be repeated. Launch the job again.")

@@ -1,7 +1,8 @@
-"""The asset `deletion_log`, the only asset that changes a storage or a history.
+"""The asset `deletion_log`. No other asset changes a storage or a history.
 
-In mode `apply`, it executes one approved plan. Asset checks of earlier steps stop only their own
-run, so the stage marks the lakes again and evaluates all gates itself.
+In mode `apply`, it executes an approved plan. It cannot rely on the asset checks of earlier steps,
+because those stop only their own run. The stage therefore marks the lakes again and evaluates all
+gates itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,9 +47,7 @@ CHECKS: Final = [RECEIPT, COMPLETE, NO_FAILED_KEY]
 
 
 class Mode(Enum):
-    """Mode of a run. `configured` is the storage's mode in lakes.yaml, which is `plan` by
-    default.
-    """
+    """The mode of an apply. `configured` refers to the storage's mode in lakes.yaml."""
 
     configured = "configured"
     plan = "plan"
@@ -56,8 +55,10 @@ class Mode(Enum):
 
 
 class ApplyPlan(dg.Config):
-    """Configuration of the asset. With the defaults, only quarantined files that are live again are
-    restored.
+    """Configuration of the asset.
+
+    Without a plan id, nothing is deleted. In mode `apply`, quarantined files that are live again
+    are restored.
     """
 
     plan_id: str = ""
@@ -97,7 +98,7 @@ def deletion_log(config: Config, storage: StorageConfig, run_dates: RunDates) ->
 
 
 def outcome_metadata(run_context: RunContext, header: PlanHeader, applied: ApplyResult) -> dict[str, Any]:
-    """Return metadata that lists the executed and unexecuted actions, with the reasons."""
+    """Describe which actions were executed, and why others were not."""
     reasons = count_reasons(run_context, header, applied.published) if applied.not_done else {}
     counts = {key: total.rows for key, total in applied.by_outcome.items()}
     lines = [to_page_message(line, run_context.config) for line in describe_outcomes(header, counts, reasons)]
@@ -109,26 +110,26 @@ def outcome_metadata(run_context: RunContext, header: PlanHeader, applied: Apply
 
 
 def effects_metadata(run_context: RunContext, header: PlanHeader, applied: ApplyResult) -> dict[str, Any]:
-    """Return metadata on what of an apply can be undone, and what becomes free."""
+    """Describe which effects of an apply can be undone, and how much space becomes free."""
     result = header_of_result(header, applied.by_outcome, applied.done_edits)
     return reversibility_metadata(result, run_context.config, applied_at=run_context.clock.now())
 
 
 def _ended_effects(run_context: RunContext, plan: StoredPlan) -> dict[str, Any]:
-    """Return the metadata of `effects_metadata` for a plan that was applied earlier."""
+    """Describe the effects of a plan that was already applied before this run."""
     restored = plan.restored_at is not None
     return reversibility_metadata(plan.effective_header, run_context.config, restored=restored, applied_at=plan.finished_at)
 
 
 def _escape_line(line: str) -> str:
-    """Escape an outcome sentence or list item for Markdown."""
+    """Escape a line of the outcome for Markdown, keeping list items."""
     if line.startswith("- "):
         return f"- {wrap_markdown(escape_markdown(line[2:]), '  ')}"
     return f"\n{wrap_markdown(escape_markdown(line))}\n"
 
 
 def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, plan: StoredPlan) -> None:
-    """Report the status of a plan after its apply, even if the apply failed."""
+    """Update the status of a plan on the page after its apply, whether it succeeded or failed."""
     try:
         context.log_event(plan_event(run_context, load_plan(run_context.config, plan.published)))
     except (GcError, OSError) as error:
@@ -136,9 +137,9 @@ def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, pl
 
 
 def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, Any]) -> dg.MaterializeResult:
-    """Return the current log of the run date.
+    """Build the materialization of the run date's log.
 
-    If no log exists, the result states that nothing was done.
+    If there is no log yet, the checks pass with a note that no action was executed.
     """
     if run_context.find(DELETION_LOG, storage_name) is not None:
         return build_result(run_context, storage_name, OUTPUT, CHECKS, extra)
@@ -148,9 +149,9 @@ def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, A
 
 
 def expiry_log_events(run_context: RunContext, lakes: Iterable[str]) -> Iterator[dg.AssetMaterialization]:
-    """Yield a materialization of `expiry_log` for each lake that a plan of the run date edited.
+    """Yield materializations of `expiry_log` for the lakes whose histories the plan has edited.
 
-    No step publishes this table, so `deletion_log` reports it.
+    The table has no step of its own, so the asset that applies the plan reports it.
     """
     for lake in lakes:
         published = run_context.find(EXPIRY_LOG, lake)

@@ -1,4 +1,4 @@
-"""Render the histories of a lake before and after expiry as Markdown, by table."""
+"""Markdown for Dagster's page that compares commit histories before and after expiry."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import ReachableSnapshotsSummary
 
-# Dagster's page is slow with more rows. Tables with the most expiring commits come first.
+# More rows would slow down Dagster's page. Tables with the most expiring commits come first.
 MAX_TABLES: Final = 20
 MAX_REASONS: Final = 10
 MAX_DRAWINGS: Final = 3
 
 
 def history_markdown(context: RunContext, published: PublishedTable) -> str:
-    """Return the number of commits per table before and after expiry, and the use of each rule."""
+    """Summarize how many commits of each table the policy keeps, and which rules decided it."""
     columns = ["table_name", "state", "reason"]
     rows = read_parts(context.state.files, published.paths(), REACHABLE_SNAPSHOTS.schema, columns)
     counts: dict[str, Counter[str]] = {}
@@ -44,7 +44,7 @@ def history_markdown(context: RunContext, published: PublishedTable) -> str:
 
 
 def drawings_markdown(context: RunContext, expiry: PublishedTable) -> str:
-    """Draw the newest commits of each history changed by the policy, before and after expiry."""
+    """Draw the newest commits of the histories that the policy changes, before and after expiry."""
     lake = expiry.receipt.owner
     refs, reachable = (context.table(table, lake) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
     changed = [history for history in histories(context, lake, refs, reachable, expiry) if history.changes]
@@ -58,7 +58,7 @@ def drawings_markdown(context: RunContext, expiry: PublishedTable) -> str:
 
 
 def expiry_markdown(context: RunContext, published: PublishedTable) -> str:
-    """Return the number of expiry actions by table and action."""
+    """Summarize the planned history edits by table and type."""
     columns = ["table_name", "action", "reason"]
     rows = read_parts(context.state.files, published.paths(), EXPIRY_PLAN.schema, columns)
     if rows.num_rows == 0:

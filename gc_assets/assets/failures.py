@@ -1,6 +1,7 @@
-"""Convert stage errors to Dagster step failures, and read the errors back from events.
+"""How errors of stages become step failures in Dagster, and how they are read back from events.
 
-Errors of gc-assets end a step immediately with their own message. Temporary I/O errors are retried.
+An error of gc-assets fails the step immediately, with its own message. Dagster retries the step
+only after temporary I/O errors.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from gc_assets.core.errors import GcError
 
 IO_RETRIES: Final = 3
 IO_RETRY_SECONDS: Final = 10.0
-# Dagster's error for a step with failed blocking checks.
+# Dagster raises this error if a blocking check fails.
 FAILED_CHECKS: Final = "DagsterAssetCheckFailedError"
-# These errors are not retried, because a retry would only delay their message.
+# Retrying after one of these errors would only delay its message.
 PERMANENT_ERRORS: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
 class StepFailure(Model):
-    """Error that ended a step.
+    """The error with which a step failed.
 
     Attributes:
         text: The message.
-        error: The class name of the error, if gc-assets raised it.
-        exit_code: The exit code of the command line for this error.
-        checks: True if failed checks ended the step. They are reported separately.
+        error: The class name of the error, if it is one of gc-assets.
+        exit_code: The exit code with which the command line ends after this error.
+        checks: True if the step failed because of its checks, which are reported separately.
     """
 
     text: str
@@ -46,13 +47,15 @@ class StepFailure(Model):
 
 @contextmanager
 def translate_errors(*, retry_io: bool = True, page: Config | None = None) -> Generator[None]:
-    """Raise errors of gc-assets as `dg.Failure` without retries, and I/O errors as retry requests.
+    """Translate errors in the block to Dagster's exceptions.
 
-    A `RetryPolicy` is unsuitable because it would also retry refused gates and damaged files.
+    Errors of gc-assets become a `dg.Failure` without retries, temporary I/O errors a retry request.
+    A `RetryPolicy` could not make this distinction: it would also retry refused gates and damaged
+    files.
 
     Args:
-        retry_io: True if an `OSError` requests a retry.
-        page: The configuration, if a user launched the step on Dagster's page. Messages then
+        retry_io: Whether to retry after an `OSError`.
+        page: The configuration if a user launched the step on Dagster's page, where messages should
             suggest jobs instead of commands.
     """
     try:
@@ -72,9 +75,10 @@ def translate_errors(*, retry_io: bool = True, page: Config | None = None) -> Ge
 
 @contextmanager
 def _raise_interrupts() -> Generator[None]:
-    """Raise the interrupt instead of an error that followed it.
+    """If an error was caused by an interrupt, raise the interrupt instead.
 
-    SIGTERM to all processes of a run also ends Java, so that closing a session fails.
+    For example, SIGTERM to all processes of a run also ends Java. Closing the Spark session then
+    fails, and that error would hide the interrupt.
     """
     try:
         yield
@@ -87,7 +91,7 @@ def _raise_interrupts() -> Generator[None]:
 
 
 def read_failure(event: dg.DagsterEvent) -> StepFailure:
-    """Return the error that ended a step, from its failure event."""
+    """Extract the error from the event of a failed step."""
     failure = event.step_failure_data
     data = failure.user_failure_data
     if data is not None and data.description is not None:

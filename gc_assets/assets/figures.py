@@ -1,6 +1,6 @@
-"""Figures with units, such as `1.23 GB`, for the metadata of assets.
+"""Readable figures for asset metadata, such as `1.23 GB`.
 
-The metadata also contains the raw numbers, because Dagster plots them over the partitions.
+The raw numbers are part of the metadata as well, since Dagster can plot them over the partitions.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import dagster as dg
 
 from gc_assets.core.units import format_bytes
 
-# Numbers by stable names, which end in their unit.
+# Maps names to numbers. The names are stable because users plot them, and most end in their unit.
 Figures = Mapping[str, int | float]
 
-# The counted items, for names that do not end in the unit.
+# Units for the names that do not end in one.
 _UNITS: Final = {"gates_failed": "gates", "not_files": "objects", "uploads_to_abort": "uploads", "bits_per_key": "bits per key"}
 _SHARES: Final = frozenset({"false_positive_rate_measured"})
 
 
 def format_figure(name: str, value: float) -> str:
-    """Format a figure with its unit: `12 files`, `1.23 GB`, `0.012 %`, `0.0045 USD`."""
+    """Format a figure, for example as `12 files`, `1.23 GB`, `0.012 %` or `0.0045 USD`."""
     parts = name.split("_")
     if "bytes" in parts:
         return format_bytes(int(value))
@@ -34,6 +34,6 @@ def format_figure(name: str, value: float) -> str:
 
 
 def figures_table(figures: Figures) -> dg.TableMetadataValue:
-    """Return the figures as a table of names and amounts."""
+    """Format all figures as a table."""
     records = [dg.TableRecord({"figure": name.replace("_", " "), "amount": format_figure(name, value)}) for name, value in figures.items()]
     return dg.MetadataValue.table(records, dg.TableSchema(columns=[dg.TableColumn("figure"), dg.TableColumn("amount")]))

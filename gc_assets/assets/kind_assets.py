@@ -1,4 +1,4 @@
-"""Asset steps for the tables that a lake kind declares in addition to the common ones."""
+"""Asset steps for tables that only some kinds of lakes have, such as `snapshot_history`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ from gc_assets.state.summaries import (
     UncommittedObjectsSummary,
 )
 
-# Dagster's page is slow with more rows.
+# More rows would slow down Dagster's page.
 MAX_EDITS: Final = 20
 
 
 def kind_steps(lake: LakeConfig) -> list[AssetStep]:
-    """Return the additional steps declared by the lake's kind."""
+    """Build the steps that the lake's kind adds to the common ones."""
     kind_tables = kind_of(lake).kind_tables_of(lake)
     return [_build_step(table, kind_tables) for table in kind_tables]
 
 
 def _build_step(kind_table: KindTable, kind_tables: Sequence[KindTable]) -> AssetStep:
-    """Convert a kind table into an asset step. The last kind table before the live set feeds
-    `live_files`.
+    """Build the step that publishes a kind table.
+
+    `live_files` depends on kind tables that must precede it. Only the last one of them has to be
+    an input, because it depends on the others.
     """
     is_last = not any(kind_table.table.name == table.name for other in kind_tables for table in other.after)
     return AssetStep(
@@ -108,7 +110,7 @@ def _path_notes(context: RunContext, published: PublishedTable) -> str:
     return "\n".join(f"- {escape_markdown(line)}" for line in lines)
 
 
-# Figures and reports of kind tables. Other kind tables only report their rows.
+# How kind tables are shown in Dagster. For tables not listed here, only the rows are counted.
 _TABLES: Final = all_tables()
 OUTPUTS: Final = {
     SnapshotHistorySummary.TABLE: StepOutput(_TABLES[SnapshotHistorySummary.TABLE], _snapshot_figures, _snapshot_notes),

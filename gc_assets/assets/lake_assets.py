@@ -1,4 +1,4 @@
-"""The asset steps of every lake, in the order of a run."""
+"""The assets of a lake, from its policy and refs to its live files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from gc_assets.state.summaries import (
 
 
 def lake_assets(config: Config, lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
-    """Build the assets of one lake, which do not read storages."""
+    """Build the assets of a lake. None of them depends on a storage."""
 
     def deps(step: AssetStep) -> list[dg.AssetKey]:
         return [*asset_keys(config, lake, _inputs(lake, step)), *([source_key(config, lake)] if step.reads_lake else [])]
@@ -64,7 +64,7 @@ def lake_assets(config: Config, lake: LakeConfig, run_dates: RunDates) -> list[d
 
 
 def sort_steps(lake: LakeConfig) -> list[AssetStep]:
-    """Return the steps of a lake, each after its inputs."""
+    """Sort the steps of a lake so that each one follows the steps whose tables it reads."""
     by_name = {step.outputs[0].table.name: step for step in [*LAKE_STEPS, *kind_steps(lake)]}
     first = {output.table.name: name for name, step in by_name.items() for output in step.outputs}
     needed = {name: {first[table.name] for table in _inputs(lake, step) if has_table(lake, table)} for name, step in by_name.items()}
@@ -78,9 +78,9 @@ def _inputs(lake: LakeConfig, step: AssetStep) -> list[Table]:
 
 
 def expiry_log_specs(config: Config, lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetSpec]:
-    """Return the specs of `expiry_log`, which is not published by a step of the lake.
+    """Describe `expiry_log` to Dagster, which no step of the lake publishes.
 
-    The asset `deletion_log` edits a lake's history before it changes files, and reports the edits.
+    Instead, `deletion_log` reports it, because an apply edits histories before it changes files.
     """
     if not has_table(lake, EXPIRY_LOG):
         return []

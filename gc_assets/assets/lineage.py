@@ -1,7 +1,7 @@
-"""Column lineage: columns that are copied from one column of an input table.
+"""Column lineage for Dagster.
 
-A column with several origins is omitted. For example, keys of `live_files` come from containers,
-content roots and the current state of the lake.
+Only columns that are copied from a single column of an input table are listed. The keys in
+`live_files`, for example, have several origins and are therefore omitted.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ ORIGINS: Final[Mapping[str, Mapping[str, Origin]]] = {
 
 
 def column_lineage(config: Config, group: str, table: Table) -> dict[str, dg.TableColumnLineage]:
-    """Return Dagster's metadata for the column lineage of a table, or an empty dict."""
+    """Return the metadata that shows the column lineage of a table, if it has any."""
     origins = ORIGINS.get(table.name)
     if origins is None:
         return {}

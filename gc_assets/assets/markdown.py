@@ -1,4 +1,4 @@
-"""Markdown for reports: escaped names, storage breakdowns, and amounts of files and bytes."""
+"""Markdown building blocks for Dagster's page, such as escaped names and tables of amounts."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from gc_assets.report.shares import Amounts, breakdown_steps
 from gc_assets.report.storage_breakdown import data_uri, storage_breakdown_svg
 from gc_assets.state.summaries import OrphanFilesSummary
 
-# Characters with a special meaning in Markdown, HTML or table cells.
+# Characters that are special in Markdown, HTML or table cells.
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#|~&]")
-# A line of text that fits next to the names of metadata in a window of 1,280 pixels.
+# In a window of 1,280 pixels, this many characters fit next to the names of metadata.
 _WIDTH: Final = 50
 _CODE: Final = re.compile(r"`[^`]*`")
 _BLANK: Final = "\0"
-# Addresses that Markdown turns into links.
+# Dagster's Markdown turns these into links.
 _ADDRESS: Final = re.compile(r"(?i)\b(https?|ftp|mailto|javascript|data|www)([:.])")
 
 
 def escape_markdown(text: str) -> str:
-    """Return Markdown that shows the text on one line, inside or outside a table."""
+    """Escape a text so that Markdown shows it literally and on one line, even in a table."""
     shown = to_message(text).replace("\n", "\\n")
     escaped = _MARKUP.sub(lambda match: {"<": "&lt;", ">": "&gt;", "&": "&amp;"}.get(match[0], f"\\{match[0]}"), shown)
     return _ADDRESS.sub(lambda match: f"{match[1]}&#{ord(match[2])};", escaped)
 
 
 def wrap_markdown(text: str, indent: str = "") -> str:
-    """Wrap Markdown with hard line breaks, and begin each further line with `indent`.
+    """Wrap Markdown with hard line breaks. All lines but the first begin with `indent`.
 
-    This is necessary because the page does not wrap a cell of metadata: it is as wide as the widest
-    table of the partition.
+    Dagster's page does not wrap metadata by itself. A cell is as wide as the widest table of the
+    partition, so unwrapped text would need scrolling.
     """
     unbroken = _CODE.sub(lambda code: code[0].replace(" ", _BLANK), text)
     parts = textwrap.wrap(unbroken, _WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -41,7 +41,7 @@ def wrap_markdown(text: str, indent: str = "") -> str:
 
 
 def storage_breakdown_markdown(orphans: OrphanFilesSummary) -> str:
-    """Return the storage breakdown as a drawing, and as a table for readers who cannot see it."""
+    """Show the storage breakdown as a drawing, followed by an accessible table."""
     steps = breakdown_steps(orphans)
     rows = [f"| {step.label} | {step.files:,} | {format_bytes(step.size_bytes)} |" for step in steps]
     return "\n".join(
@@ -55,7 +55,7 @@ def amounts_table(title: str, amounts: Amounts) -> str:
 
 
 def dropped_tables_markdown(orphans: OrphanFilesSummary) -> str:
-    """Return the dropped tables that have files, as a table."""
+    """List the dropped tables that still have files."""
     rows = [
         f"| {escape_markdown(f'{item.lake}: {item.table_name or item.table_uuid}')} | {item.last_seen:%Y-%m-%d %H:%M} | {item.files:,} "
         f"| {format_bytes(item.bytes)} | {escape_markdown(f'waits: {item.waits_for}' if item.waits_for else 'planned')} |"

@@ -1,7 +1,7 @@
-"""Names of the assets in Dagster: keys, groups and steps.
+"""Asset keys, groups and step names.
 
-`dagster` in lakes.yaml can add a prefix to keys and groups. Step names have no prefix, so that run
-configurations do not depend on it.
+Users can configure a prefix for keys and groups (`dagster` in lakes.yaml). It is not used in step
+names, so that changing the prefix does not invalidate run configurations.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from gc_assets.state.schemas import Table
 
 
 def asset_key(config: Config, owner: str, table: Table) -> dg.AssetKey:
-    """Return the asset key of a table of a lake or storage."""
+    """Return the asset key for a table of the given lake or storage."""
     return prefixed_key(config, owner, table.name)
 
 
 def prefixed_key(config: Config, *parts: str) -> dg.AssetKey:
-    """Return the key `parts` with the configured prefix."""
+    """Build an asset key that begins with the configured prefix."""
     return dg.AssetKey([*config.dagster.key_prefix_parts, *parts])
 
 
 def owner_and_table(key: dg.AssetKey) -> tuple[str, str]:
-    """Split an asset key into the lake or storage and the table name."""
+    """Split an asset key into the name of its lake or storage, and the name of the table."""
     *_, owner, table = key.path
     return owner, table
 
@@ -38,8 +38,7 @@ def step_name(key: dg.AssetKey) -> str:
 def group_name(config: Config, owner: str) -> str:
     """Return the asset group of a lake or storage.
 
-    For Dagster before 1.13.10, `/` in the name is replaced by `_`, because it rejects `/` in group
-    names.
+    Dagster rejects `/` in group names before 1.13.10, so it is replaced by `_` for old releases.
     """
     name = f"{config.dagster.group_prefix}{owner}"
     return name if allows_separators() else name.replace("/", "_")
@@ -47,7 +46,7 @@ def group_name(config: Config, owner: str) -> str:
 
 @cache
 def allows_separators() -> bool:
-    """Return True if this Dagster allows `/` in group names."""
+    """Check if the installed Dagster accepts `/` in group names."""
     try:
         dg.AssetSpec("probe", group_name="a/b")
     except dg.DagsterInvalidDefinitionError:

@@ -1,6 +1,7 @@
-"""The sensor that sends events to the targets of `notify`. It is off by default.
+"""A sensor that notifies the targets configured under `notify`. Off by default.
 
-The cursor of the sensor records the deliveries. Reset the cursor to send all active events again.
+What was already delivered is recorded in the cursor of the sensor. If you reset the cursor, all
+active events are sent again.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from gc_assets.stages.read.status import storage_status
 from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "notifications"
-# Dagster limits a tick to one minute, and the deliveries take up to 40 seconds.
+# Dagster limits a tick to one minute, of which deliveries can take up to 40 seconds.
 STATUS_SECONDS: Final = 15.0
-# Only the newest failed runs are read, because earlier ticks reported older failures.
+# Failures of older runs have been reported by earlier ticks.
 MAX_RUNS: Final = 100
 _OP: Final = f"__{DELETION_LOG.name}"
 DESCRIPTION: Final = "Send each event once to the targets of `notify`, for example a plan that waits for approval or a missed run."
 
 
 def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
-    """Build the sensor if lakes.yaml has a notification target."""
+    """Build the sensor, unless lakes.yaml has no targets."""
     if not config.notify:
         return []
 
@@ -70,7 +71,7 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
 
 
 def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
-    """Yield the failed runs for plans that can still be applied, newest first."""
+    """Yield failed applies of plans that may still be applicable, newest first."""
     wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=Clock().now() - APPLY_WITHIN)
     for run in instance.get_runs(filters=wanted, limit=MAX_RUNS):
         for plan_id in plan_ids(run.run_config):
@@ -78,9 +79,9 @@ def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
 
 
 def plan_ids(run_config: Any) -> list[str]:
-    """Return the plan ids in the configuration of a run.
+    """Extract the plan ids from the configuration of a failed run.
 
-    Any structure is accepted, because an invalid configuration may be the reason for the failure.
+    The configuration can have any structure: it may be the reason why the run failed.
     """
     ops = _mapping(_mapping(run_config).get("ops"))
     found = [_mapping(_mapping(op).get("config")).get("plan_id") for name, op in ops.items() if str(name).endswith(_OP)]
@@ -92,9 +93,9 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 
 def _failure_text(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Return the message of a failure if gc-assets raised it.
+    """Return the message of a failure, but only if it comes from gc-assets.
 
-    Other messages are not returned, because they may contain secrets.
+    Other messages may contain secrets and are not sent to targets.
     """
     for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
         failure = entry.dagster_event.step_failure_data.user_failure_data if entry.dagster_event is not None else None

@@ -1,7 +1,7 @@
-"""Report table figures on the user's own assets, as observations and an optional check.
+"""Show how much garbage a table has on the user's own asset that writes the table.
 
-Each run ends with the plans of the storages. The plan steps report the tables whose storages have
-all been swept.
+The figures are reported as observations, and optionally as an asset check. This happens in the
+steps that create plans, because all figures of a run are known by then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,13 +31,13 @@ _STEP: Final = "garbage_checks"
 
 
 def observe_tables(context: dg.AssetExecutionContext, run_context: RunContext, storage: str) -> None:
-    """Report an observation on each of the user's assets that is bound to a table.
+    """Report the figures of tables as observations on the user's assets that write them.
 
-    The tables of a lake are reported once, by the plan of the first storage with its live files. A
-    failure is logged and does not fail the step, because the plan has already been published.
+    A lake can use several storages, so its tables are reported with the plan of only one of them
+    (`reporting_storage`). Errors are merely logged, since the plan is already published.
     """
     if any(freeze.historical for freeze in _freezes(run_context)):
-        return  # an analysis of a past date does not describe the current state
+        return  # a historical run does not describe the current state
     try:
         for event in observations(run_context, _project_assets(context), storage):
             context.log_event(event)
@@ -51,12 +51,12 @@ def _freezes(context: RunContext) -> Iterator[LakeRefsSummary]:
 
 
 def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition], storage: str | None = None) -> Iterator[dg.AssetObservation]:
-    """Yield an observation for each bound asset.
+    """Build the observations for all assets that are bound to a table or lake.
 
     Args:
         context: The run context.
-        assets: Assets of the code location, searched for assets that write tables.
-        storage: Include only lakes reported by this storage. By default, all lakes.
+        assets: The assets of the code location. Those that write a table are found by name.
+        storage: Limit the result to lakes that are reported with this storage's plan.
     """
     written = written_tables(assets)
     lakes = [lake.name for lake in context.config.lakes if written or lake.assets]
@@ -70,7 +70,7 @@ def observations(context: RunContext, assets: Sequence[dg.AssetsDefinition], sto
 
 
 def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.AssetChecksDefinition]:
-    """Return checks for all bindings with a garbage limit, as one step after the plans."""
+    """Build the asset checks for all bindings with a limit, as one step that follows the plans."""
     limits = {
         binding.key: (binding, limit)
         for binding in bindings
@@ -87,7 +87,7 @@ def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.Asset
     )
     def run(context: dg.AssetCheckExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.AssetCheckResult]:
         keys = sorted(selected.asset_key for selected in context.selected_asset_check_keys)
-        # The check also runs with the user's assets, whose runs must not fail because of it.
+        # The user's own runs may include this check, and must not fail if the state is unreadable.
         try:
             run_context = _newest_run(collector)
             lakes = {binding.lake for binding, _ in limits.values()}
@@ -104,12 +104,13 @@ def garbage_checks(config: Config, bindings: Sequence[Binding]) -> list[dg.Asset
 
 
 def check_bindings(config: Config, tables: Sequence[tuple[str, str]], own: dg.Definitions | None) -> list[Binding]:
-    """Return the bindings that are known when the code location is loaded.
+    """Find the bindings while the code location is being loaded.
 
     Args:
         config: The configuration.
-        tables: Pairs of lake and table, as of the newest run.
-        own: The definitions of the project, searched for assets that write tables.
+        tables: The `(lake, table)` pairs of the newest run.
+        own: The definitions of the user's project, in which assets that write tables are found. If
+            None, only bindings in `lakes.yaml` are returned.
     """
     if own is None:
         return configured_bindings(config)
@@ -117,7 +118,7 @@ def check_bindings(config: Config, tables: Sequence[tuple[str, str]], own: dg.De
 
 
 def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefinition]:
-    """Return the assets of the code location. Empty in a run without one, such as in tests."""
+    """Return all assets of the code location, or an empty list if the run has none (in tests)."""
     try:
         repository = context.repository_def
     except dg.DagsterError:
@@ -128,19 +129,18 @@ def _project_assets(context: dg.AssetExecutionContext) -> Sequence[dg.AssetsDefi
 
 
 def _newest_run(collector: Collector) -> RunContext:
-    """Return the context of the newest run with plans of all storages, except analyses of past dates.
+    """Find the newest complete run. Historical runs are skipped, and so are rehearsals.
 
-    The newest run is used because the check also runs with assets that have other partitions, and
-    with analyses. Rehearsals are considered only in a rehearsal.
+    The partition of the current step cannot be used, because the user may execute the check with
+    assets that are partitioned differently. During a rehearsal, only rehearsals count.
 
     Raises:
-        GcError: If no run qualifies.
+        GcError: If no run has planned every storage.
     """
     config, clock = collector.platform.config, collector.platform.clock
     state = State.of(config)
     planned = set.intersection(*(set(state.dates(storage.name, DELETION_PLAN.name)) for storage in config.storages))
-    # Future dates are excluded, because a rehearsal may have planned them but they have no run
-    # context.
+    # A rehearsal may have published plans for future dates, for which there is no run context.
     run_dates = sorted((run_date for run_date in planned if run_date <= clock.today()), reverse=True)
     for context in (collector.run_context(run_date.isoformat()) for run_date in run_dates):
         if all(not freeze.historical and freeze.rehearsal == clock.is_rehearsal for freeze in _freezes(context)):

@@ -1,7 +1,7 @@
-"""Replace commands in messages by actions on Dagster's page.
+"""Suggest jobs instead of commands in messages on Dagster's page.
 
-Messages of the stages suggest commands. On the page, a command is replaced by the corresponding job
-and its configuration, if there is one. Other commands are left unchanged.
+Stages suggest commands such as `gc-assets apply`, but a user of the page needs to know which job to
+launch, and with which configuration. Commands without a corresponding job stay as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gc_assets.stages.records.plans import StoredPlan, override_command
 from gc_assets.state.schemas import DELETION_LOG
 
 _SHORT_ID: Final = 12
-# A command in backticks or on its own line, or a command without arguments in a sentence.
+# Matches commands in backticks or on their own line, and two commands without arguments anywhere.
 _COMMAND: Final = re.compile(
     r"`gc-assets (?P<quoted>[^`\n]+)`|^(?P<indent>[ \t]*)gc-assets (?P<own>\S.*?)[ \t]*$|\bgc-assets (?P<bare>plans|run)\b(?! -)",
     re.MULTILINE,
@@ -37,11 +37,11 @@ _PLANS: Final = "the page of the asset `deletion_plan`"
 
 
 def to_page_message(message: str, config: Config) -> str:
-    """Return a message in which page actions replace commands and options.
+    """Rewrite a message for Dagster's page.
 
     Args:
-        message: A message of a stage.
-        config: The configuration, whose `page_may` determines the jobs.
+        message: A message that suggests commands and options.
+        config: The configuration. `page_may` determines which jobs exist.
     """
     parts, end = list[str](), 0
     for match in _COMMAND.finditer(message):
@@ -51,9 +51,9 @@ def to_page_message(message: str, config: Config) -> str:
 
 
 def approve_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
-    """Describe how to approve a plan, with overrides of its failed gates.
+    """Describe how to approve a plan, including the overrides that its failed gates require.
 
-    This is the job `approve`, or a command if the page has no such job.
+    If `page_may` does not include the job `approve`, the command is suggested.
     """
     if "approve" not in config.page_may:
         return f"`{override_command(header)}`"
@@ -64,19 +64,19 @@ def approve_action(config: Config, header: PlanHeader, *, short: bool = False) -
 
 
 def approve_config(header: PlanHeader) -> Iterator[str]:
-    """Yield the run configuration that approves a refused plan, without the name of the user."""
+    """Yield the YAML that approves a refused plan. The user still has to enter a name."""
     yield from ("ops:", "  approve_plan:", "    config:", f'      plan_id: "{header.plan_id[:_SHORT_ID]}"')
     yield from ('      by: ""', '      comment: ""', f"      override: {_overrides(header)}")
 
 
 def _overrides(header: PlanHeader) -> str:
-    """Return the value of `override`, or an empty string if no gate failed."""
+    """Format the failed gates as the value of `override`. Empty if no gate failed."""
     names = sorted({gate_name(gate.name) for gate in header.failed_gates})
     return f"[{', '.join(names)}]" if names else ""
 
 
 def apply_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
-    """Describe how an approved plan is applied: by the sensor, or by the job `apply`."""
+    """Describe how to apply an approved plan, with the sensor or the job `apply`."""
     job = "job `apply`" if short else f"launch the job `apply` for the partition {header.run_date} with this configuration"
     if config.storage(header.storage).mode != "apply":
         return job
@@ -84,7 +84,7 @@ def apply_action(config: Config, header: PlanHeader, *, short: bool = False) -> 
 
 
 def apply_config(config: Config, header: PlanHeader) -> Iterator[str]:
-    """Yield the run configuration that applies an approved plan, even in mode `plan`."""
+    """Yield the YAML that applies an approved plan, even if the storage is in mode `plan`."""
     step = step_name(asset_key(config, header.storage, DELETION_LOG))
     yield from ("ops:", f"  {step}:", "    config:", f'      plan_id: "{header.plan_id[:_SHORT_ID]}"')
     if config.storage(header.storage).mode != "apply":
@@ -92,7 +92,7 @@ def apply_config(config: Config, header: PlanHeader) -> Iterator[str]:
 
 
 def next_actions(config: Config, plan: StoredPlan) -> Iterator[str]:
-    """Yield the possible actions after an apply: finish the plan, plan again, or undo."""
+    """Suggest what the user can do after an apply: continue it, plan again, or undo it."""
     plan_id = plan.header.plan_id[:_SHORT_ID]
     if plan.finished is None:
         yield f"**To continue**: {_launch('apply', {'plan_id': plan_id})}"
@@ -106,7 +106,7 @@ def next_actions(config: Config, plan: StoredPlan) -> Iterator[str]:
 
 
 def _name_fields(text: str) -> str:
-    """Replace command options in a sentence by launchpad fields."""
+    """Replace command options such as `--by` with the names of fields in the launchpad."""
     text = _QUOTED_OVERRIDE.sub(r"`override: [\g<gate>]`", text)
     return _OPTION.sub(lambda match: f"`{_OPTION_FIELDS.get(match['name'], match['name'])}`", text)
 
@@ -119,7 +119,7 @@ def _replace(match: re.Match[str], config: Config) -> str:
 
 
 def _action(text: str, config: Config) -> str | None:
-    """Return the page action for a command, or None if there is no such action."""
+    """Translate a command to an action on the page, if there is a job for it."""
     try:
         name, *arguments = shlex.split(text)
     except ValueError:
@@ -146,12 +146,12 @@ def _launch(job: str, fields: Mapping[str, str]) -> str:
 
 
 def _quote_number(value: str) -> str:
-    """Quote a plan id that YAML would read as a number."""
+    """Quote a value that YAML would otherwise read as a number, such as the plan id `12345678`."""
     return f'"{value}"' if _NUMBER.fullmatch(value) else value
 
 
 def _fields(arguments: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the job configuration that corresponds to the arguments of a command."""
+    """Translate the arguments of a command to fields of the job's configuration."""
     overrides = list[str]()
     left = iter(arguments)
     for word in left:

@@ -1,4 +1,4 @@
-"""The only partition dimension: the run date (UTC). All assets share it."""
+"""Partitions of the assets. All of them are partitioned by run date (UTC) and nothing else."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ _log: Final = logging.getLogger(__name__)
 
 
 def run_dates(clock: Clock, first: date) -> dg.DailyPartitionsDefinition:
-    """Return the partitions from `first` to today, including today.
+    """Build daily partitions from `first` up to and including today.
 
-    Dagster counts days by the real clock, so for a rehearsal in the future, partitions are added at
-    the end.
+    Since Dagster uses the real clock, a rehearsal in the future needs additional partitions.
     """
     ahead = (clock.today() - Clock().today()).days
     return dg.DailyPartitionsDefinition(start_date=first.isoformat(), end_offset=1 + max(0, ahead), timezone="UTC")
 
 
 def first_run_date(platform: Platform) -> date:
-    """Return the run date of the first partition.
+    """Determine where the partitions begin.
 
-    This is `first_run_date` in the configuration, otherwise the date of the first run, otherwise
-    today. Analyses of past dates are ignored. If the state cannot be read, the partitions begin
-    today, so that the code location still loads.
+    `first_run_date` in the configuration takes precedence. By default, the partitions begin with
+    the first run that was not historical, or today if there is none. They also begin today if the
+    state is unreadable, because the code location should load anyway.
     """
     config, today = platform.config, platform.clock.today()
     if config.first_run_date is not None:

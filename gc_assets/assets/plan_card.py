@@ -1,6 +1,6 @@
-"""The plan card: a short Markdown text about the effects of a plan, shown on Dagster's page.
+"""The plan card, a summary in Markdown of what a plan would do and how to approve or apply it.
 
-Dagster shows Markdown under 1,000 characters in place, and longer text only in a dialog.
+It must stay under 1,000 characters. Dagster shows longer Markdown only in a dialog.
 """
 
 from __future__ import annotations
@@ -38,31 +38,32 @@ SHORT_ID: Final = 12
 _MAX_NAME: Final = 40
 _NAMED_TABLES: Final = 3
 _NAMED_GATES: Final = 5
-# Maximum characters for failed gates, by detail level of the card. The table `gates` has all text.
+# How many characters the failed gates may take at each level of detail. Their complete messages are
+# in the table `gates`.
 _REASONS: Final = {_FULL: 420, _MEDIUM: 200, _SHORT: 0}
 _MIN_REASON, _MAX_FINDING = 60, 200
-# The end of a sentence in a gate's message.
+# Splits the message of a gate into sentences.
 _SENTENCES: Final = re.compile(r"(?<=[.]) +(?=[A-Z])")
 _EDIT: Final = re.compile(r"(?P<verb>\D+) (?P<number>\d.*)")
-# Longer sentences are replaced by numbers, because the report contains the sentences.
+# Instead of longer sentences, only numbers are shown. The sentences are in the report.
 _MAX_SENTENCE: Final = 260
 
 
 def plan_card(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[TableAmounts]) -> str:
-    """Return the card of a plan.
+    """Write the card with as many details as fit.
 
     Args:
         plan: The plan.
         config: The configuration.
-        now: The time at which the status is evaluated.
-        tables: The planned amounts by table.
+        now: The current time, which determines the plan's status.
+        tables: What the plan does with each table.
     """
     cards = ["\n".join(_lines(plan, config, now, tables, detail)) for detail in (_FULL, _MEDIUM, _SHORT)]
     return next((card for card in cards if page_length(card) <= MAX_CHARACTERS), cards[-1])
 
 
 def page_length(text: str) -> int:
-    """Return the length of the text as counted by JavaScript (UTF-16 code units)."""
+    """Count characters like JavaScript, in UTF-16 code units."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -70,7 +71,7 @@ def _lines(plan: StoredPlan, config: Config, now: datetime, tables: Sequence[Tab
     header, shown = plan.header, plan.effective_header
     status = plan.status_at(now) if header.has_work or header.failed_gates else "nothing to do"
     title = f"Plan `{header.plan_id[:SHORT_ID]}` of {header.run_date}: **{status}**"
-    # The tab Overview keeps showing the run's card, even after later decisions.
+    # The time is shown because the tab Overview keeps the card of the run, which may be outdated.
     yield from (mark_rehearsal(title, header.rehearsal) + "\\", f"as of {_minute(now)}", "")
     yield from _amounts(shown)
     yield ""
@@ -108,7 +109,7 @@ def _items(plan: StoredPlan, config: Config, tables: Sequence[TableAmounts], det
 
 
 def _gates(plan: StoredPlan, config: Config, detail: int) -> Iterator[str]:
-    """Yield the failed gates: those overridden by approvals, and those that refuse the plan."""
+    """Yield the gates that an approval has overridden, then the gates that refuse the plan."""
     overridden = plan.overridden_gates
     if overridden:
         yield f"**Overridden** by {_cut(plan.verdict.approved_by or '')}: {_name_gates(overridden)}"
@@ -121,7 +122,7 @@ def _gates(plan: StoredPlan, config: Config, detail: int) -> Iterator[str]:
 
 
 def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, detail: int) -> Iterator[str]:
-    """Yield the decisions made so far, and the decisions or actions now possible."""
+    """Yield who has decided about the plan so far, and what the user can do now."""
     header, verdict = plan.header, plan.verdict
     if status in {"ready", "refused"}:
         if verdict.approvals:
@@ -145,7 +146,7 @@ def _decision(plan: StoredPlan, config: Config, status: str, now: datetime, deta
 
 
 def _approval(header: PlanHeader, config: Config, now: datetime, detail: int) -> Iterator[str]:
-    """Yield how to approve the plan, with the overrides required by its failed gates."""
+    """Yield instructions for approving the plan, or the reason why that is impossible."""
     if not all(gate.overridable for gate in header.failed_gates):
         yield _wrap("**Cannot be approved**. Fix the causes, then launch the job `run`")
     elif now >= header.approve_before:
@@ -164,10 +165,10 @@ def _yaml(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _reason(gate: GateResult, config: Config, limit: int) -> str:
-    """Return a gate's message, shortened to about `limit` characters.
+    """Shorten the message of a gate to about `limit` characters.
 
-    Only the finding is shortened: its first sentence, and further sentences that do not fit. The
-    remedy is always complete.
+    A message begins with what was found and ends with what to do. The end is the most useful part,
+    so sentences are dropped from the middle, and the first one is cut if necessary.
     """
     finding, *others = _SENTENCES.split(to_page_message(without_override(gate), config))
     kept: list[str] = []
@@ -217,7 +218,7 @@ def _irreversible(header: PlanHeader, config: Config, *, short: bool) -> str:
 
 
 def _wrap(line: str) -> str:
-    """Return a wrapped list item."""
+    """Format a line as a wrapped list item."""
     return f"- {wrap_markdown(line, '  ')}"
 
 

@@ -1,4 +1,4 @@
-"""Observations of plan statuses, which Dagster's page shows in the plans' partitions."""
+"""Observations that update the status of a plan on Dagster's page."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gc_assets.state.schemas import DELETION_PLAN
 
 
 def plan_event(context: RunContext, plan: StoredPlan) -> dg.AssetObservation:
-    """Return an observation of a plan's current status, in its partition of `deletion_plan`.
+    """Build an observation of `deletion_plan` with the current status of a plan.
 
-    The page shows it instead of the status at the time of the run. If a later run has replaced the
-    plan in its partition, the later plan's status stays visible.
+    Without it, the page would keep showing the status from the time of the run. If another plan has
+    since replaced this one in its partition, the metadata of the newer plan stays visible.
     """
     header = plan.header
     current = context.state.current(header.storage, DELETION_PLAN.name, header.run_date)
@@ -32,7 +32,7 @@ def plan_event(context: RunContext, plan: StoredPlan) -> dg.AssetObservation:
 
 
 def find_plan_event(context: RunContext, storage_name: str, plan_id: str) -> Iterator[dg.AssetObservation]:
-    """Yield the observation of a plan, or nothing if the state does not contain the plan."""
+    """Find a plan by its id and yield its observation. Unknown plans are skipped."""
     for listed in list_plans(context.config, storage_name, empty=True):
         if listed.header.plan_id == plan_id:
             yield plan_event(context, load_plan(context.config, context.state.open(listed.run)))

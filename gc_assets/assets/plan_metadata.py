@@ -1,4 +1,4 @@
-"""Dagster metadata of a plan: its card, status, approvals, deadlines, tables and gates."""
+"""Metadata that Dagster shows about a plan, such as its status, approvals and gates."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MAX_TABLES: Final = 20
 _GATES: Final = dg.TableSchema(
     columns=[dg.TableColumn("gate"), dg.TableColumn("passed", "bool"), dg.TableColumn("may_be_overridden", "bool"), dg.TableColumn("found")]
 )
-# Messages of passed gates are cut, because Dagster does not wrap table cells.
+# Dagster does not wrap table cells, so messages of passed gates are shortened.
 _MAX_FOUND: Final = 90
 _TABLES: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("table", "cannot_be_undone", "can_be_undone")])
 
 
 def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, Any]:
-    """Return the metadata of a published plan and its current status."""
+    """Return everything that is shown about a plan right after the run."""
     plan = load_plan(context.config, published)
     header, tables = plan.header, amounts_by_table(context, plan.header, published)
     return {
@@ -48,20 +48,20 @@ def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, A
 
 
 def status_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
-    """Return the metadata that decisions, applies and restores change."""
+    """Return the metadata that later decisions, applies and restores can change."""
     return _status_metadata(context, plan, amounts_by_table(context, plan.header, plan.published))
 
 
 def reversibility_metadata(
     header: PlanHeader, config: Config, *, restored: bool = False, applied_at: datetime | None = None
 ) -> dict[str, dg.MarkdownMetadataValue]:
-    """Return the sentences of `describe_reversibility` as Markdown."""
+    """Describe in Markdown which effects of a plan can be undone."""
     sentences = reversibility_json(header, config, restored=restored, applied_at=applied_at)
     return {name: _paragraph(to_page_message(text, config)) for name, text in sentences.items()}
 
 
 def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:
-    """Return a table with one row per gate, failed gates first."""
+    """Show the result of every gate as a table, failed gates first."""
     rows = [
         {
             "gate": gate.name,
@@ -75,14 +75,14 @@ def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:
 
 
 def _count_unowned(context: RunContext, storage: str) -> dict[str, Any]:
-    """Return metadata on the files that no lake claims, if there are any."""
+    """Return metadata about files that no lake claims, if there are any."""
     if context.find(ORPHAN_FILES, storage) is None or not (amount := unowned_files(context, storage)).files:
         return {}
     return {"unowned": _paragraph(f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)}). {' '.join(UNOWNED_NOTES)}")}
 
 
 def _paragraph(text: str) -> dg.MarkdownMetadataValue:
-    """Return a text as Markdown, which is the only metadata that can have several lines."""
+    """Convert a text to Markdown, the only kind of metadata that Dagster shows on several lines."""
     return dg.MetadataValue.md(wrap_markdown(escape_markdown(text)))
 
 
@@ -96,7 +96,7 @@ def _status_metadata(context: RunContext, plan: StoredPlan, tables: Sequence[Tab
 
 
 def _verdict_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
-    """Return a plan's status, decisions and deadlines."""
+    """Return the status of a plan, who approved or rejected it, and until when it can be used."""
     header, verdict = plan.header, plan.verdict
     plan_id = header.plan_id[:SHORT_ID]
     if not header.has_work and not header.failed_gates:
@@ -118,12 +118,12 @@ def _verdict_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
 
 
 def apply_deadline(header: PlanHeader) -> dict[str, Any]:
-    """Return the time until which the plan can be applied. Empty for a plan without actions."""
+    """Return the deadline for applying a plan. A plan without actions has none."""
     return {"apply_before": dg.MetadataValue.timestamp(header.apply_before)} if header.has_work else {}
 
 
 def _tables(tables: Sequence[TableAmounts]) -> dg.TableMetadataValue:
-    """Return the rows of the largest tables, and one row with the sum of the others."""
+    """Show the effects on the largest tables, with the remaining tables summed in one row."""
     rows = [(item.name, *item.effects) for item in list_largest(tables, MAX_TABLES)]
     columns = [column.name for column in _TABLES.columns]
     return dg.MetadataValue.table([dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows], _TABLES)

@@ -1,6 +1,6 @@
-"""The Dagster result of a published table: rows, address, sample, figures and checks.
+"""What Dagster shows about a published table: figures, a sample of its rows, and check results.
 
-All values are read back from the state.
+Everything is read back from the state, so the page shows what was really published.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from gc_assets.state.side_tables import STATES_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, requests_of
 
 SAMPLE_ROWS: Final = 20
-# Longer cells are cut. An address usually fits, but a list of many parents does not.
+# Longer cells are cut. Most addresses fit, but not, for example, long lists of parents.
 CELL_CHARACTERS: Final = 160
-# Parts larger than this are not read for a sample.
+# No sample is taken from parts that are larger than this.
 SAMPLE_BYTES: Final = 64 * 2**20
-# Columns from which live containers are computed.
+# Live containers are not sampled if the table from which they are computed is larger than this.
 STATES_BYTES: Final = 4 * 2**20
 
-# Markdown report of a published table.
+# Returns a report in Markdown.
 Report = Callable[[RunContext, PublishedTable], str]
-# Additional Dagster metadata of a published table.
+# Returns additional metadata.
 MetadataReader = Callable[[RunContext, PublishedTable], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """A table of a step, and its metadata in Dagster."""
+    """A table that a step publishes, with functions that compute its metadata for Dagster."""
 
     table: Table
     figures: Callable[[PublishedTable], Figures]
@@ -59,13 +59,17 @@ class StepOutput:
 def build_result(
     context: RunContext, group: str, output: StepOutput, checks: Sequence[Check], extra: Mapping[str, Any] | None = None
 ) -> dg.MaterializeResult:
-    """Return the result of a published table.
+    """Build the materialization of a published table, including its check results.
 
     Args:
-        extra: Further metadata of the run.
+        context: The run context.
+        group: The lake or storage.
+        output: The table, and how its metadata is computed.
+        checks: The checks to evaluate.
+        extra: Additional metadata about the run.
 
     Raises:
-        StateError: If the table is incomplete.
+        StateError: If the table is missing or incomplete.
     """
     table = output.table
     published = context.table(table, group)
@@ -76,7 +80,7 @@ def build_result(
         **_job_figures(receipt.summary),
         "table_bytes": receipt.size_bytes or sum(part.size_bytes for part in receipt.parts),
     }
-    # The most important metadata comes first. The address and the sample come last.
+    # Dagster keeps this order, so the most important metadata comes first.
     metadata: dict[str, Any] = {**rehearsal_metadata(context), **(extra or {})}
     if output.extra_metadata is not None:
         metadata |= output.extra_metadata(context, published)
@@ -99,7 +103,7 @@ def build_result(
 
 
 def rehearsal_metadata(context: RunContext) -> dict[str, str]:
-    """Return metadata that marks the run as a rehearsal. Empty if it is not a rehearsal."""
+    """Return metadata that warns about a rehearsal, or nothing if the clock is real."""
     return {"rehearsal": describe_rehearsal(context.clock.now())} if context.clock.is_rehearsal else {}
 
 
@@ -113,9 +117,7 @@ def _job_figures(summary: Mapping[str, Any]) -> Figures:
 
 
 def sample_rows(context: RunContext, table: Table, published: PublishedTable) -> dg.TableMetadataValue:
-    """Return at most `SAMPLE_ROWS` rows, without binary columns and without parts over
-    `SAMPLE_BYTES`.
-    """
+    """Take a few example rows. Binary columns and very large parts are skipped."""
     names = [field.name for field in table.schema if str(field.type) != "binary"]
     rows = table.schema.empty_table().select(names)
     if table is LIVE_FILES:
@@ -129,7 +131,7 @@ def sample_rows(context: RunContext, table: Table, published: PublishedTable) ->
 
 
 def _live_sample(context: RunContext, published: PublishedTable) -> pa.Table:
-    """Return a sample of live containers, because other live files would have to be computed."""
+    """Sample the live containers. All other live files would have to be computed first."""
     live = LiveSet(context, published)
     if not live.is_view or sum(part.size_bytes for part in published.parts(STATES_SIDE)) > STATES_BYTES:
         return ROUTED_ROWS.empty_table()

@@ -1,4 +1,4 @@
-"""The sensor that requests a run of `deletion_log` for each approved plan. It is off by default."""
+"""A sensor that applies approved plans by requesting runs of `deletion_log`. Off by default."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "approved_plans"
-# Tags that Dagster's daemon sets on requested runs.
+# The daemon sets these tags on runs that a sensor requested.
 _RUN_KEY: Final = "dagster/run_key"
 _SENSOR_NAME: Final = "dagster/sensor_name"
 
 
 def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
-    """Build the sensor. The run key is the plan id, so a plan is requested only once."""
+    """Build the sensor. Because the plan id is the run key, a plan is requested at most once."""
 
     @dg.sensor(
         name=SENSOR,
@@ -57,9 +57,10 @@ def approved_plans(config: Config, apply: dg.UnresolvedAssetJobDefinition) -> dg
 
 
 def _find_run(instance: dg.DagsterInstance, plan: ListedPlan) -> dg.DagsterRun | None:
-    """Return the run that this sensor requested for the plan, which the daemon does not repeat.
+    """Find the run that this sensor has already requested for a plan.
 
-    The daemon launches a run that it created, but did not start before it died.
+    Runs that were created but never started are ignored: if the daemon died in between, it launches
+    them later by itself.
     """
     runs = instance.get_runs(filters=dg.RunsFilter(tags={_RUN_KEY: plan.header.plan_id}))
     found = (run for run in runs if run.tags.get(_SENSOR_NAME) == SENSOR and run.status is not dg.DagsterRunStatus.NOT_STARTED)

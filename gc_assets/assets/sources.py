@@ -1,7 +1,8 @@
-"""The lakes and their tables as external assets, from which the lineage of a run starts.
+"""External assets for the lakes and their tables, so that Dagster's lineage starts with them.
 
-A code location cannot contain a key twice, so their keys (`[<lake>, catalog]`,
-`[<lake>, tables, shop, orders]`) are chosen to be unlikely to collide with other assets.
+An asset key must be unique in a code location. Keys such as `[<lake>, catalog]` and
+`[<lake>, tables, shop, orders]` are therefore chosen to be unlikely to collide with the user's
+assets.
 """
 
 from __future__ import annotations
@@ -22,24 +23,26 @@ from gc_assets.stages.read.browse import table_names
 from gc_assets.state.journal import State
 
 TABLES: Final = "tables"
-# A larger graph is unreadable.
+# With more tables, the graph becomes unreadable.
 MAX_TABLES: Final = 100
 _log: Final = logging.getLogger(__name__)
 
 
 def source_key(config: Config, lake: LakeConfig) -> dg.AssetKey:
-    """Return the key of the lake's repository or catalog."""
+    """Return the key of the asset that represents the lake as a whole."""
     return prefixed_key(config, lake.name, "repository" if kind_of(lake).is_one_table else "catalog")
 
 
 def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]:
-    """Return the external assets of a lake and its tables.
+    """Describe a lake and its tables as external assets.
 
-    The lake depends on its tables and on the assets in `lakes.yaml` that write to it. Tables
-    written by such an asset get no external asset.
+    The lake's asset depends on its tables. If `lakes.yaml` names an asset of the user that writes a
+    table, the lake depends on that asset, and the table does not get an external one.
 
     Args:
-        tables: The names of the lake's tables. At most `MAX_TABLES` of them get an asset.
+        config: The configuration.
+        lake: The lake.
+        tables: The tables of the lake. Only the first `MAX_TABLES` are shown.
     """
     title = kind_of(lake).title
     writers = [_parse_key(item.key) for item in lake.assets]
@@ -66,7 +69,7 @@ def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> li
 
 
 def list_tables(config: Config, lake: LakeConfig) -> list[str]:
-    """Return the lake's table names in its newest run. Empty if the state cannot be read."""
+    """List the tables that the newest run found. If the state is unreadable, the list is empty."""
     if kind_of(lake).is_one_table:
         return []
     try:

@@ -1,7 +1,7 @@
-"""Forward log lines of a stage to the log of its Dagster step.
+"""Show the log of a stage in the log of its Dagster step.
 
-No instance setting is needed. If `python_logs.managed_python_loggers` manages the logger
-`gc_assets`, Dagster already captures its lines, and they are not forwarded.
+Users do not have to configure anything for this. If they did add the logger `gc_assets` to
+`python_logs.managed_python_loggers`, Dagster captures the log itself and nothing is forwarded.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 import dagster as dg
 
 LOGGER: Final = "gc_assets"
-# Marks forwarded records, so that a reader of both logs can skip them.
+# An attribute of forwarded records, so that a program that prints both logs can skip them.
 FORWARDED: Final = "gc_assets_forwarded"
 
 
 @contextmanager
 def forward_logs(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Generator[None]:
-    """Forward log records of `gc_assets` from level INFO to the log of the step."""
+    """Forward what gc-assets logs at level INFO or above to the step's log."""
     logger = logging.getLogger(LOGGER)
     if {"root", LOGGER} & set(context.instance.managed_python_loggers):
         yield

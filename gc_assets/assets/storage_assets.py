@@ -1,4 +1,4 @@
-"""The asset steps of a storage, which combine the live sets of all lakes."""
+"""The assets of a storage. They combine the live sets of all lakes that may use it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_
 from gc_assets.state.summaries import LiveFilterSummary, OrphanFilesSummary, StorageInventorySummary
 from gc_assets.stores.store import find_link_sources
 
-# Fails at the same time as the notification `run_missed`. A run may end later in the day than the
-# previous one.
+# A run may take longer than the previous one, so the failure is reported only after some delay. It
+# coincides with the notification `run_missed`.
 RUN_MISSED: Final = dg.FreshnessPolicy.time_window(fail_window=RUN_INTERVAL + MAX_RUN_DELAY, warn_window=RUN_INTERVAL + timedelta(hours=2))
 
 
@@ -107,7 +107,7 @@ def _orphan_figures(published: PublishedTable) -> Figures:
 
 
 def _kept_figures(steps: Mapping[str, Step]) -> Figures:
-    """Return the figures of foreign and protected files. Empty if there are no such files."""
+    """Return figures about foreign and protected files, if there are any."""
     kept = [steps[name] for name in ("foreign", "protected") if name in steps]
     return {f"{step.label}_{unit}": value for step in kept for unit, value in (("files", step.files), ("bytes", step.size_bytes))}
 
@@ -189,27 +189,27 @@ STORAGE_STEPS: Final = (
         stage=live_filter,
         checks=(RECEIPT, COMPLETE, HOLDS_LIVE_KEYS),
     ),
-    # Refs are frozen before the listing, so that the listing contains all files needed by the refs.
-    # The grace period is measured from the freeze.
+    # The inventory depends on the frozen refs. If the listing started earlier, it could lack files
+    # that the refs need. The grace period also counts from the freeze.
     AssetStep(
         outputs=(StepOutput(STORAGE_INVENTORY, _inventory_figures, _inventory_report),),
         inputs=(LAKE_REFS,),
         stage=storage_inventory,
         checks=(RECEIPT, COMPLETE),
     ),
-    # The refs define the claims, and only a claimed file can be a candidate.
+    # The refs are an input because they define the claims, and only claimed files are candidates.
     AssetStep(
         outputs=(StepOutput(ORPHAN_FILES, _orphan_figures, _orphan_report),),
         inputs=(LIVE_FILTER, STORAGE_INVENTORY, LAKE_REFS),
         stage=orphan_files,
         checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE, ALL_LISTED),
     ),
-    # The plan changes nothing. It reads the inventories of other storages, because their links may
-    # lead into this one. It also uses the last sweeps of the storages that its lakes claim. These
-    # are not inputs, because a storage that cannot be listed must not stop the others. Their plans
-    # are then limited to files older than its last listing. If such a storage has no sweep, the
-    # gate `foreign_metadata` refuses the plan until the run after its first sweep. The low priority
-    # makes a plan start after all sweeps of a run if steps run one at a time.
+    # The plan reads the inventories of other storages, because their links may lead into this one.
+    # It also uses the last sweep of every storage that its lakes claim. The sweeps are not inputs,
+    # since a storage that cannot be listed would then stop the plans of all others. Instead, these
+    # plans only contain files that are older than its last listing. If such a storage was never
+    # swept, the gate `foreign_metadata` refuses the plan until the run after its first sweep. With
+    # the low priority, plans start after all sweeps if Dagster executes one step at a time.
     AssetStep(
         outputs=(StepOutput(DELETION_PLAN, _plan_figures, _plan_report, plan_metadata),),
         inputs=(ORPHAN_FILES, EXPIRY_PLAN, table_with(TableRole.PATH_EDITS)),

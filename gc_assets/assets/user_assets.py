@@ -1,8 +1,8 @@
-"""Bind tables of the lakes to assets of the user's own Dagster project.
+"""Find out which assets of the user's own Dagster project write which tables.
 
-Assets can be listed under `assets` in lakes.yaml. Other assets are found if the name of the table
-that they write is known. It is known from `dagster/table_name` in their metadata (dbt assets have
-it), or from the naming rule of dagster-iceberg's IO managers.
+Users can list these assets under `assets` in lakes.yaml. Otherwise, an asset is matched by the name
+of its table. This name comes from the metadata `dagster/table_name`, which dbt assets have, or
+follows from the naming rule of dagster-iceberg's IO managers.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from gc_assets.assets.asset_step import SCOPE_TAG
 from gc_assets.config.models import Config, LakeConfig
 
 TABLE_NAME: Final = "dagster/table_name"
-# Kinds of assets whose engine can write to an Iceberg catalog. Other kinds are excluded, because a
-# table in another database, such as Snowflake, can have the same name.
+# Only these engines can write to an Iceberg catalog. An asset of another kind may write a table of
+# the same name to a different database, such as Snowflake.
 ENGINES: Final = frozenset({"iceberg", "spark", "trino", "starburst", "athena", "glue", "dremio", "duckdb"})
 _ICEBERG_MANAGERS: Final = "dagster_iceberg"
-# The default namespace of Dagster's database IO managers.
+# Dagster's database IO managers use this namespace by default.
 _DEFAULT_NAMESPACE: Final = "public"
 Names = Mapping[dg.AssetKey, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A user's asset, and the table or lake that it writes.
+    """A user's asset together with the table or lake that it writes.
 
     Attributes:
-        table: The name of the table, or None for the whole lake.
+        key: The key of the asset.
+        lake: The name of the lake.
+        table: The name of the table, or None if the asset writes the lake as a whole.
     """
 
     key: dg.AssetKey
@@ -41,19 +43,19 @@ class Binding:
 
 
 def configured_bindings(config: Config) -> list[Binding]:
-    """Return the bindings of `assets` in lakes.yaml."""
+    """Return the bindings that users have configured in lakes.yaml."""
     return [Binding(dg.AssetKey(item.key.split("/")), lake.name, item.table) for lake in config.lakes for item in lake.assets]
 
 
 def find_bindings(config: Config, tables: Iterable[tuple[str, str]], written: Names) -> list[Binding]:
-    """Return the configured bindings, and those inferred from table names.
+    """Return the configured bindings, and bindings of assets whose table name matches a table.
 
-    An asset is not bound if its table name matches tables of several lakes.
+    If the name matches tables of several lakes, the asset is not bound.
 
     Args:
         config: The configuration.
-        tables: Pairs of lake and table.
-        written: The names of tables written by assets (`written_tables`).
+        tables: All `(lake, table)` pairs.
+        written: The name of the table that each asset writes (`written_tables`).
     """
     bound = configured_bindings(config)
     named = {binding.key for binding in bound}
@@ -66,15 +68,15 @@ def find_bindings(config: Config, tables: Iterable[tuple[str, str]], written: Na
 
 
 def max_garbage_share(lake: LakeConfig, binding: Binding) -> float | None:
-    """Return the limit for a binding's asset check, or None if it has no check."""
+    """Return the limit of the asset check for a binding, or None if there is no check."""
     own = (item.max_garbage_share for item in lake.assets if item.key == "/".join(binding.key.path) and item.table == binding.table)
     return next((share for share in own if share is not None), lake.max_garbage_share)
 
 
 def written_tables(assets: Collection[dg.AssetsDefinition]) -> dict[dg.AssetKey, tuple[str, ...]]:
-    """Return the name parts of the table written by each asset, for assets with a known table.
+    """Determine the name of the table that each asset writes, split at the dots.
 
-    The assets of gc-assets itself are excluded.
+    Assets without a known table and the assets of gc-assets itself are omitted.
     """
     found: dict[dg.AssetKey, tuple[str, ...]] = {}
     for asset in assets:
@@ -92,7 +94,7 @@ def _declared_name(spec: dg.AssetSpec) -> tuple[str, ...] | None:
 
 
 def _iceberg_name(asset: dg.AssetsDefinition, spec: dg.AssetSpec) -> tuple[str, ...] | None:
-    """Return the table name that a dagster-iceberg IO manager derives from an asset."""
+    """Derive the table name from an asset in the same way as dagster-iceberg's IO managers."""
     manager = asset.resource_defs.get(asset.get_io_manager_key_for_asset_key(spec.key))
     made_by = getattr(manager, "configurable_resource_cls", None)
     if made_by is None or not any(base.__module__.partition(".")[0] == _ICEBERG_MANAGERS for base in made_by.__mro__):

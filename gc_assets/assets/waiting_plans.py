@@ -1,4 +1,4 @@
-"""Plans that a Dagster job can act on, offered as choices in its launchpad."""
+"""The choices in the launchpads of the jobs `approve`, `reject` and `restore`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gc_assets.core.units import count_of, format_bytes
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.records.plans import PARTIALLY_APPLIED, UNFINISHED, ListedPlan, list_plans
 
-# Plan statuses that each job can act on.
+# The statuses in which a plan can be approved, rejected or restored.
 WAITING: Final[Mapping[str, Collection[str]]] = {
     "approve": ("ready", "refused"),
     "reject": ("ready", "refused", "approved"),
@@ -25,15 +25,17 @@ _LISTED: Final = {"approve": "These plans wait", "reject": "These plans wait", "
 
 
 def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
-    """Return the plans that `approve`, `reject` or `restore` can act on, newest first.
+    """Return the plans on which a job can act, newest first.
 
-    A plan of another policy than that of the configuration cannot be approved.
+    For `approve`, plans that were created under another policy are excluded. The function must not
+    be called while the code location is being loaded, because loading must not depend on the state.
 
-    This is not called when the code location is loaded, so that loading does not depend on the
-    state.
+    Args:
+        platform: The platform.
+        job: `approve`, `reject` or `restore`.
 
     Raises:
-        GcError: If the state cannot be read. The launchpad shows the error instead of its list.
+        GcError: If the state is unreadable. The launchpad then shows the error instead of a list.
     """
     now = platform.clock.now()
     found = [plan for plan in list_plans(platform.config, empty=True) if plan.status_at(now) in WAITING[job]]
@@ -44,15 +46,15 @@ def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
 
 
 def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str, Any]]) -> dg.PartitionedConfig:
-    """Return a job configuration whose partitions are the plans that the job can act on.
+    """Offer plans as partitions of a job, so that users can choose one in the launchpad.
 
-    The launchpad lists the plans each time it is opened, and fills in the chosen plan's
+    The list is read again each time the launchpad is opened. Choosing a plan fills in the
     configuration.
 
     Args:
         platform: The platform.
         job: The name of the job.
-        config_of: Returns the run configuration for a plan id.
+        config_of: Returns the configuration to fill in for a plan id.
     """
 
     def names(_: datetime | None = None) -> Sequence[str]:
@@ -66,16 +68,16 @@ def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str
 
 
 def require_chosen_plan(context: dg.OpExecutionContext, plan_id: str) -> None:
-    """Raise an error if the run's partition and its configuration contain different plans.
+    """Check that the chosen partition and the configuration refer to the same plan.
 
-    The launchpad fills in the plan when a partition is chosen, but both can be edited.
+    They can differ because the user may edit the configuration after choosing a partition.
 
     Args:
         context: The context of the op.
         plan_id: The plan id in the configuration, or an empty string.
 
     Raises:
-        UsageError: If the plans differ.
+        UsageError: If they refer to different plans.
     """
     if not context.has_partition_key:
         return
@@ -91,7 +93,7 @@ def require_chosen_plan(context: dg.OpExecutionContext, plan_id: str) -> None:
 
 
 def describe_waiting(platform: Platform, job: str) -> str:
-    """Return a sentence listing the plans that a job can act on."""
+    """Describe the plans that a job can act on, for an error about a missing plan id."""
     plans = waiting_plans(platform, job)
     if not plans:
         return "No plan is waiting. Launch the job `run` to make a plan." if job != "restore" else "No applied plan was found."
@@ -106,7 +108,7 @@ def _plan_of(partition: str) -> str:
 
 
 def _name(platform: Platform, plan: ListedPlan) -> str:
-    """Return the name of a choice. The plan id comes first, because the launchpad cuts long names."""
+    """Name a choice in the launchpad, which cuts long names. Hence the plan id comes first."""
     header = plan.header
     return f"{header.plan_id[:SHORT_ID]} {header.run_date} {platform.config.label_of(header.storage)}"
 
