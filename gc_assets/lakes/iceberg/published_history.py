@@ -1,12 +1,12 @@
-"""Write the history of snapshots to an Iceberg table that every engine can read.
+"""Publish the snapshot history of a lake as an Iceberg table that every engine can query.
 
-Iceberg's proposal 10646, "Extend Snapshot Metadata Lifecycle", stores expired snapshots in a
-separate file that the table metadata references (`expired-snapshots-path`). Because no engine reads
-such a file, the history is a table here, with one row per snapshot and a flag `expired`. A property
-of each table contains its name.
+Iceberg's proposal 10646, "Extend Snapshot Metadata Lifecycle", would store expired snapshots in a
+separate file that the table metadata references (`expired-snapshots-path`). No engine reads such a
+file yet, so we write an ordinary table with one row per snapshot and a flag `expired`. Tables of
+the lake have a property that names it.
 
-A publication compares the lake's rows with the table and commits the differences. If it is
-repeated, it finds none. If the table was lost, all rows are written again.
+A publication compares the published rows with the lake's history and commits the differences, so
+repeating it has no effect. If the table was lost, all rows are written again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from gc_assets.core.errors import GcError, UsageError
 from gc_assets.lakes.iceberg.catalog import CatalogClient, CommitRejected
 from gc_assets.lakes.protocol import HistoryPublication
 
-# Property of the published table with its schema version, and of the described tables with the name
-# of the published table.
+# The published table stores its schema version under this key. In the tables that it describes, the
+# same key contains the name of the published table.
 PROPERTY: Final = "gc-assets.snapshot-history"
 VERSION: Final = "1"
-# Prefix of the properties of the published table that contain the source catalog of each lake's
-# rows.
+# For each lake, the published table has a property with this prefix that names the lake's catalog.
 LAKE_PROPERTY: Final = "gc-assets.lake."
 SCHEMA: Final = Schema(
     NestedField(1, "lake", StringType(), doc="Name of the lake in lakes.yaml."),
@@ -54,38 +53,38 @@ SCHEMA: Final = Schema(
     NestedField(14, "reason", StringType(), doc="Rule that removed the snapshot."),
     NestedField(15, "plan_id", StringType(), doc="Plan of gc-assets that removed the snapshot."),
 )
-# Columns with changing values. Refs are not published, because they change with every run.
+# Columns whose values can change. Refs are not published, because they change with every run.
 _KEY: Final = ("table_uuid", "snapshot_id")
 _COMPARED: Final = (*_KEY, "table_name", "expired", "expired_at", "reason", "plan_id")
-# A longer filter or more files would cost more than writing all rows of the lake again.
+# Beyond these limits, it is cheaper to write all rows of the lake again.
 _MAX_REPLACED: Final = 10_000
 _MAX_FILES: Final = 64
 _MAX_ATTEMPTS: Final = 5
 _FIRST_WAIT_SECONDS: Final = 0.2
 _TABLE_PROPERTIES: Final = {
     PROPERTY: VERSION,
-    # An append retried after the commit of another run would write the same rows twice.
+    # If pyiceberg retried an append after another run's commit, the rows would be written twice.
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
     "comment": "Snapshots of Iceberg tables, including expired ones. Written by gc-assets.",
 }
 
-# Function that reads the rows of `snapshot_history` with the given columns, or with all columns. It
-# can be called repeatedly.
+# Reads the rows of `snapshot_history` with the given columns, or with all columns if None. It may
+# be called several times.
 ReadHistory = Callable[[list[str] | None], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryTable:
-    """The published table of a lake.
+    """The published table, from the point of view of one lake.
 
     Attributes:
-        client: Catalog of the published table.
-        name: Its name, as `namespace.table`.
-        lake: Name of the lake to which the written rows belong.
-        origin: Identity of the lake's catalog, so that two lakes with the same name do not replace
-            each other's rows.
+        client: Catalog that contains the published table.
+        name: Name of the table, as `namespace.table`.
+        lake: Name of the lake whose rows are written.
+        origin: Identity of the lake's catalog. It prevents two lakes with the same name from
+            replacing each other's rows.
     """
 
     client: CatalogClient
@@ -94,17 +93,16 @@ class HistoryTable:
     origin: str
 
     def publish(self, read: ReadHistory, kept_since: datetime) -> HistoryPublication:
-        """Commit the differences between the history and the table, creating the table if
-        necessary.
+        """Commit the differences between the history and the table. Create the table if necessary.
 
         Args:
             read: Reads the rows of `snapshot_history`.
-            kept_since: Records of snapshots that expired since this time are never removed, because
-                a state that was lost or restored from a backup does not contain all of them.
+            kept_since: Records of snapshots that expired after this time are never removed. They
+                may be missing from the state if it was lost or restored from a backup.
 
         Raises:
-            UsageError: If the table was not created by the collector, or has rows of another lake
-                with this name.
+            UsageError: If the table was not created by gc-assets, or contains rows of another lake
+                with the same name.
             GcError: If the catalog or the store fails.
         """
         for attempt in range(1, _MAX_ATTEMPTS):
@@ -116,7 +114,7 @@ class HistoryTable:
 
     def _publish(self, catalog: Catalog, read: ReadHistory, kept_since: datetime) -> HistoryPublication:
         table = self._open(catalog)
-        # Catalogs assign their own field ids.
+        # Catalogs assign field ids of their own.
         source = _Source(read, self.lake, str(table.metadata.table_uuid), table.schema().as_arrow())
         of_lake = _equal("lake", self.lake)
         scan = table.scan(row_filter=of_lake, selected_fields=_COMPARED)
@@ -170,7 +168,7 @@ class HistoryTable:
 
 
 def _read_rows(table: Table, of_lake: BooleanExpression, keys: pa.Table) -> pa.Table:
-    """Return one published row per key."""
+    """Read one published row for each key."""
     rows = table.scan(row_filter=of_lake).to_arrow()
     joined = _join_keys(rows)
     rows = rows.append_column("_row", pa.array(range(rows.num_rows), pa.int64())).append_column("_key", joined)
@@ -178,7 +176,7 @@ def _read_rows(table: Table, of_lake: BooleanExpression, keys: pa.Table) -> pa.T
     return rows.take(first).drop_columns(["_row", "_key"])
 
 
-# The types of pyiceberg's expressions accept no positional arguments.
+# pyiceberg's expression types do not accept positional arguments in their annotations.
 def _equal(column: str, value: str) -> BooleanExpression:
     return EqualTo(column, value)  # pyright: ignore[reportCallIssue]
 
@@ -191,13 +189,14 @@ def _is_in(column: str, values: list[int]) -> BooleanExpression:
 class Changes:
     """Differences between the published rows and the history.
 
+    All tables only contain the compared columns.
+
     Attributes:
-        new: Compared columns of the rows to write, i.e. those of new and changed snapshots.
-        stale: Compared columns of the published rows to replace or remove.
-        gone: Number of stale rows for snapshots that are no longer in the history.
-        has_duplicates: True if the table has two rows for the same snapshot.
-        kept: Compared columns of published records that are missing from the history but not old
-            enough to be removed.
+        new: Rows of new and changed snapshots, which have to be written.
+        stale: Published rows to replace or remove.
+        gone: Number of stale rows whose snapshot is no longer in the history.
+        has_duplicates: True if the table contains two rows for the same snapshot.
+        kept: Published records that are missing from the history, but are too recent to remove.
     """
 
     new: pa.Table
@@ -212,7 +211,7 @@ class Changes:
 
 
 def compare(published: pa.Table, wanted: pa.Table, kept_since: datetime) -> Changes:
-    """Compare the published rows with the history, given the compared columns of both."""
+    """Compare published rows with the history. Both have to contain the compared columns."""
     found, history = _without_nulls(published), _without_nulls(wanted)
     unknown = found.join(history, list(_KEY), join_type="left anti")
     since = pa.scalar(kept_since, pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -228,7 +227,7 @@ def compare(published: pa.Table, wanted: pa.Table, kept_since: datetime) -> Chan
 
 
 def _without_nulls(rows: pa.Table) -> pa.Table:
-    """Return the compared columns without nulls, because joins never match them."""
+    """Replace nulls in the compared columns, because joins do not match them."""
     kinds = {"snapshot_id": pa.int64(), "expired": pa.bool_(), "expired_at": pa.int64()}
     columns: dict[str, pa.ChunkedArray] = {}
     for name in _COMPARED:
@@ -240,18 +239,17 @@ def _without_nulls(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows to write, i.e. those of new and changed snapshots and all rows with a replaced snapshot
-    id.
+    """Rows to write: new and changed snapshots, and every row with a replaced snapshot id.
 
-    Tables can share snapshot ids, because one may be registered from a copy of the other. A filter
-    on the ids therefore removes the rows of both.
+    Two tables can share snapshot ids if one was registered from a copy of the other. A filter by
+    snapshot id then removes rows of both tables.
     """
 
     keys: pa.Array
     replaced_ids: pa.Array | None = None
 
     def matches(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return a mask of the selected rows of `snapshot_history`."""
+        """Return a mask that is true for the selected rows of `snapshot_history`."""
         found = pc.is_in(_join_keys(batch), value_set=self.keys)
         if self.replaced_ids is None:
             return found
@@ -259,16 +257,16 @@ class Selection:
 
 
 def _join_keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
-    """Return the table uuid and snapshot id of each row, joined to one text."""
+    """Join the table uuid and the snapshot id of each row into one key."""
     joined = pc.binary_join_element_wise(rows["table_uuid"].cast(pa.string()), rows["snapshot_id"].cast(pa.string()), "/")
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The history as rows of the published table, without the snapshots of that table itself.
+    """The history as rows of the published table, except for the published table's own snapshots.
 
-    These would make each publication the reason for another one.
+    Each publication adds such a snapshot, which would otherwise require another publication.
     """
 
     read: ReadHistory
@@ -281,7 +279,7 @@ class _Source:
         return pa.concat_tables(map(pa.Table.from_batches, ([batch] for batch in batches))) if batches else _EMPTY
 
     def rows(self, selection: Selection | None = None, added: pa.Table | None = None) -> pa.RecordBatchReader:
-        """Return the selected rows (by default all rows), followed by the added ones."""
+        """Return the selected rows, or all rows by default, followed by the added rows."""
 
         def batches() -> Iterator[pa.RecordBatch]:
             for batch in map(self._select, self.read(None)):
@@ -310,21 +308,21 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def find_expired_tables(read: ReadHistory) -> set[str]:
-    """Return the uuids of the tables with expired snapshots."""
+    """Return the uuids of tables that have expired snapshots."""
     return {uuid for batch in read(["table_uuid", "expired"]) for uuid in batch.filter(batch["expired"])["table_uuid"].unique().to_pylist()}
 
 
 def point_to(client: CatalogClient, tables: Mapping[str, str], name: str) -> tuple[set[str], list[str]]:
-    """Set the table property that contains the name of the published history.
+    """Set a property with the published table's name on other tables.
 
     Args:
-        client: The catalog of the tables.
+        client: Catalog of these tables.
         tables: Table names by uuid.
-        name: The published table.
+        name: Name of the published table.
 
     Returns:
-        The uuids of the tables that now have the property, and one note for each table on which it
-        cannot be set.
+        The uuids of tables that have the property now, and a note for each table on which it could
+        not be set.
     """
     pointed, notes = set[str](), list[str]()
     for uuid, table in tables.items():

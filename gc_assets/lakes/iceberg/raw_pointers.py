@@ -1,8 +1,8 @@
-"""Read the metadata address of a table or view without parsing its metadata.
+"""Read the metadata address of a table or view without parsing the metadata.
 
-When pyiceberg loads a table, it parses the whole metadata, and fails if it does not know a type or
-a default value. Only the address is needed here, because `metadata.py` reads the file. This module
-uses private methods and attributes of pyiceberg.
+pyiceberg parses the whole metadata when it loads a table, and fails if it finds an unknown type or
+default value. This module only reads the address, because `metadata.py` parses the file. It relies
+on private methods and attributes of pyiceberg.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _LOCATION, _REST_LOCATION = "metadata_location", "metadata-location"
 
 @dataclass(frozen=True, slots=True)
 class RawPointer:
-    """Address of a table's metadata, with the table's uuid if the response contains it."""
+    """Address of a table's metadata. The uuid is set if the catalog's response contains it."""
 
     metadata_location: str
     table_uuid: str | None = None
 
 
 def read_raw_pointer(client: Catalog, identifier: Identifier) -> RawPointer | None:
-    """Return the pointer of a table, or None if this kind of catalog is not supported.
+    """Read a table's pointer. Returns None if this kind of catalog is not supported.
 
-    Raises any error of the catalog.
+    Any catalog error is passed on.
     """
     if isinstance(client, RestCatalog):
         answer = _get(client, Endpoints.load_table, identifier, IdentifierKind.TABLE)
@@ -45,7 +45,7 @@ def read_raw_pointer(client: Catalog, identifier: Identifier) -> RawPointer | No
 
 
 def read_view_location(client: Catalog, identifier: Identifier) -> str:
-    """Return the metadata address of a view. Raises any error of the catalog."""
+    """Read the metadata address of a view. Any catalog error is passed on."""
     if not isinstance(client, RestCatalog):
         raise NotImplementedError(f"pyiceberg cannot read views of a {type(client).__name__}")
     return _require_location(_get(client, Endpoints.load_view, identifier, IdentifierKind.VIEW), _REST_LOCATION)
@@ -57,16 +57,16 @@ def _get(client: RestCatalog, endpoint: str, identifier: Identifier, kind: Ident
 
 
 def require_rest(client: Catalog) -> RestCatalog:
-    """Return the client if its catalog is a REST server, otherwise raise `GcError`."""
+    """Return the client of a REST catalog. Raises `GcError` for other catalogs."""
     if isinstance(client, RestCatalog):
         return client
     raise GcError(f"a {type(client).__name__} has no policies; set retention.source to table")
 
 
 def get_json(client: RestCatalog, url: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """Send a GET request with the client's credentials, and return the JSON object in the response.
+    """Send a GET request with the client's credentials, and parse the JSON object in the response.
 
-    Raises any error of the catalog.
+    Any catalog error is passed on.
     """
     response = client._session.get(url, params=query)  # pyright: ignore[reportPrivateUsage]
     response.raise_for_status()
@@ -77,7 +77,7 @@ def get_json(client: RestCatalog, url: str, query: Mapping[str, str]) -> dict[st
 
 
 def _read_parameters(client: Catalog, identifier: Identifier) -> dict[str, Any] | None:
-    """Return the parameters of a table in Hive or Glue. Their modules need additional packages."""
+    """Read a table's parameters from Hive or Glue, whose modules are optional dependencies."""
     database, name = ".".join(identifier[:-1]), identifier[-1]
     if hasattr(client, "_get_hive_table"):
         with client._client as connection:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]

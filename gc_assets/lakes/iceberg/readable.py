@@ -1,9 +1,9 @@
 """Check that the metadata of a table's retained snapshots is readable.
 
-Every manifest list is read and decoded. Every listed manifest must exist with the listed length or,
-if its length differs, with the listed number of entries. Other manifests are not decoded here,
-because the runs before the plan and after the expiry decode them. Files are only deleted by a plan
-of the latter run.
+Every manifest list is decoded. Every manifest in it must exist and have the recorded length. If its
+length differs, the manifest must contain the recorded number of entries. Otherwise manifests are
+not decoded, because the runs before the plan and after the expiry do that, and files are only
+deleted by a plan of the second run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gc_assets.lakes.iceberg.manifests import decode
 from gc_assets.lakes.iceberg.metadata import Snapshot
 from gc_assets.lakes.protocol import Container
 
-# Many manifests occur in several manifest lists. A table may have thousands of lists with thousands
-# of rows, so duplicates are removed after this number of lists.
+# Manifest lists of a table share most of their manifests. A table may have thousands of lists with
+# thousands of rows, so duplicates are removed after this number of lists.
 _LISTS_PER_BATCH = 64
 _UNKNOWN_SIZE = -1
 _LISTED = ("address", "size_bytes", "expected_entries")
@@ -32,7 +32,7 @@ _LISTED = ("address", "size_bytes", "expected_entries")
 
 @dataclass(slots=True)
 class ReadabilityChecker:
-    """Readability check that caches checked objects, because they are immutable."""
+    """Checks that objects are readable. An object is checked once, because objects are immutable."""
 
     objects: Objects
     readers: Executor
@@ -40,11 +40,10 @@ class ReadabilityChecker:
     _checked_manifests: set[tuple[str, int, int | None]] = field(default_factory=set[tuple[str, int, int | None]])
 
     def check(self, table_name: str, snapshots: Iterable[Snapshot]) -> None:
-        """Check the manifest lists and manifests of snapshots.
+        """Check the manifest lists of snapshots, and the manifests that they list.
 
         Raises:
-            LakeUnreadable: If an object cannot be read. The message contains the table and the
-                object.
+            LakeUnreadable: If an object cannot be read. The message names the table and the object.
         """
         unchecked = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._checked_lists]
         try:

@@ -1,7 +1,7 @@
-"""Distinguish permanent refusals of a catalog or its store from errors that may be temporary.
+"""Distinguish permanent refusals by a catalog or its store from errors that may be temporary.
 
-This is used for commits. After a refusal, nothing was written and a retry cannot succeed. After any
-other error, the commit may have taken effect or a retry may succeed.
+This matters for commits. After a refusal, nothing was written and a retry would fail. After any
+other error, the commit may have taken effect, or a retry may succeed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyiceberg.exceptions import BadRequestError, ForbiddenError, NotInstalledEr
 
 from gc_assets.core.errors import is_permanent
 
-# Arrow raises an OSError without errno for a response of S3.
+# For S3 responses, Arrow raises an OSError without errno.
 _DENIED_BY_S3: Final = re.compile(r"AWS Error ACCESS_DENIED|AccessDenied")
 _AWS_CODES: Final = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"})
 # PostgreSQL: insufficient_privilege, read_only_sql_transaction.
@@ -26,15 +26,15 @@ _PERMANENT: Final = (ForbiddenError, UnauthorizedError, BadRequestError, NotImpl
 
 
 def is_refusal(error: Exception) -> bool:
-    """Check if a catalog's error is a refusal of the request, so that a retry cannot succeed."""
-    # pyiceberg raises this class itself for responses with a 4xx code that has no class of its own.
-    # Before 0.12, this includes 429, Too Many Requests.
+    """Return True if an error is a permanent refusal of the request."""
+    # pyiceberg raises RESTError itself for 4xx responses that have no error class of their own.
+    # Before 0.12, these include 429, Too Many Requests.
     is_rejected = type(error) is RESTError and _http_status(error.__cause__) != HTTPStatus.TOO_MANY_REQUESTS
     if isinstance(error, _PERMANENT) or is_rejected or is_permanent(error):
         return True
     if isinstance(error, OSError):
         return _DENIED_BY_S3.search(str(error)) is not None
-    response: Any = getattr(error, "response", None)  # of botocore, for Glue
+    response: Any = getattr(error, "response", None)  # Set by botocore, which Glue uses.
     if isinstance(response, dict) and response.get("Error", {}).get("Code") in _AWS_CODES:  # pyright: ignore[reportUnknownMemberType]
         return True
     return _is_denied_by_database(getattr(error, "orig", None))
@@ -45,7 +45,7 @@ def _http_status(error: BaseException | None) -> int | None:
 
 
 def _is_denied_by_database(error: Any) -> bool:
-    """Check if the database driver's error is a refusal, in an SQL catalog."""
+    """Return True if the database of an SQL catalog refused the statement."""
     if isinstance(error, sqlite3.Error):
         return (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_READONLY")
     if (getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) in _SQL_STATES:

@@ -1,6 +1,6 @@
-"""The registration of a table in a catalog, with its refs, commit source and snapshot graph.
+"""Registrations of tables in a catalog, with their refs, commit sources and snapshot graph.
 
-The functions are pure.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from gc_assets.state.schemas import COMMIT_GRAPH
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A table under one name of the catalog.
+    """A table under one of its names in the catalog.
 
-    The same table may be registered twice, with different metadata files.
+    The same table may be registered under two names, with different metadata files.
 
     Attributes:
         name: `namespace.table`.
-        table: The parsed metadata.
+        table: Parsed metadata.
         size_bytes: Size of the metadata file.
-        matched: True if the name matches a pattern of `tables`.
-        writable: False if pyiceberg cannot commit to the table. Its history is then retained,
-            because every plan would fail otherwise.
+        matched: True if a pattern of `tables` matches the name.
+        writable: False if pyiceberg cannot commit to the table. In this case the whole history is
+            retained, because every plan to edit it would fail.
         digest: SHA-256 of the metadata file.
-        policy: The catalog's policy, if `retention.source` is `catalog` or the catalog has refs
-            that the lake does not read.
+        policy: The catalog's policy. It is set if `retention.source` is `catalog`, or if the
+            catalog has refs that the lake does not read.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Registration:
 
     @property
     def exclusion(self) -> str | None:
-        """Reason why no file of the table is collected, or None."""
+        """Why no file of the table is collected, or None."""
         if not self.table.gc_enabled:
             return f"gc.enabled is {self.table.properties[GC_ENABLED]}"
         if not self.matched:
@@ -61,10 +61,9 @@ class Registration:
 
 
 def list_refs(item: Registration) -> Iterator[Ref]:
-    """Yield every branch and tag. Protected branches have the reason why they are never deleted as
-    idle.
+    """Yield every branch and tag. For a table without refs, yield `main` without a head.
 
-    For a table without refs, `main` is yielded without a head.
+    A branch that must not be deleted as idle gets the property `PROTECTED` with the reason.
     """
     for ref in item.table.refs:
         reason = find_protection(item, ref.name, ref.settings) if ref.ref_type == "branch" else None
@@ -75,12 +74,12 @@ def list_refs(item: Registration) -> Iterator[Ref]:
 
 
 def find_protection(item: Registration, branch: str, settings: Mapping[str, str]) -> str | None:
-    """Return the reason why a branch is never deleted as idle, or None.
+    """Return why a branch must never be deleted as idle, or None if it may be.
 
     Args:
         item: The table.
         branch: Name of the branch.
-        settings: The branch's own settings.
+        settings: Retention settings of the branch itself.
     """
     if branch == MAIN:
         return "it is the main branch"
@@ -92,7 +91,7 @@ def find_protection(item: Registration, branch: str, settings: Mapping[str, str]
 
 
 def build_source(item: Registration) -> CommitSource:
-    """Build the commit source of the table, with the properties needed for retention."""
+    """Build the table's commit source, including the properties that retention needs."""
     properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
     own = {COLLECT: "true" if item.collect else "false"} | ({} if item.writable else {WRITABLE: "false"})
     own |= {} if item.policy is None else item.policy.as_property()
@@ -103,9 +102,10 @@ def build_source(item: Registration) -> CommitSource:
 
 
 def build_graph(items: Iterable[Registration]) -> pa.Table:
-    """Build `commit_graph` rows of the distinct snapshots of all registrations, with all parents.
+    """Build `commit_graph` rows for the distinct snapshots of all registrations.
 
-    Only the columns read by retention are filled.
+    If registrations list different parents, the row contains all of them. Only the columns that
+    retention reads are set.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for item in items:

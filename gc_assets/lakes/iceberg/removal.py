@@ -1,11 +1,11 @@
 """Translate a removal into pyiceberg's updates and requirements for one atomic commit.
 
-A REST server supports only the updates and requirements of the REST protocol. The protocol can
-assert each known ref, but not that no other ref exists.
+A REST server only supports the updates and requirements of the REST protocol. With these, a commit
+can require that each known ref is unchanged, but not that no other ref exists.
 
-Every other catalog of pyiceberg reloads the table inside `commit_table`, applies the updates in
-this process, and replaces the pointer only if it did not move. For these catalogs, this module
-defines its own requirement and update, because pyiceberg's `remove-snapshots`:
+For all other catalogs, pyiceberg reloads the table inside `commit_table`, applies the updates in
+this process, and replaces the pointer only if it has not moved. We define our own requirement and
+update for these, because pyiceberg's `remove-snapshots`
 
 - takes quadratic time,
 - removes the parent ids of retained snapshots,
@@ -54,7 +54,7 @@ from gc_assets.lakes.iceberg.revalidate import Removal
 class Pruning:
     """Schemas and partition specs to remove from a table.
 
-    They are unused in the metadata `base`.
+    `base` is the metadata in which they are unused.
     """
 
     base: TableMetadata
@@ -64,21 +64,21 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class BranchCreation:
-    """Branches to create in a table with the metadata `base`."""
+    """Branches to create in a table whose metadata is `base`."""
 
     base: TableMetadata
     branches: tuple[SnapshotRefMetadata, ...]
 
 
-# Name to (type, snapshot id, min-snapshots-to-keep, max-snapshot-age-ms, max-ref-age-ms).
+# For each name: (type, snapshot id, min-snapshots-to-keep, max-snapshot-age-ms, max-ref-age-ms).
 Refs = dict[str, tuple[str, int, int | None, int | None, int | None]]
 
 
 class AssertSameRefs(ValidatableTableRequirement):
-    """Requirement that the table has exactly these refs, with the same retention settings.
+    """Require that the table has exactly these refs, with the same retention settings.
 
-    It fails if a ref was created, moved, changed or deleted, or if a retention property of the
-    table changed.
+    The requirement fails if a ref was created, moved, changed or deleted, or if one of the table's
+    retention properties has changed.
     """
 
     type: Literal["assert-same-refs"] = "assert-same-refs"  # pyright: ignore[reportIncompatibleVariableOverride]  # as pyiceberg does
@@ -86,7 +86,7 @@ class AssertSameRefs(ValidatableTableRequirement):
     properties: dict[str, str]
 
     def validate(self, base_metadata: LoadedMetadata | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as pyiceberg does
-        """Raise `CommitFailedException` with the first difference, if there is any."""
+        """Raise `CommitFailedException` with the first difference, if any."""
         if base_metadata is None:
             raise CommitFailedException("Requirement failed: the table does not exist")
         found = {name: _ref_values(ref) for name, ref in base_metadata.refs.items()}
@@ -98,7 +98,7 @@ class AssertSameRefs(ValidatableTableRequirement):
 
 
 class AssertSameSnapshots(ValidatableTableRequirement):
-    """Requirement that the table has exactly these snapshots: a new one may use what is removed."""
+    """Require that the table has exactly these snapshots. A new one may use what is removed."""
 
     type: Literal["assert-same-snapshots"] = "assert-same-snapshots"  # pyright: ignore[reportIncompatibleVariableOverride]  # as pyiceberg does
     snapshot_ids: frozenset[int]
@@ -111,7 +111,7 @@ class AssertSameSnapshots(ValidatableTableRequirement):
 
 
 class RemoveHistoryUpdate(IcebergBaseModel):
-    """Update that removes snapshots and refs, with their statistics and log, from the metadata."""
+    """Remove snapshots and refs from the metadata, together with their statistics and log entries."""
 
     action: Literal["forget"] = "forget"
     snapshot_ids: frozenset[int]
@@ -122,8 +122,8 @@ class RemoveHistoryUpdate(IcebergBaseModel):
 def _remove_history(update: RemoveHistoryUpdate, base_metadata: LoadedMetadata, context: _TableMetadataUpdateContext) -> LoadedMetadata:
     """Remove the snapshots and refs in linear time.
 
-    Retained snapshots stay unchanged. A parent that is no longer listed ends the ancestry, as it
-    does after Iceberg's own expiry.
+    Retained snapshots are not modified. If the parent of one is removed, its ancestry ends there,
+    as it does after Iceberg's own expiry.
     """
     refs = {name: ref for name, ref in base_metadata.refs.items() if name not in update.ref_names}
     for name, ref in refs.items():
@@ -142,7 +142,7 @@ def _remove_history(update: RemoveHistoryUpdate, base_metadata: LoadedMetadata, 
 
 
 def build_local_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Build the updates and requirements for catalogs that apply updates in this process."""
+    """Build the commit for catalogs whose updates pyiceberg applies in this process."""
     refs: Refs = {}
     for ref in removal.base.refs:
         keep, age, ref_age = (int(ref.settings[name]) if name in ref.settings else None for name in REF_SETTINGS)
@@ -153,7 +153,7 @@ def build_local_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple
 
 
 def build_rest_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Build the updates and requirements for REST catalogs, with an assertion for every known ref."""
+    """Build the commit for REST catalogs. It requires that every known ref is unchanged."""
     removed = [snapshot for snapshot in removal.base.snapshots if snapshot.snapshot_id in removal.snapshot_ids]
     owners = {kind: [int(item.snapshot_id) for item in removed if any(file.kind == kind for file in item.files)] for kind in _STATISTICS}
     updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in sorted(removal.ref_names)]
@@ -166,9 +166,9 @@ def build_rest_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[
 
 
 def build_pruning_commit(pruning: Pruning, *, is_rest: bool) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Build the updates and requirements that remove schemas and partition specs.
+    """Build the commit that removes schemas and partition specs.
 
-    The REST protocol cannot assert that no snapshot without a ref was added.
+    Over REST, it cannot require that no snapshot was added outside of the refs.
     """
     base = pruning.base
     updates: list[TableUpdate] = []
@@ -188,7 +188,7 @@ def build_pruning_commit(pruning: Pruning, *, is_rest: bool) -> tuple[tuple[Tabl
 
 
 def build_creation_commit(creation: BranchCreation) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Build the updates and requirements that create branches, whose names must be unused."""
+    """Build the commit that creates branches. It requires that their names are unused."""
     updates: list[TableUpdate] = []
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=uuid.UUID(creation.base.table_uuid))]
     for branch in creation.branches:
@@ -215,9 +215,10 @@ def _retention_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trim_snapshot_log(log: list[SnapshotLogEntry], listed: set[int]) -> list[SnapshotLogEntry]:
-    """Return the log entries after the last one that refers to an unlisted snapshot.
+    """Drop all log entries up to the last one that names an unlisted snapshot.
 
-    Source: format/spec.md, `snapshot-log`: entries before an expired snapshot are removed too.
+    Source: format/spec.md, `snapshot-log`: if a snapshot expires, the entries before it are removed
+    as well.
     """
     broken = max((index for index, entry in enumerate(log) if entry.snapshot_id not in listed), default=-1)
     return log[broken + 1 :]

@@ -1,9 +1,9 @@
-"""Apply Iceberg's six-step snapshot retention to frozen refs and snapshots, with reasons.
+"""Iceberg's six-step snapshot retention for frozen refs and snapshots, with a reason for each.
 
-The functions are pure and use neither a catalog nor a clock. Source:
-`RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with "now" = `as_of`. Its rule for
-unreferenced snapshots is missing from the written specification. The running time is nearly linear
-in the number of snapshots and refs per table.
+All functions are pure: they do not use a catalog or a clock. Source:
+`RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with "now" = `as_of`. It has a rule for
+unreferenced snapshots that the written specification omits. The running time is nearly linear in
+the number of snapshots and refs of each table.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _YEAR_9999 = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
 
 @dataclass(frozen=True, slots=True)
 class _KeepRule:
-    """Rule that keeps a snapshot until a given time.
+    """Rule that keeps a snapshot until some time.
 
-    `keep_until` is in microseconds, and infinite if the rule does not depend on age.
+    `keep_until` is in microseconds. It is infinite if the rule does not depend on age.
     """
 
     keep_until: float
@@ -55,8 +55,9 @@ class _KeepRule:
 
 @dataclass(frozen=True, slots=True)
 class _WalkState:
-    """Remaining limits of a branch's walk at a snapshot. A later walk with smaller limits stops
-    there.
+    """Limits that remained when a traversal of a branch reached a snapshot.
+
+    A later traversal stops at the snapshot if its own limits are not larger.
     """
 
     cutoff: float
@@ -72,11 +73,11 @@ class _LapsedRef:
 
 @dataclass(frozen=True, slots=True)
 class _TableHistory:
-    """Snapshots of a table, with its registrations and their refs.
+    """Snapshots of a table, and all of its registrations with their refs.
 
     Attributes:
-        disputed: Positions of the snapshots whose parent only some of the registrations list.
-        ambiguous: Ids of the snapshots for which the registrations list several parents.
+        disputed: Positions of snapshots whose parent only some registrations list.
+        ambiguous: Ids of snapshots for which the registrations list different parents.
     """
 
     uuid: str
@@ -88,7 +89,7 @@ class _TableHistory:
     registrations: Sequence[tuple[CommitSource, Sequence[Ref]]]
 
     def qualify(self, source: CommitSource, ref: Ref) -> str:
-        """Return the ref's name, qualified by the table's name if there are several registrations."""
+        """Return the ref's name. If the table has several names, prefix it with the table name."""
         return ref.ref_name if len(self.registrations) == 1 else f"{source.table_name}:{ref.ref_name}"
 
     def head_index(self, source: CommitSource, ref: Ref) -> int | None:
@@ -104,10 +105,10 @@ class _TableHistory:
 
 @dataclass(slots=True)
 class _Verdicts:
-    """Kept snapshots and lapsed refs for all registrations of a table.
+    """Snapshots to keep and refs to delete, based on all registrations of a table.
 
-    If several rules keep a snapshot, the one that keeps it the longest has priority. A ref lapses
-    only if it lapses in all registrations.
+    If several rules keep a snapshot, the rule that keeps it longest is recorded. A ref only lapses,
+    i.e. exceeds its maximum age, if it does so in all registrations.
     """
 
     keeps: dict[int, _KeepRule]
@@ -124,24 +125,24 @@ class _Verdicts:
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, policy: IcebergRetention) -> Retention:
     """Apply the retention settings of all tables.
 
-    A table that is registered twice keeps the union of both registrations. If only one of them
-    lists the parent of a snapshot, the history continues there. If they list different parents, the
-    whole history is kept.
+    If a table is registered twice, every snapshot is kept that one of the registrations keeps. If
+    only one of them lists the parent of a snapshot, the history continues with that parent. If they
+    list different parents, the whole history is kept.
 
     Args:
-        refs: The frozen refs, with the settings of the tables in their sources.
-        commits: The snapshots, with the columns of `commit_graph`.
-        as_of: The time at which ages are computed.
-        grace_cutoff: Snapshots younger than this time are kept even if no rule keeps them.
-        policy: The overrides of the configuration.
+        refs: Frozen refs. Their sources contain the table settings.
+        commits: Snapshots, with the columns of `commit_graph`.
+        as_of: Time at which ages are computed.
+        grace_cutoff: Snapshots younger than this time are kept, even if no rule requires it.
+        policy: Overrides in the configuration.
 
     Returns:
-        One row per commit in the order of `commits` with the deciding rule, and the actions that
+        One row per commit with the deciding rule, in the order of `commits`, and the actions that
         remove expired snapshots and lapsed refs.
 
     Raises:
-        LakeUnreadable: If the head of a ref is missing in `commits`, or the table of a commit is
-            missing in `refs`.
+        LakeUnreadable: If the head of a ref is missing from `commits`, or the table of a commit is
+            missing from `refs`.
     """
     columns = {name: commits[name].to_pylist() for name in ("table_uuid", "commit_id", "table_name")}
     reachable: list[dict[str, Any]] = [{} for _ in range(commits.num_rows)]
@@ -184,7 +185,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 @contextmanager
 def _name_errors(table_name: str) -> Generator[None]:
-    """Add the name of the table to an unexpected error."""
+    """Add the table's name to unexpected errors."""
     try:
         yield
     except GcError:
@@ -219,7 +220,7 @@ def _group_tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids
 
 
 def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention) -> _Verdicts:
-    """Apply Iceberg's algorithm to each registration."""
+    """Apply Iceberg's algorithm to each registration of a table."""
     verdicts = _Verdicts({}, {}, {}, set())
     for source, refs in table.registrations:
         limits = TableLimits.of(source.properties, policy, as_of)
@@ -249,7 +250,7 @@ def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention
         for ref, head, ref_limits, keep_until in kept_refs:
             name = table.qualify(source, ref)
             verdicts.keep(head, _KeepRule(keep_until, f"kept: head of {ref.ref_type} {name}"))  # step 2
-            if ref.ref_type == "branch":  # step 4: a tag keeps its own snapshot and no ancestor
+            if ref.ref_type == "branch":  # step 4: a tag only keeps its own snapshot, and no ancestor
                 _keep_branch(table, verdicts, walked, name, head, ref_limits, keep_until)  # step 3
                 _mark_ancestry(table, head, on_branches)
         referenced = on_branches.union(head for _, head, _, _ in kept_refs)
@@ -263,7 +264,7 @@ def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention
 def _keep_branch(
     table: _TableHistory, verdicts: _Verdicts, walked: dict[int, _WalkState], name: str, head: int, limits: RefLimits, keep_until: float
 ) -> None:
-    """Keep the head's ancestors up to the first that is neither among the newest nor young enough."""
+    """Keep the head's ancestors until one is neither recent enough nor among the newest."""
     index, remaining = head, limits.keep_last
     while index != NO_PARENT:
         stamp = table.stamps[index]
@@ -288,16 +289,16 @@ def _keep_branch(
 
 
 def _describe_start(age: AgeLimit, stamp: int) -> str:
-    """Explain why a snapshot that is newer than the run's reference time is within any age limit."""
-    as_of = age.cutoff + age.duration  # infinite, or not a number, if the limit is not a duration
+    """Explain why a snapshot that is newer than the run's reference time is within an age limit."""
+    as_of = age.cutoff + age.duration  # Infinite, or not a number, if the limit is not a duration.
     return f", counted from {format_time(datetime.fromtimestamp(as_of / 1e6, UTC))}" if stamp > as_of else ""
 
 
 def _mark_ancestry(table: _TableHistory, head: int, marked: set[int]) -> None:
-    """Add the head and its ancestors, up to the first marked one, whose ancestors are marked too.
+    """Add the head and its ancestors to `marked`. Stop at the first one that is already in it.
 
-    A disputed parent is not added, because no branch reaches it by the metadata of another name.
-    The rule for unreferenced snapshots then applies to it too.
+    A disputed parent is not added, because according to another registration, no branch reaches it.
+    The rule for unreferenced snapshots can then apply to it.
     """
     index = head
     while index != NO_PARENT and index not in marked:
@@ -306,11 +307,11 @@ def _mark_ancestry(table: _TableHistory, head: int, marked: set[int]) -> None:
 
 
 def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int, policy: IcebergRetention) -> list[str]:
-    """Keep additional snapshots, beyond Iceberg's rules, and return notes.
+    """Keep further snapshots that Iceberg's rules would expire, and return notes about them.
 
-    These are the snapshots of tables that are not collected or not writable, or have an invalid
-    retention setting or contradictory parents, snapshots on a cycle of parents, and snapshots
-    younger than the grace period.
+    The whole history is kept if a table is not collected or not writable, or has invalid retention
+    settings or contradictory parents. Snapshots are also kept if their parents form a cycle, or if
+    they are younger than the grace period.
     """
     notes: list[str] = []
     if table.ambiguous:
@@ -354,12 +355,12 @@ def _not_collected_reason(properties: Mapping[str, str]) -> str:
 
 
 def describe_retention(properties: Mapping[str, str], policy: IcebergRetention, source: str = "lakes.yaml") -> str:
-    """Describe what a table keeps on its branches, and where the limits come from.
+    """Describe which snapshots a table keeps on its branches, and where the limits come from.
 
     Args:
-        properties: The frozen properties of the table.
-        policy: The overrides of the configuration.
-        source: Origin of the overrides, in words.
+        properties: Frozen properties of the table.
+        policy: Overrides in the configuration.
+        source: Name of the place from which the overrides come.
     """
     if properties.get(COLLECT, "true") != "true":
         return f"everything ({_not_collected_reason(properties)})"
@@ -372,7 +373,7 @@ def describe_retention(properties: Mapping[str, str], policy: IcebergRetention, 
 
 
 def _keep_all(table: _TableHistory, verdicts: _Verdicts, reason: str) -> None:
-    """Keep all snapshots and refs. Snapshots already kept by a rule have the reason of that rule."""
+    """Keep all snapshots and refs. A snapshot that is already kept retains its first reason."""
     for index in range(len(table.rows)):
         verdicts.keeps.setdefault(index, _KeepRule(NEVER, f"kept: {reason}"))
     verdicts.lapsed.clear()
@@ -394,7 +395,7 @@ def _find_state(verdicts: _Verdicts, reach: Reach, index: int, rule: str) -> tup
         return RETAINED, keep.reason
     if not reach.count:
         return DANGLING, f"dangling: no ref reaches it, and it is older than {rule}"
-    # The reason of a kept branch is more useful than the reason of a tag or a lapsed ref.
+    # The reason given by a kept branch is more useful than one given by a tag or a lapsed ref.
     reasons = [verdicts.expiry_reasons[name] for name in reach.names]
     others = f" (and {count_of(reach.count - 1, 'other ref')})" if reach.count > 1 else ""
     return EXPIRED, next((reason for reason in reasons if "on branch" in reason), reasons[0]) + others

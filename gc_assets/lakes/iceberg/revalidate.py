@@ -1,6 +1,6 @@
 """Revalidate a table's approved edits against its current registrations and policy.
 
-The result is the subset of approved edits that the current policy still requires.
+Only those approved edits remain that the current policy still requires.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, 
 class Removal:
     """Snapshots and refs to remove from one registration.
 
-    `base` is the metadata from which the removal was computed. `actions` are the approved edits
-    executed by the removal.
+    `base` is the metadata on which the removal is based. `actions` are the approved edits that it
+    executes.
     """
 
     name: str
@@ -34,15 +34,15 @@ class Removal:
 
     @property
     def refs(self) -> tuple[SnapshotRef, ...]:
-        """The refs to keep."""
+        """Refs that remain after the removal."""
         return tuple(ref for ref in self.base.refs if ref.name not in self.ref_names)
 
 
 @dataclass(frozen=True, slots=True)
 class Revalidation:
-    """Removals to commit, at most one per registration.
+    """Removals to commit, at most one for each registration.
 
-    `settled` contains the actions that need no commit. Their verdict is `absent` or `changed`.
+    `settled` contains the outcomes of actions that do not need a commit: `absent` or `changed`.
     """
 
     removals: tuple[Removal, ...]
@@ -53,9 +53,9 @@ def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registra
     """Determine which actions are still valid.
 
     Args:
-        actions: The approved edits of one table.
-        registrations: All registrations of the table, as read now.
-        retention: The result of the current policy for all `registrations` together.
+        actions: Approved edits of one table.
+        registrations: Current registrations of the table.
+        retention: Result of the current policy, computed from all `registrations` together.
     """
     requested = {(row["action"], row["snapshot_id"], row["ref_name"]) for row in retention.expiry.to_pylist()}
     refs = {item.name: {ref.name: ref for ref in item.table.refs} for item in registrations}
@@ -89,9 +89,9 @@ def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registra
 def _revalidate_ref_deletion(
     action: ExpiryAction, refs: Mapping[str, dict[str, SnapshotRef]], requested: set[tuple[str, str, str | None]]
 ) -> ExpiryOutcome | Sequence[str]:
-    """Return the names of the registrations to edit, or the outcome if no edit is needed.
+    """Return the names of the registrations to edit, or an outcome if no edit is needed.
 
-    `refs` contains the refs of each registration by name.
+    `refs` maps the name of each registration to its refs.
     """
     found = {name: own[action.ref_name] for name, own in refs.items() if action.ref_name in own}
     same = [name for name, ref in found.items() if (ref.ref_type, ref.snapshot_id) == (action.ref_type, action.snapshot_id)]
@@ -108,19 +108,19 @@ def _revalidate_ref_deletion(
 def _find_kept_heads(
     refs: Mapping[str, dict[str, SnapshotRef]], confirmed: Mapping[str, dict[ExpiryAction, None]]
 ) -> dict[str, SnapshotRef]:
-    """Return one kept ref for each snapshot that is the head of a ref."""
+    """For each snapshot that is a head, return one of the refs that will remain."""
     deleted_refs = {(name, action.ref_name) for name, own in confirmed.items() for action in own}
     return {ref.snapshot_id: ref for name, own in refs.items() for ref in own.values() if (name, ref.name) not in deleted_refs}
 
 
 def _revalidate_snapshot_removal(action: ExpiryAction, holders: Sequence[str], head: SnapshotRef | None) -> ExpiryOutcome | Sequence[str]:
-    if head is not None:  # This ref lapses too, but its deletion is not approved.
+    if head is not None:  # This ref has lapsed as well, but its deletion was not approved.
         return _report_change(action, f"{head.ref_type} {head.name} points at it, and its deletion is not in this plan")
     return holders
 
 
 def find_damage(removal: Removal, after: TableMetadata) -> str | None:
-    """Describe the first kept snapshot or ref that is missing after the commit, or return None."""
+    """Describe the first snapshot or ref that the commit wrongly removed, or return None."""
     listed = {snapshot.snapshot_id for snapshot in after.snapshots}
     refs = {ref.name: ref for ref in after.refs}
     if after.table_uuid != removal.base.table_uuid:
@@ -136,7 +136,7 @@ def find_damage(removal: Removal, after: TableMetadata) -> str | None:
 
 
 def find_leftovers(removal: Removal, after: TableMetadata) -> str | None:
-    """Describe the first removed snapshot or ref that the commit left behind, or return None."""
+    """Describe the first snapshot or ref that the commit failed to remove, or return None."""
     if left := sorted(removal.snapshot_ids & {snapshot.snapshot_id for snapshot in after.snapshots}):
         return f"{after.address} still lists {len(left):,} of the removed snapshots, for example {left[0]}"
     if left := sorted(removal.ref_names & {ref.name for ref in after.refs}):

@@ -1,9 +1,9 @@
-"""Compute a table's ref retention limits at a given time.
+"""Compute the retention limits of a table's refs at a given time.
 
-Configured ref rules have the highest priority, followed by ref settings, and finally by table
-settings with the configured overrides.
+A configured ref rule takes precedence over ref settings. These take precedence over table settings,
+some of which the configuration may override.
 
-The functions are pure. Times are integers in microseconds since 1970 UTC.
+All functions are pure. Times are integers in microseconds since 1970 UTC.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from gc_assets.lakes.iceberg.metadata import (
 )
 from gc_assets.lakes.protocol import Ref
 
-# Defaults of Iceberg's TableProperties: 5 days, 1 snapshot, no limit.
+# Defaults in Iceberg's TableProperties: 5 days, 1 snapshot, no limit.
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
 DEFAULT_MIN_SNAPSHOTS_TO_KEEP = 1
-FOREVER_MS = 2**63 - 1  # Java's Long.MAX_VALUE, which engines write for "no limit"
+FOREVER_MS = 2**63 - 1  # Java's Long.MAX_VALUE, which engines write for "no limit".
 
 ALWAYS = -math.inf
 NEVER = math.inf
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-# Overrides in the configuration that replace a table property.
+# For each table property, the configuration key that overrides it.
 _OVERRIDES = dict(zip(TABLE_SETTINGS, ("min_snapshots_to_keep", "max_snapshot_age", "max_ref_age"), strict=True))
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def parse_setting(value: str) -> int | None:
-    """Return the value of a `history.expire.*` property or ref setting, or None if it is invalid.
+    """Parse a `history.expire.*` property or ref setting. Returns None if it is invalid.
 
-    Iceberg does not expire snapshots if a value is not a 64-bit integer. A negative value would
-    expire all history, but is often meant as "no limit".
+    Iceberg refuses to expire snapshots if a value is not a 64-bit integer. It would expire the
+    whole history if a value is negative, although users often mean "no limit".
     """
     number = int(value) if _INTEGER.fullmatch(value) else -1
     return number if 0 <= number <= FOREVER_MS else None
 
 
 def find_invalid_settings(properties: Mapping[str, str], refs: Iterable[Ref], overrides: IcebergRetention) -> Iterator[str]:
-    """Yield a description of each invalid retention setting of a table and its refs.
+    """Describe each invalid retention setting of a table and its refs.
 
-    Properties that the configuration overrides are ignored, because they are not needed.
+    Properties that the configuration overrides are not needed, so they are not checked.
     """
     for key, override in _OVERRIDES.items():
         if getattr(overrides, override) is None and key in properties and parse_setting(properties[key]) is None:
@@ -66,7 +66,7 @@ def find_invalid_settings(properties: Mapping[str, str], refs: Iterable[Ref], ov
 
 
 def find_keeping_policy(properties: Mapping[str, str], overrides: IcebergRetention) -> str | None:
-    """Return the reason why the catalog's policy keeps a table's whole history, or None."""
+    """Return why the catalog's policy keeps a table's whole history, or None if it does not."""
     return _policy_of(properties, overrides).keep_history
 
 
@@ -74,7 +74,9 @@ def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention, 
     """Describe the limits of a table, and where they come from.
 
     Args:
-        source: Origin of the overrides, in words.
+        properties: Frozen properties of the table.
+        overrides: Overrides in the configuration.
+        source: Name of the place from which the overrides come.
     """
     if overrides.source == "catalog" and not properties:
         return "what the policies of its catalog require"
@@ -98,7 +100,7 @@ def _policy_of(properties: Mapping[str, str], overrides: IcebergRetention) -> Ca
 
 
 def _find_origin(properties: Mapping[str, str], policy: CatalogPolicy, override: object, key: str) -> str | None:
-    """Return where a limit comes from, or None if it is an override."""
+    """Name the source of a limit. Returns None if the limit is an override."""
     if key in policy.limits and (override is None or key != TABLE_SETTINGS[0]):
         return policy.origin_of(key) or "table properties"
     if override is not None:
@@ -112,12 +114,13 @@ def to_micros(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AgeLimit:
-    """Age limit that keeps everything with a timestamp at or after `cutoff`.
+    """Age limit that keeps everything whose timestamp is at or after `cutoff`.
 
     Attributes:
-        cutoff: `ALWAYS` keeps everything, `NEVER` keeps nothing by age.
-        duration: How long an item is kept after its timestamp, infinite if the cut-off is fixed.
-        label: The name of the rule in reasons.
+        cutoff: `ALWAYS` to keep everything, `NEVER` to keep nothing based on age.
+        duration: How long an item is kept after its timestamp. Infinite if the cut-off is a fixed
+            date.
+        label: Name of the rule in reasons.
     """
 
     cutoff: float
@@ -132,8 +135,8 @@ class AgeLimit:
 class RefLimits:
     """Limits of one ref.
 
-    `ref_age` applies to the head and decides whether the ref lapses. A branch that does not lapse
-    keeps its newest `keep_last` snapshots, as well as those kept by `age`.
+    `ref_age` is compared with the head, and decides whether the ref itself is kept. A branch that
+    is kept also keeps its newest `keep_last` snapshots and those that `age` keeps.
     """
 
     ref_age: AgeLimit
@@ -143,10 +146,10 @@ class RefLimits:
 
 @dataclass(frozen=True, slots=True)
 class TableLimits:
-    """Table retention at a given time.
+    """Retention of a table at a given time.
 
-    `unreferenced` applies to snapshots that no kept ref reaches. As in Iceberg, it is the table's
-    age limit, unless the configuration sets `retention.dangling`.
+    `unreferenced` applies to snapshots that no kept ref reaches. As in Iceberg, it is the same as
+    the table's age limit, unless the configuration sets `retention.dangling`.
     """
 
     age: AgeLimit
@@ -160,11 +163,11 @@ class TableLimits:
 
     @classmethod
     def of(cls, properties: Mapping[str, str], overrides: IcebergRetention, as_of: datetime) -> TableLimits:
-        """Read the table's `history.expire.*` properties and apply the overrides.
+        """Read a table's `history.expire.*` properties and apply the overrides.
 
-        Invalid properties are ignored, because the history of their table is kept
-        (`find_invalid_settings`). A policy of the catalog replaces the ages of both, and
-        `min_snapshots_to_keep` limits it.
+        Invalid properties are ignored here, because `find_invalid_settings` keeps the whole history
+        of such a table. A policy of the catalog replaces the ages in properties and overrides, and
+        `min_snapshots_to_keep` is its minimum.
         """
         keep_last, max_age, max_ref_age = (parse_setting(properties[key]) if key in properties else None for key in TABLE_SETTINGS)
         if overrides.max_snapshot_age is not None:
@@ -193,8 +196,8 @@ class TableLimits:
     def for_ref(self, ref: Ref) -> RefLimits:
         """Compute the limits of a ref.
 
-        If a pattern of the configuration matches the complete name, its rule replaces the settings
-        of the ref. `main` never lapses, and no tag lapses with `tags: keep`.
+        If a configured pattern matches the complete name, its rule replaces the ref's settings.
+        `main` is always kept, and so are tags if `tags` is `keep`.
         """
         for index, rule in enumerate(self.overrides.refs):
             if re.fullmatch(rule.match, ref.ref_name):
@@ -223,9 +226,10 @@ def _milliseconds(age: timedelta) -> int:
 
 
 def _limits_by_cutoff(cutoff: Cutoff, rule: str, ref: Ref, as_of: datetime) -> RefLimits:
-    """Compute the limits of a ref under a rule of the configuration.
+    """Compute the limits of a ref to which a configured rule applies.
 
-    A branch never lapses. A tag lapses by the age of the rule, unless the rule has a count.
+    The rule's age limits the lifetime of a tag, unless the rule has a count. Branches are always
+    kept.
     """
     age = _limit_by_cutoff(cutoff, rule, as_of)
     by_age = ref.ref_type == "tag" and cutoff.keep_last is None

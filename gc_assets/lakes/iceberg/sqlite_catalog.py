@@ -1,4 +1,4 @@
-"""An SQL catalog in an SQLite file that readers in this process never lock."""
+"""SQL catalog in an SQLite file that is never left locked by readers in this process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pyiceberg.utils.config import Config, merge_config
 from sqlalchemy import Engine, NullPool, create_engine
 from sqlalchemy.engine import make_url
 
-# Maximum time for which a commit waits for other writers of the file. SQLite's default is 5 s.
+# How long a commit waits for other writers of the file. SQLite's default is 5 s.
 _WAIT_SECONDS: Final = 30.0
 
 
 class _Connection(sqlite3.Connection):
-    """A connection that ends its statements when it is closed.
+    """Connection that ends its statements when it is closed.
 
-    Python 3.11 and later end a statement when its cursor is destroyed. Until then, a statement that
-    was not read to its end locks the file, even if the connection is closed.
+    In Python 3.11 and later, a statement only ends when its cursor is destroyed. If its results
+    were not read to the end, it locks the file until then, even if the connection is closed.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -29,7 +29,7 @@ class _Connection(sqlite3.Connection):
         self._cursors = WeakSet[sqlite3.Cursor]()
 
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
-        """Return a new cursor, which is closed by `close`."""
+        """Return a new cursor that `close` will close."""
         cursor = super().cursor(factory)
         self._cursors.add(cursor)
         return cursor
@@ -42,17 +42,17 @@ class _Connection(sqlite3.Connection):
 
 
 class SqliteCatalog(SqlCatalog):
-    """pyiceberg's SQL catalog with a new connection for each request.
+    """pyiceberg's SQL catalog, but with a new connection for each request.
 
-    A pool would keep a connection open with its statements, and pyiceberg does not read all results
-    to their end. Writers of the file would then fail with `database is locked`.
+    A pool would keep connections with open statements, because pyiceberg does not always read
+    results to the end. Writers of the file would then fail with `database is locked`.
     """
 
     _engine: Engine
 
     @property
     def engine(self) -> Engine:  # pyright: ignore[reportIncompatibleVariableOverride]  # set by SqlCatalog before it connects
-        """The engine, which has no connection pool."""
+        """Engine without a connection pool."""
         return self._engine
 
     @engine.setter
@@ -62,7 +62,7 @@ class SqliteCatalog(SqlCatalog):
 
 
 def open_sqlite_catalog(name: str, properties: Mapping[str, str]) -> SqliteCatalog | None:
-    """Open the catalog like `load_catalog`. Return None if it is not in an SQLite file."""
+    """Open a catalog as `load_catalog` does, or return None if it is not in an SQLite file."""
     merged = cast(dict[str, str], merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
     uri = merged.get(URI)
     if not isinstance(uri, str) or not uri.startswith("sqlite"):

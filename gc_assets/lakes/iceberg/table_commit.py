@@ -1,4 +1,4 @@
-"""Edit a table in one atomic commit, i.e. compare, commit, retry and check the effect."""
+"""Edit a table in one atomic commit: compare, commit, retry, and check the effect."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TableChange = Removal | Pruning | BranchCreation
 
 @dataclass(slots=True)
 class TableCommit(ABC):
-    """One commit to a table for several actions.
+    """One commit to a table that executes several actions.
 
     Attributes:
-        catalog: The client of the catalog.
-        read_registration: Function that reads the registration for a name and a metadata address.
-        uuid: The uuid of the table.
+        catalog: Client of the catalog.
+        read_registration: Reads the table with the given name and metadata address.
+        uuid: Uuid of the table.
         locations: Names of the table in the catalog.
-        actions: The actions.
-        is_committed: True if a commit was sent.
-        damage: Description of unapproved changes made by the commit, or None.
+        actions: Actions to execute.
+        is_committed: True once a commit was sent.
+        damage: Description of changes that the commit made without approval, or None.
     """
 
     catalog: CatalogClient
@@ -46,30 +46,32 @@ class TableCommit(ABC):
 
     @abstractmethod
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Split the actions: return the outcomes of those that need no commit, and the remaining
-        actions.
+        """Determine which actions need a commit.
+
+        Returns:
+            The outcomes of actions that do not need one, and the remaining actions.
         """
 
     @abstractmethod
     def build_change(self, name: str, table: TableMetadata, pending: Sequence[ExpiryAction]) -> TableChange:
-        """Build the commit that executes the actions."""
+        """Build the commit that executes the pending actions."""
 
     def find_damage(self, change: TableChange, name: str, address: str) -> str | None:
-        """Describe what a commit changed without approval, or return None.
+        """Describe a change that a commit made without approval, or return None.
 
         Args:
             change: The commit.
-            name: The name of the table.
-            address: Address of its new metadata.
+            name: Name of the table.
+            address: Address of the table's new metadata.
         """
         del change, name, address
         return None
 
     def run(self) -> list[ExpiryOutcome]:
-        """Execute the actions and return one outcome per action. Errors become outcomes."""
+        """Execute the actions. Returns one outcome per action, also if an error occurs."""
         try:
             return self._run()
-        except Exception as error:  # noqa: BLE001 - an error of a catalog or store fails only this table
+        except Exception as error:  # noqa: BLE001 - an error of the catalog or store must only fail this table
             return report_error(error, self.actions, is_committed=self.is_committed)
 
     def _run(self) -> list[ExpiryOutcome]:
@@ -104,7 +106,7 @@ class TableCommit(ABC):
             address = self.catalog.commit(loaded, change)
         except (CommitRejected, CommitDenied):
             raise
-        except GcError:  # The commit may have taken effect. The next load of the table shows it.
+        except GcError:  # The commit may have taken effect. Loading the table again will show it.
             self.is_committed = True
             raise
         self.is_committed = True
@@ -112,5 +114,5 @@ class TableCommit(ABC):
             self.damage = f"the catalog accepted the commit, but {damage}"
 
     def report(self, verdict: ExpiryVerdict, reason: str) -> list[ExpiryOutcome]:
-        """Build the same outcome for all actions."""
+        """Give all actions the same outcome."""
         return [ExpiryOutcome(action, verdict, reason) for action in self.actions]

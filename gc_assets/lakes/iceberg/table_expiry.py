@@ -1,7 +1,8 @@
 """Execute a table's approved edits: revalidate, commit, retry and verify.
 
-Edits are committed to the current metadata, retried if the table moved, and verified in the new
-metadata. Each commit is atomic, so a killed call leaves a valid table, and the next call continues.
+Edits are applied to the current metadata, retried if another program changed the table, and
+verified in the new metadata. Every commit is atomic. If the call is killed, the table stays valid,
+and the next call continues.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ Policy = Callable[[Sequence[Registration]], Retention]
 
 
 def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_committed: bool) -> list[ExpiryOutcome]:
-    """Build the outcomes for actions on a table that were interrupted by an error.
+    """Return an outcome for each action that an error has interrupted.
 
     Args:
-        is_committed: True if a commit was sent before the error.
+        error: The error.
+        actions: Actions on one table.
+        is_committed: True if a commit was sent before the error occurred.
     """
     reason = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
     if is_committed:
@@ -42,22 +45,22 @@ def report_error(error: Exception, actions: Sequence[ExpiryAction], *, is_commit
 
 @dataclass(slots=True)
 class TableExpiry:
-    """Edits of a table in all its registrations.
+    """Edits of one table, in all of its registrations.
 
     Attributes:
-        catalog: The client of the catalog.
-        read_registration: Function that reads the registration for a name and a metadata address.
-        policy: Function that computes the retention of all registrations together.
-        uuid: The uuid of the table.
-        locations: The metadata address of each name of the table, as first listed.
-        unreadable: The reasons why other tables of the catalog are unreadable, by name.
-        actions: The approved edits.
+        catalog: Client of the catalog.
+        read_registration: Reads the table with the given name and metadata address.
+        policy: Computes the retention of all registrations together.
+        uuid: Uuid of the table.
+        locations: Metadata address for each name of the table, as first listed.
+        unreadable: Why other tables of the catalog are unreadable, by name.
+        actions: Approved edits.
         checker: Checks that the metadata of retained snapshots is readable.
-        commits: The removals that the catalog accepted or may have accepted, by name.
+        commits: Removals that the catalog accepted or may have accepted, by name.
         failures: Errors that are not retried, by name.
-        denied: Those of these names for which no later apply can succeed.
-        rejections: The latest rejection, by name.
-        damaged: Edits with a commit that removed more than was approved, with the message.
+        denied: Names among `failures` for which a later apply would fail as well.
+        rejections: Latest rejection by the catalog, by name.
+        damaged: For edits whose commit removed more than was approved, the message.
     """
 
     catalog: CatalogClient
@@ -75,10 +78,10 @@ class TableExpiry:
     damaged: dict[ExpiryAction, str] = field(default_factory=dict[ExpiryAction, str])
 
     def run(self) -> list[ExpiryOutcome]:
-        """Execute the edits and return one outcome per action. Errors become outcomes."""
+        """Execute the edits. Returns one outcome per action, also if an error occurs."""
         try:
             return self._run()
-        except Exception as error:  # noqa: BLE001 - an error of a catalog or store fails only this table
+        except Exception as error:  # noqa: BLE001 - an error of the catalog or store must only fail this table
             return report_error(error, self.actions, is_committed=bool(self.commits))
 
     def _run(self) -> list[ExpiryOutcome]:
@@ -101,17 +104,17 @@ class TableExpiry:
             attempt += 1
 
     def _precheck(self) -> None:
-        """Check the metadata of the retained snapshots before the table is loaded for the commit.
+        """Check the metadata of retained snapshots before the table is loaded for the commit.
 
-        A REST catalog drops refs that are created between load and commit together with their
-        snapshots, so this interval must be short.
+        If a ref is created between load and commit, a REST catalog drops it together with its
+        snapshots. The time between them must therefore be short.
         """
         registrations = [self.read_registration(".".join(identifier), address) for identifier, address in self.locations.items()]
         for removal in self._revalidate(registrations).removals:
             self._check(removal)
 
     def _load(self) -> dict[str, tuple[CatalogTable, Registration]]:
-        """Return the registrations that still have the uuid of this table, by name."""
+        """Load the registrations that still have the table's uuid, by name."""
         tables = [self.catalog.load(identifier) for identifier in self.locations]
         same = [table for table in tables if table is not None and table.table_uuid in {self.uuid, None}]
         found = {table.name: (table, self.read_registration(table.name, table.metadata_location)) for table in same}
@@ -139,7 +142,7 @@ class TableExpiry:
             self.failures[removal.name] = str(error)
             self.denied.add(removal.name)
             return
-        except GcError as error:  # The commit may have taken effect. The next load of the table shows it.
+        except GcError as error:  # The commit may have taken effect. Loading the table again will show it.
             self.commits[removal.name] = removal
             self.failures[removal.name] = str(error)
             return
@@ -151,10 +154,10 @@ class TableExpiry:
             self.failures[removal.name] = f"the catalog accepted the commit, but {leftovers}; apply again"
 
     def _mark_lost_refs(self, registration: Registration, revalidation: Revalidation) -> None:
-        """Mark all actions as damaged if a commit removed a ref without approval.
+        """Mark all actions as damaged if a commit has removed a ref without approval.
 
-        A REST server may drop a ref that was created during the commit, together with its snapshot,
-        because the protocol has no requirement against that. The metadata log shows it, even in a
+        The REST protocol has no requirement that prevents this: a ref that is created during the
+        commit may be dropped together with its snapshot. The metadata log reveals it, even in a
         later call.
         """
         absent = [action for action, outcome in revalidation.settled.items() if outcome.verdict == "absent"]
@@ -170,7 +173,7 @@ class TableExpiry:
             except LakeUnreadable:
                 if self.commits:
                     raise
-                return  # Engines delete old metadata. The snapshots were removed before this call.
+                return  # Engines delete old metadata. The snapshots were already gone before this call.
             expected_refs = approved.union(ref.name for ref in after.refs)
             for ref in previous.refs:
                 if ref.snapshot_id in removed_ids and ref.name not in expected_refs:
@@ -197,9 +200,9 @@ class TableExpiry:
         return settled
 
     def _report_missing(self) -> list[ExpiryOutcome]:
-        """Build the outcomes for a table without any registration.
+        """Return the outcomes if the catalog does not list the table any more.
 
-        The table was dropped or re-created, unless it is one of the unreadable tables.
+        It was dropped or re-created, unless it is among the unreadable tables.
         """
         outcomes: list[ExpiryOutcome] = []
         for action in self.actions:

@@ -1,4 +1,4 @@
-"""Iceberg-specific table."""
+"""Schema of the table that only Iceberg lakes have."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ask a catalog for tables that are missing from its list.
+"""Ask a catalog about tables that are missing from its list.
 
-A catalog may omit tables that the user is not allowed to read.
+The list may omit tables that the user is not allowed to read.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     from gc_assets.lakes.iceberg.catalog import CatalogClient
 
-# Longer names have too many possible identifiers, so only some of them are requested.
+# Longer names could be split in too many ways, so only some of the identifiers are tried.
 _MAX_PARTS: Final = 6
 
 
 def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict: bool = True) -> dict[str, str]:
-    """Return by uuid why the given tables (uuid to name) may still be in a catalog.
+    """Return by uuid why the catalog may still contain the given tables (uuid to name).
 
-    If a table's uuid is unknown, its name takes the place of the uuid. Listed tables with the same
-    name are different tables. Unless `is_strict`, the properties of a namespace need not be
-    readable, and the name of a table may belong to an object of another format. After a request
-    timed out, no further request is sent, and the time-out is the reason for all remaining tables.
+    If the uuid of a table is unknown, its name is passed instead. A listed table with the same name
+    is another table. If `is_strict` is False, namespace properties do not have to be readable, and
+    an object of another format may have the name. Once a request times out, no more requests are
+    sent, and the time-out becomes the reason for all remaining tables.
     """
-    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # The import takes half a second.
+    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # This import takes half a second.
 
     hidden: dict[str, str | None] = {}
     found, checked = dict[str, str](), set[str]()
@@ -46,7 +46,7 @@ def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict:
 
 
 def _find_hidden(catalog: CatalogClient, namespace: str, *, is_strict: bool) -> str | None:
-    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # The import takes half a second.
+    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut  # This import takes half a second.
 
     try:
         is_hidden = catalog.hides_namespace(tuple(namespace.split(".")))
@@ -58,7 +58,7 @@ def _find_hidden(catalog: CatalogClient, namespace: str, *, is_strict: bool) -> 
 
 
 def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: bool) -> str | None:
-    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut, InvalidRequest, NotIceberg  # The import takes half a second.
+    from gc_assets.lakes.iceberg.catalog import CatalogTimedOut, InvalidRequest, NotIceberg  # This import takes half a second.
 
     for number, identifier in enumerate(list_identifiers(name)):
         try:
@@ -69,7 +69,7 @@ def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: boo
             raise
         except LakeUnreadable as error:
             if number and isinstance(error, InvalidRequest):
-                continue  # Such a catalog does not permit dots in its names.
+                continue  # This catalog does not allow dots in names.
             if not is_strict and isinstance(error, NotIceberg):
                 continue
             return f"its catalog does not confirm that it does not exist: {error}"
@@ -81,7 +81,7 @@ def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: boo
 
 
 def _find_namesakes(catalog: CatalogClient, name: str) -> set[str | None]:
-    """Return the uuids of the listed tables with this name, if several tables can have it."""
+    """Return the uuids of listed tables with this name, if the name can be ambiguous."""
     if name.count(".") < 2:
         return set()
     loaded = (catalog.load(identifier) for identifier in catalog.find_identifiers(name))
@@ -89,10 +89,11 @@ def _find_namesakes(catalog: CatalogClient, name: str) -> set[str | None]:
 
 
 def list_identifiers(name: str) -> Iterator[Identifier]:
-    """Yield the possible identifiers of a table name, the most likely one first.
+    """Yield the identifiers that a table name may stand for, the most likely one first.
 
-    The levels of a namespace, and the name of the table, are joined by dots and may contain dots.
-    Nothing is yielded for a name without a namespace, because pyiceberg cannot load it.
+    A name joins the levels of the namespace and the table name with dots, but these may contain
+    dots themselves. A table without a namespace has no identifiers, because pyiceberg cannot load
+    it.
     """
     parts = name.split(".")
     if len(parts) > _MAX_PARTS:

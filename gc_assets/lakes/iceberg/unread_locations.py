@@ -1,7 +1,7 @@
-"""Find the possible locations of a table without readable metadata.
+"""Find the locations that a table without readable metadata may have.
 
-Files under these locations are protected. All functions accept any input, because the metadata is
-damaged or of an unknown format version.
+Files under these locations are protected. All functions accept any input, because the metadata may
+be damaged or have an unknown format version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path",
 
 
 def read_locations(raw: bytes) -> tuple[str, ...]:
-    """Return the locations in a metadata file of any format version. Invalid JSON contains none."""
+    """Return the locations in a metadata file of any format version. Invalid JSON has none."""
     try:
         document: Any = parse_json(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
     except Exception:  # noqa: BLE001 - The metadata is written by other programs.
@@ -33,7 +33,7 @@ def read_locations(raw: bytes) -> tuple[str, ...]:
 
 
 def default_locations(warehouse: str | None, name: str) -> tuple[str, ...]:
-    """Return the default locations of a new table, in the layouts of Iceberg and Hive."""
+    """Return the locations that Iceberg and Hive would choose for a new table."""
     *namespace, table = name.split(".")
     if warehouse is None or not namespace:
         return ()
@@ -44,10 +44,10 @@ def default_locations(warehouse: str | None, name: str) -> tuple[str, ...]:
 
 
 def sibling_locations(name: str, others: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the locations next to those tables of the same namespace that have a directory of their
-    name.
+    """Yield locations for a table, based on other tables of its namespace.
 
-    `others` contains pairs of a table name and its location.
+    If another table's directory has the same name as the table, this table may have a directory
+    next to it. `others` contains pairs of a table name and a location.
     """
     namespace, _, table = name.rpartition(".")
     for other, location in others:
@@ -58,7 +58,7 @@ def sibling_locations(name: str, others: Iterable[tuple[str, str]]) -> Iterator[
 
 
 def absolute_locations(addresses: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct resolvable addresses, each ending in a slash."""
+    """Return the distinct addresses that can be resolved, each ending in a slash."""
     return tuple(dict.fromkeys(f"{address.rstrip('/')}/" for address in addresses if _is_absolute(address)))
 
 

@@ -1,13 +1,13 @@
-"""Find the schemas and partition specs that no retained snapshot needs.
+"""Find schemas and partition specs that no retained snapshot needs.
 
-The functions are pure, except that they read manifest lists.
+Apart from reading manifest lists, all functions are pure.
 
-Source: `RemoveSnapshots.cleanExpiredMetadata` of Apache Iceberg 1.11. A schema is used if it is
-current or belongs to a retained snapshot. Unlike Iceberg, a retained snapshot keeps all schemas if
-it has no schema id, as old writers make it, or may have equality deletes. Its manifest list is read
-too, because iceberg-rust may write wrong totals (apache/iceberg-rust #2390, #2576). A partition
-spec is used if it is the default, or a manifest of a retained snapshot has it. Sort orders are
-kept, because no catalog can remove them.
+Source: `RemoveSnapshots.cleanExpiredMetadata` of Apache Iceberg 1.11. A schema is used if it is the
+current one or belongs to a retained snapshot. Unlike Iceberg, we keep all schemas if a retained
+snapshot does not name its schema, as with old writers, or may have equality deletes. To find
+equality deletes, manifest lists are read as well, because iceberg-rust may write wrong totals
+(apache/iceberg-rust #2390, #2576). A partition spec is used if it is the default, or a manifest of
+a retained snapshot refers to it. Sort orders are kept, because no catalog can remove them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from gc_assets.lakes.iceberg.manifests import ListSummary
 from gc_assets.lakes.iceberg.metadata import Evolution
 from gc_assets.lakes.protocol import REMOVE_SCHEMA, REMOVE_SPEC, RETAINED, Action, CommitSource, is_editable
 
-# Key in a frozen source's properties. It is only set for tables with more than one schema or spec.
+# Key in the properties of a frozen source. It is set if the table has more than one schema or spec.
 EVOLUTION: Final = "evolution"
 _SCHEMA_ID: Final = "schema-id"
-# If one of these totals is 0 in a summary, the snapshot has no equality deletes.
+# If a snapshot's summary contains one of these totals as 0, it does not have equality deletes.
 _DELETE_TOTALS: Final = ("total-equality-deletes", "total-delete-files")
 _REASONS: Final[Mapping[Action, str]] = {
     REMOVE_SCHEMA: "no retained snapshot has schema {}, and it is not current",
     REMOVE_SPEC: "no manifest of a retained snapshot has partition spec {}, and it is not the default",
 }
 
-# Function that returns the summaries of manifest lists, given their addresses.
+# Summarizes the manifest lists at the given addresses.
 ReadLists = Callable[[Sequence[str]], Iterable[ListSummary]]
 
 
 def write_evolution(evolution: Evolution) -> dict[str, str]:
-    """Return the frozen property for a table that has more than one schema or spec."""
+    """Return the frozen property of a table, or nothing if it has at most one schema and spec."""
     if len(evolution.schemas) < 2 and len(evolution.specs) < 2:
         return {}
     values = (sorted(evolution.schemas), evolution.current_schema, sorted(evolution.specs), evolution.default_spec)
@@ -55,34 +55,33 @@ def read_evolution(properties: Mapping[str, str]) -> Evolution:
 
 @dataclass(frozen=True, slots=True)
 class UsedMetadata:
-    """Schemas and partition specs that snapshots use, with the current schema and the default spec."""
+    """Schemas and specs that are in use, including the current schema and the default spec."""
 
     schemas: frozenset[int]
     specs: frozenset[int]
 
 
 def read_needed_schema(summary: Mapping[str, str]) -> str | None:
-    """Return the id of the schema needed by a snapshot, or None if it may need all schemas.
+    """Return the id of the schema that a snapshot needs, or None if it may need all schemas.
 
-    An equality delete file refers to columns by id, and readers look up a dropped column in earlier
-    schemas.
+    Equality delete files refer to columns by id. If a column was dropped, readers look it up in
+    earlier schemas.
     """
     has_no_deletes = any(summary.get(name) == "0" for name in _DELETE_TOTALS)
     return summary.get(_SCHEMA_ID) if has_no_deletes else None
 
 
 def find_used(evolution: Evolution, schema_ids: Iterable[str | None], lists: Sequence[str], read: ReadLists) -> UsedMetadata:
-    """Find the schemas and specs used by snapshots.
+    """Find the schemas and specs that snapshots use.
 
     Args:
-        evolution: The schemas and specs of the table.
-        schema_ids: The schema needed by each snapshot, or None if it may need all schemas.
-        lists: Addresses of their manifest lists, the newest last.
-        read: Reads lists. It is not called any more when all schemas and specs of the table have
-            been found.
+        evolution: All schemas and specs of the table.
+        schema_ids: Schema that each snapshot needs, or None if it may need all schemas.
+        lists: Addresses of the snapshots' manifest lists, the newest last.
+        read: Reads manifest lists. Reading stops when all schemas and specs are known to be used.
 
     Raises:
-        GcError, OSError: If a list cannot be read.
+        GcError, OSError: If a manifest list cannot be read.
     """
     named = set(schema_ids)
     is_known = all(value is not None and value.isdecimal() for value in named)
@@ -104,12 +103,12 @@ _BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class UnreadRegistration:
-    """A table name in a catalog, for a table that cannot be read.
+    """A registration of a table whose metadata cannot be read.
 
     Attributes:
-        name: The name.
-        address: Address of its metadata.
-        table_uuid: Its uuid, or None if it is not found in the metadata.
+        name: Name in the catalog.
+        address: Address of the metadata.
+        table_uuid: Uuid of the table, or None if it was not found in the metadata.
     """
 
     name: str
@@ -117,7 +116,7 @@ class UnreadRegistration:
     table_uuid: str | None
 
     def may_be(self, source: CommitSource) -> bool:
-        """Check if this may be another registration of the given table."""
+        """Return True if this may be another registration of the given table."""
         if self.table_uuid is not None:
             return self.table_uuid == source.table_uuid
         return find_table_location(self.address) == find_table_location(source.address)
@@ -130,15 +129,17 @@ def plan_pruning(
     read: ReadLists,
     unread: Sequence[UnreadRegistration] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Plan the removal of unused schemas and specs. Returns the actions, and notes on skipped
-    tables.
+    """Plan the removal of unused schemas and specs.
 
     Args:
-        sources: The frozen tables.
-        commits: Their snapshots, with the columns of `commit_graph`.
-        reachable: The state of each snapshot, in the order of `commits`.
+        sources: Frozen tables.
+        commits: Snapshots of these tables, with the columns of `commit_graph`.
+        reachable: State of each snapshot, in the order of `commits`.
         read: Reads manifest lists.
         unread: Tables of the catalog that cannot be read.
+
+    Returns:
+        The actions, and notes about tables that were skipped.
     """
     by_uuid: dict[str, list[CommitSource]] = defaultdict(list)
     for source in sources:
@@ -174,7 +175,7 @@ def plan_pruning(
 
 
 def _find_unused(evolution: Evolution, used: UsedMetadata) -> Iterator[tuple[Action, int]]:
-    # Without a current schema or a default spec, the metadata is older than these lists.
+    # If the current schema or default spec is missing, the metadata predates these lists.
     if evolution.current_schema is not None:
         for number in sorted(evolution.schemas - used.schemas):
             yield REMOVE_SCHEMA, number
@@ -193,7 +194,7 @@ def _group_rows(commits: pa.Table, uuids: Iterable[str]) -> dict[str, list[int]]
 
 
 def _read_snapshots(rows: pa.Table) -> tuple[list[str | None], list[str]]:
-    """Return the schemas needed by snapshots, and the addresses of their manifest lists."""
+    """Return the schema that each snapshot needs, and the addresses of their manifest lists."""
     summaries = [dict(summary or ()) for summary in rows.column("summary").to_pylist()]
     roots = rows.column("content_roots").to_pylist()
     return list(map(read_needed_schema, summaries)), [items[0]["address"] for items in roots if items]

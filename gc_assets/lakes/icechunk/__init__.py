@@ -1,1 +1,1 @@
-"""Lake kind for Icechunk repositories with spec version 1 or 2."""
+"""The Icechunk lake kind: repositories with spec version 1 or 2."""

@@ -1,8 +1,8 @@
-"""numpy parser for chunk manifests (`manifest.fbs`).
+"""Parse chunk manifests (`manifest.fbs`) with numpy.
 
-Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Chunk Manifest Files". The parser converts bytes to
-chunk ids and locations. A reference is native (a chunk id), virtual (a location, compressed or not)
-or inline (its bytes are in the manifest).
+Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Chunk Manifest Files". The result contains chunk
+ids and locations. A reference is native if it has a chunk id, virtual if it has a location, which
+may be compressed, and inline if the manifest contains the bytes themselves.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from gc_assets.lakes.icechunk.table_columns import (
     table_positions,
 )
 
-# Spec version 2 adds the fields from here on. Library 2.x also writes the first two of a manifest
-# into files of spec version 1.
+# Fields from spec version 2 onwards start here. Library 2.x also writes a manifest's first two
+# fields to files with spec version 1.
 _ID, _ARRAYS, _DICTIONARY, _ALGORITHM, _EXTRA = range(5)
 _MANIFEST_FIELDS: Final = 5
 _REFS, _ARRAY_EXTRA = 1, 2
 _ARRAY_FIELDS: Final = 3
 _INLINE, _OFFSET, _LENGTH, _CHUNK_ID, _LOCATION, _COMPRESSED_LOCATION, _REF_EXTRA = 1, 2, 3, 4, 5, 8, 9
 _REF_FIELDS: Final = 10
-# Larger numbers are damage. Their sum in a report would exceed an int64.
+# Larger values indicate damage, and their sum in a report would not fit into an int64.
 _MAX_CHUNK_BYTES: Final = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkManifest:
-    """Manifest references.
+    """References in a chunk manifest.
 
     Attributes:
-        chunk_ids: Distinct native chunk ids, shape (n, 12).
-        chunk_bytes: Size of each chunk as far as references read it, or 0 if unknown.
+        chunk_ids: Distinct native chunk ids, as an array of shape (n, 12).
+        chunk_bytes: Number of bytes of each chunk that references read, or 0 if unknown.
         locations: Distinct virtual locations.
         native_refs: Number of native references.
         virtual_refs: Number of virtual references.
         inline_refs: Number of inline references.
-        has_extra: True if a reserved field contains bytes of a later library.
+        has_extra: True if a reserved field contains data, which must come from a later library.
     """
 
     manifest_id: str
@@ -75,7 +75,7 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
     """Parse a chunk manifest of any spec version.
 
     Args:
-        source: Name of the file in error messages.
+        source: Name of the file for error messages.
         raw: Content of the file.
 
     Raises:
@@ -129,18 +129,19 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
 
 
 def _chunk_bytes(buffer: FlatBuffer, layout: VTable, tables: Positions) -> NDArray[np.int64]:
-    """Return where the range of each native reference ends in its chunk file, or 0 if that is
-    impossible.
+    """Return the end of each native reference's range in its chunk file, or 0 if it is implausible.
+
+    The largest end is the smallest possible size of the chunk.
     """
     end = np.zeros(len(tables), np.uint64)
-    for field in (_OFFSET, _LENGTH):  # Both are omitted if they are 0.
+    for field in (_OFFSET, _LENGTH):  # Each is omitted if it is 0.
         if layout.fields[field] != ABSENT:
             end += np.minimum(gather_u64(buffer, tables + layout.fields[field]), np.uint64(_MAX_CHUNK_BYTES))
     return np.where(end < _MAX_CHUNK_BYTES, end, 0).astype(np.int64)
 
 
 def _ref_tables(buffer: FlatBuffer, arrays: int) -> tuple[Positions, bool]:
-    """Return the positions of the references of all arrays, and whether an array has extra bytes."""
+    """Locate the references of all arrays. The flag is True if an array contains extra bytes."""
     start, count = buffer.vector(arrays, 4)
     found: list[Positions] = [np.zeros(0, np.int64)]
     total, has_extra = 0, False
@@ -148,7 +149,7 @@ def _ref_tables(buffer: FlatBuffer, arrays: int) -> tuple[Positions, bool]:
         array = buffer.table(buffer.indirect(start + 4 * index), _ARRAY_FIELDS)
         field = array.at(_REFS, "refs")
         total += buffer.vector(field, 4)[1]
-        if 4 * total > len(buffer.data):  # Arrays that share a vector could contain any number of references.
+        if 4 * total > len(buffer.data):  # If arrays share a vector, they could have any number of references.
             raise buffer.damage_error(f"{total:,} references")
         found.append(table_positions(buffer, field))
         has_extra |= _is_filled(array, _ARRAY_EXTRA)

@@ -1,7 +1,7 @@
-"""Decompression of virtual chunk locations in chunk manifests of spec version 2.
+"""Decompress the virtual chunk locations in chunk manifests of spec version 2.
 
 Format: Icechunk `manifest.fbs`, `ChunkRef.compressed_location` and `Manifest.location_dictionary`.
-Each location is a separate zstd frame. All frames of a manifest share one dictionary.
+Each location is a zstd frame of its own. All frames in a manifest use the same dictionary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gc_assets.core.errors import FormatError
 from gc_assets.core.untrusted_input import max_decompressed_bytes
 
 UNCOMPRESSED, ZSTD = 0, 1
-# The library reads up to 1,024 bytes. A percent-encoded S3 key has up to 3,072 bytes.
+# The library reads at most 1,024 bytes. A percent-encoded S3 key can have 3,072 bytes.
 MAX_LOCATION_BYTES: Final = 1 << 16
 
 
@@ -27,11 +27,11 @@ def decompress_locations(
     """Decompress the frames and return the distinct locations.
 
     Args:
-        source: Name of the manifest in error messages.
+        source: Name of the manifest for error messages.
         frames: Compressed locations.
-        algorithm: `compression_algorithm` of the manifest.
-        dictionary: Bytes of its dictionary, or empty if it has none.
-        file_bytes: Size of the manifest, which limits the total size of all locations.
+        algorithm: The manifest's `compression_algorithm`.
+        dictionary: The manifest's dictionary, or empty if it does not have one.
+        file_bytes: Size of the manifest. It limits the total size of the locations.
 
     Raises:
         FormatError: If a location is damaged or too large, or the algorithm is not zstd.
@@ -46,8 +46,8 @@ def decompress_locations(
         shared = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         decompressor = zstandard.ZstdDecompressor(dict_data=shared)
         for frame in distinct:
-            # The decompressor allocates the size given in a frame's header before it reads the
-            # content.
+            # Before it reads the content, the decompressor allocates the size in the frame's
+            # header.
             size = zstandard.frame_content_size(frame)
             if size > MAX_LOCATION_BYTES:
                 raise FormatError(f"{source}: expected a location of at most {MAX_LOCATION_BYTES:,} bytes, found {size:,}")

@@ -1,4 +1,4 @@
-"""The configuration of an Icechunk lake in `lakes.yaml`."""
+"""Configuration of Icechunk lakes in `lakes.yaml`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gc_assets.config.values import CutoffValue, Model, TagPolicy
 from gc_assets.core.idle_branches import IdleRule
 from gc_assets.core.units import Cutoff, parse_cutoff
 
-# Snapshots that no ref reaches can be recovered for a week, or longer if the grace period is
+# Snapshots that no ref reaches can be recovered for a week, or for the grace period if it is
 # longer.
 _DANGLING: Final = Cutoff(max_age=timedelta(days=7))
 _OBJECT_ID: Final = "^[0-9A-HJKMNP-TV-Z]{20}$"
@@ -23,31 +23,32 @@ _OVERWRITTEN: Final = Cutoff(max_age=timedelta(days=30))
 
 
 class IcechunkRetention(RefRetention):
-    """History to keep. Without a `default`, every snapshot that a ref reaches is kept."""
+    """Which history to keep. Without a `default`, every snapshot that a ref reaches is kept."""
 
     OMITTED_IF_UNSET = ("dangling", "overwritten")
 
     tags: TagPolicy = "keep"
     overwritten: Annotated[CutoffValue, AfterValidator(check_has_no_count)] = Field(
-        default=None, description="How long a copy of `repo` in `overwritten/` is kept (spec version 2). `forever` keeps all of them."
+        default=None, description="How long copies of `repo` in `overwritten/` are kept (spec version 2). `forever` keeps all of them."
     )
 
     def dangling_cutoff(self) -> Cutoff:
         return super().dangling_cutoff() or _DANGLING
 
     def overwritten_cutoff(self) -> Cutoff:
-        """Return the cut-off for copies of `repo`."""
+        """Return the cut-off for copies of `repo` in `overwritten/`."""
         return _OVERWRITTEN if self.overwritten is None else parse_cutoff(self.overwritten)
 
 
 class IcechunkExpiry(Model):
-    """Rules for history edits.
+    """How history is edited.
 
     Attributes:
-        semantics: The rule for edits, see `gc_assets/lakes/icechunk/expiration.py`. `icechunk` is the
-            rule of the library for the repository's spec version, `icechunk-v1` an older name of it.
-        delete_expired_tags: Delete tags whose head is expired.
-        delete_expired_branches: Delete branches whose head is expired, except `main`.
+        semantics: Rule that decides which edits are made, see
+            `gc_assets/lakes/icechunk/expiration.py`. `icechunk` is the library's rule for the
+            repository's spec version. `icechunk-v1` is an older name for it.
+        delete_expired_tags: Delete tags whose head has expired.
+        delete_expired_branches: Delete branches whose head has expired, except `main`.
     """
 
     semantics: Literal["seed", "icechunk", "icechunk-v1"] = "seed"
@@ -56,19 +57,19 @@ class IcechunkExpiry(Model):
 
 
 class IcechunkLakeConfig(LakeConfig):
-    """An Icechunk repository of spec version 1 or 2."""
+    """An Icechunk repository with spec version 1 or 2."""
 
     kind: Literal["icechunk"]  # pyright: ignore[reportIncompatibleVariableOverride]  (models are frozen)
     location: str
     retention: IcechunkRetention = Field(default_factory=lambda: IcechunkRetention())
     expiry: IcechunkExpiry = Field(default_factory=lambda: IcechunkExpiry())
     lost_snapshots: tuple[Annotated[str, Field(pattern=_OBJECT_ID)], ...] = Field(
-        default=(), description="Snapshots whose objects are lost permanently (spec version 1). The snapshots before them need not be kept."
+        default=(), description="Snapshots whose objects are permanently lost (spec version 1). Earlier snapshots need not be kept."
     )
 
     def policy(self) -> dict[str, Any]:
         found = self.model_dump(mode="json")
-        if not self.lost_snapshots:  # the digests of 0.3 do not contain the key
+        if not self.lost_snapshots:  # Digests from version 0.3 do not have this key.
             del found["lost_snapshots"]
         return found
 
@@ -98,8 +99,8 @@ class IcechunkLakeConfig(LakeConfig):
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
         del storages
-        # Rows of decoders that did not resolve virtual chunk containers do not contain these
-        # locations. Other old rows require that all names of a location exist.
+        # Earlier decoders did not resolve virtual chunk containers, so their rows lack these
+        # locations. In other old rows, all possible names of a location must exist.
         return ["virtual chunk containers", "possible names"]
 
     def resolve_paths(self, anchor: BaseFolder) -> IcechunkLakeConfig:

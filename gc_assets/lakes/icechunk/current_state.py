@@ -1,6 +1,6 @@
-"""The current state of a repository, and checks of planned actions against it.
+"""Current state of a repository, and checks of planned actions against it.
 
-The functions are pure and change nothing.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, Commit, ExpiryAction, ExpiryOutcome, ExpiryVerdict, FrozenRefs, RefType
 
-# Identifies a history edit, regardless of the ref that requires it.
+# Identifies a history edit. The ref that requires the edit is not part of it.
 EditKey = tuple[str | None, ...]
 Refusal = tuple[ExpiryVerdict, str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentState:
-    """Parent of each snapshot and the head of each ref."""
+    """The parent of each snapshot, and the head of each ref."""
 
     parents: Mapping[str, str | None]
     heads: Mapping[tuple[RefType, str], str]
@@ -32,9 +32,9 @@ class CurrentState:
 
 @dataclass(frozen=True, slots=True)
 class RequestedEdits:
-    """Edits that the policy requires now.
+    """Edits that the current policy requires.
 
-    Several refs can require the same edit, so the ref of an action is not part of its key.
+    Several refs can require the same edit, so an action's key does not include the ref.
     """
 
     keys: frozenset[EditKey]
@@ -46,7 +46,7 @@ class RequestedEdits:
         return cls(frozenset(map(_edit_key, actions)), edits)
 
     def find_refusal(self, action: ExpiryAction) -> str | None:
-        """Return the reason why the policy does not require an action, or None if it does."""
+        """Return why the policy does not require an action any more, or None if it does."""
         if _edit_key(action) in self.keys:
             return None
         reason = "its refs or the rules changed"
@@ -56,21 +56,21 @@ class RequestedEdits:
 
 
 def _edit_key(action: ExpiryAction) -> EditKey:
-    """Return a key that is equal for actions with the same effect."""
+    """Return a key that is the same for all actions with this effect."""
     if action.action == EDIT_PARENT:
         return (action.action, action.snapshot_id, action.old_parent_id, action.new_parent_id)
     return (action.action, action.snapshot_id, action.ref_type, action.ref_name)
 
 
 def ref_of(action: ExpiryAction) -> tuple[RefType, str]:
-    """Return the ref to be deleted by an action. Raises `ValueError` if the row has no ref."""
+    """Return the ref that an action deletes. Raises `ValueError` if the row does not name it."""
     if action.ref_type is None or action.ref_name is None:
         raise ValueError("the plan does not contain the ref to delete (an earlier release wrote it); plan again")
     return action.ref_type, action.ref_name
 
 
 def parents_of(action: ExpiryAction) -> tuple[str, str]:
-    """Return the old and the new parent of an edit. Raises `ValueError` if one of them is missing."""
+    """Return an edit's old and new parent. Raises `ValueError` if the row does not name both."""
     if action.old_parent_id is None or action.new_parent_id is None:
         raise ValueError("the plan does not contain the old and the new parent (an earlier release wrote it); plan again")
     return action.old_parent_id, action.new_parent_id
@@ -81,10 +81,10 @@ def label(action: ExpiryAction) -> str:
 
 
 def check_action(action: ExpiryAction, state: CurrentState, requested: RequestedEdits) -> ExpiryOutcome | None:
-    """Return the outcome of an approved action that must not be executed, or None if it may be.
+    """Return the outcome of an approved action if it must not be executed, otherwise None.
 
-    An action is executed if the repository is in the planned state and the policy still requires
-    the action.
+    Executing it requires that the repository is in the planned state, and that the policy still
+    requires the action.
     """
     if action.action not in _CHECKS:
         found: Refusal = "denied", f"Icechunk has no action {action.action!r}: unreachable snapshots are removed as orphans; plan again"
@@ -124,7 +124,7 @@ _CHECKS = {EDIT_PARENT: _check_edit, DELETE_REF: _check_deletion}
 
 
 def add_ancestors(reached: set[str], head: str, parents: Mapping[str, str | None]) -> None:
-    """Add `head` and its ancestors. The walk ends at a missing parent or at a known snapshot."""
+    """Add `head` and its ancestors, up to a missing parent or a snapshot that was already added."""
     snapshot: str | None = head
     while snapshot is not None and snapshot not in reached:
         reached.add(snapshot)

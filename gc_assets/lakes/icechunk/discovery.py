@@ -1,4 +1,4 @@
-"""Discovery of Icechunk repositories in local folders and in buckets."""
+"""Discover Icechunk repositories in local folders and buckets."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gc_assets.lakes.icechunk.repository import repo_address
 _SNAPSHOTS: Final = "snapshots"
 _REFS: Final = "refs"
 _REPO: Final = "repo"
-# Maximum number of objects listed to find repositories, and maximum depth of their folders.
+# Limits for the search in a bucket: objects to list, and depth of folders.
 MAX_OBJECTS: Final = 100_000
 _DEPTH: Final = 3
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the repository at the target, or those under the target if it is in a bucket.
+    """Yield the repository at the target. In a bucket, also search the folders under the target.
 
-    A repository has snapshots, and either `refs/` (spec version 1) or the object `repo` (version
-    2).
+    A repository contains snapshots and either `refs/` (spec version 1) or the object `repo` (spec
+    version 2).
     """
     if _holds(target, _SNAPSHOTS) and (_holds(target, _REFS) or _has_repo_object(target)):
         location = str(Location.parse(target.address))
@@ -36,10 +36,10 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
 
 
 def _find_repositories(target: DiscoveryTarget) -> list[str]:
-    """Return the locations under the target that look like repositories, up to three levels deep.
+    """Find locations under the target that look like repositories, up to three levels deep.
 
     Raises:
-        UsageError: If there are too many objects to find all of them.
+        UsageError: If there are too many objects to be sure that no repository was missed.
     """
     start = f"{target.address.rstrip('/')}/"
     found: dict[str, set[str]] = {}

@@ -1,7 +1,7 @@
-"""Repository changes made by expiry and restore.
+"""Changes to a repository that expiry and restore make.
 
-Each change affects one object, is atomic, and is conditional on the content that was read before.
-`execution` and `restore` decide on the changes and their order.
+Each change is atomic, affects one object, and is conditional on the content read before.
+`execution` and `restore` decide which changes to make, and in which order.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Change = Callable[[], ExpiryOutcome]
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Editor for one repository. All its methods convert store errors to outcomes."""
+    """Makes changes to one repository. Store errors are converted to outcomes."""
 
     objects: EditableObjects
     repository: str
 
     def set_parent(self, action: ExpiryAction, expected: str | None, parent: str) -> ExpiryOutcome:
-        """Replace a snapshot's parent if it is the expected one, and verify the written bytes."""
+        """Replace a snapshot's parent if it is the expected one. Then verify the written bytes."""
         address = f"{self.repository}/snapshots/{action.snapshot_id}"
 
         def change() -> ExpiryOutcome:
@@ -51,9 +51,9 @@ class Editor:
         return _attempt(action, address, "changed", change)
 
     def delete_ref(self, action: ExpiryAction) -> ExpiryOutcome:
-        """Delete the ref if its head is the planned one.
+        """Delete a ref if it still has the planned head.
 
-        As in the library, the object of a branch is removed, and a tag gets a tombstone.
+        As the library does, remove the object of a branch, but create a tombstone for a tag.
         """
         ref_type, ref_name = ref_of(action)
         address = ref_address(self.repository, ref_type, ref_name)
@@ -74,7 +74,7 @@ class Editor:
         return _attempt(action, address, "absent", change)
 
     def create_branch(self, action: ExpiryAction) -> ExpiryOutcome:
-        """Create the deleted branch again at its old head, unless a branch with that name exists."""
+        """Recreate a deleted branch at its old head, unless its name is in use."""
         ref_type, ref_name = ref_of(action)
         address = ref_address(self.repository, ref_type, ref_name)
 
@@ -93,11 +93,11 @@ def _head_changed(action: ExpiryAction, head: str) -> ExpiryOutcome:
 
 
 def _attempt(action: ExpiryAction, address: str, missing: ExpiryVerdict, change: Change) -> ExpiryOutcome:
-    """Make the change. `missing` is the verdict if the object does not exist."""
+    """Make a change. `missing` is the verdict if the object does not exist."""
     try:
         with suppress(ObjectChanged):
             return change()
-        return change()  # A concurrent expiry may have made the same change.
+        return change()  # Perhaps a concurrent expiry made the same change, so try once more.
     except ObjectChanged as error:
         return ExpiryOutcome(action, "changed", str(error))
     except FileNotFoundError as error:
