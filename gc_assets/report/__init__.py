@@ -1,1 +1,1 @@
-"""The HTML report of a run. It is created from published tables, without opening lakes."""
+"""The HTML report of a run, which is created from published tables alone."""

@@ -1,7 +1,7 @@
-"""Draw a commit history as SVG, before and after expiry.
+"""Draw a commit history as SVG, before or after expiry, without any I/O.
 
-This module has no I/O. Generations are drawn from left to right. A commit uses the lane of its
-first parent, and a fork opens a new lane.
+Time runs from left to right. A commit continues the lane of its first parent, and each fork opens
+a new lane.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from xml.sax.saxutils import escape as escape_xml
 from gc_assets.core.printable import escape
 from gc_assets.core.units import count_of
 
-# Longer histories show only their newest commits, because a larger drawing would be unreadable.
+# With more commits, the drawing becomes unreadable. Only the newest ones are drawn.
 MAX_COMMITS: Final = 60
 STEP, LANE, MARGIN, RADIUS, LABEL = 38, 40, 22, 7, 190
-# A drawing wider than its frame is scaled down at most to this fraction and then scrolls, because
-# smaller text is unreadable.
+# If a drawing is wider than its frame, it is scaled down, but not below this fraction, because the
+# text would become too small. Beyond that, it scrolls.
 MIN_SCALE: Final = 0.6
 CHARACTER: Final = 6.2  # average character width of the label font
-# Colours for drawings outside the page: mid-tones, readable on light and dark backgrounds.
+# Mid-tones for drawings outside of the page, which must be readable on light and dark backgrounds.
 STANDALONE_STYLE: Final = (
     "<style>.kept{fill:#2f9e6e}.held{fill:#d08a1d}.garbage{fill:#d1495b}.edge{fill:none;stroke:#7c8798;stroke-width:1.6}"
     ".edited{stroke:#5b6ee1;stroke-dasharray:4 3}text{fill:#7c8798;font:11px system-ui,sans-serif}</style>"
@@ -31,13 +31,16 @@ STATE_CLASS: Final = {"retained": "kept", "expired": "held", "dangling": "garbag
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A commit.
+    """A commit in the drawing.
 
     Attributes:
-        parent: The first parent.
-        parent_after: The first parent after expiry.
-        leaves: True if expiry removes the commit.
-        tip: The tooltip: id, time, message, and the retention rule that applied.
+        commit_id: The id of the commit.
+        parent: The first parent at present.
+        parent_after: The first parent once the history has been edited.
+        generation: The generation in the commit graph, which determines the column.
+        state: `retained`, `expired` or `dangling`.
+        leaves: Whether expiry removes the commit.
+        tip: The tooltip, with id, time, message and the retention rule that applied.
         labels: The refs that point to the commit.
     """
 
@@ -53,10 +56,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Newest commits of a table or repository, oldest first.
+    """The newest commits of a table or repository.
 
     Attributes:
-        hidden: The number of older commits that are not drawn.
+        name: The name of the table or repository.
+        nodes: The commits, oldest first.
+        hidden: How many older commits are not drawn.
     """
 
     name: str
@@ -65,14 +70,15 @@ class Drawing:
 
     @property
     def changes(self) -> bool:
-        """True if expiry changes the drawing."""
+        """Whether expiry changes anything in the drawing."""
         return any(node.leaves or node.parent != node.parent_after for node in self.nodes)
 
 
 def history_svg(history: Drawing, *, after: bool) -> str:
-    """Return an `<svg>` with one circle per commit.
+    """Draw the history as an `<svg>` element with one circle per commit.
 
-    The classes `kept`, `held` and `garbage` colour the circles. The titles describe them.
+    The state of a commit is shown by the CSS class `kept`, `held` or `garbage`, and described in a
+    tooltip.
     """
     nodes = [node for node in history.nodes if not (after and node.leaves)]
     parents = {node.commit_id: node.parent_after if after else node.parent for node in nodes}
@@ -100,12 +106,12 @@ def history_svg(history: Drawing, *, after: bool) -> str:
 
 
 def standalone_svg(svg: str) -> str:
-    """Return a drawing as a standalone image with its own style, for use outside the page."""
+    """Turn a drawing of the page into an image with its own style, for use anywhere."""
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<title>", f"{STANDALONE_STYLE}<title>", 1)
 
 
 def _labels(nodes: Sequence[Node], positions: dict[str, tuple[int, int]]) -> Iterator[str]:
-    """Yield ref names above their commits, or under them if they would overlap the previous label."""
+    """Yield the ref names, each above its commit or, if that would overlap another label, under it."""
     ends: dict[int, float] = {}
     for node in nodes:
         x, y = positions[node.commit_id]
@@ -117,7 +123,7 @@ def _labels(nodes: Sequence[Node], positions: dict[str, tuple[int, int]]) -> Ite
 
 
 def _columns(nodes: Sequence[Node]) -> dict[str, int]:
-    """Return the column of each generation, without gaps."""
+    """Assign a column to each commit by its generation, skipping generations without commits."""
     places = {generation: place for place, generation in enumerate(sorted({node.generation for node in nodes}))}
     return {node.commit_id: places[node.generation] for node in nodes}
 
@@ -136,7 +142,7 @@ def _lanes(nodes: Sequence[Node], parents: dict[str, str | None]) -> dict[str, i
 
 
 def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
-    """Return a line that leaves the parent's lane immediately, to avoid crossing other commits."""
+    """Draw a line that changes lanes right after the parent, so that it does not cross commits."""
     turn = x1 + STEP
     return f"M{x1} {y1} C{x1 + STEP // 2} {y1} {x1 + STEP // 2} {y2} {turn} {y2} L{x2} {y2}"
 

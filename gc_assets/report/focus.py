@@ -1,8 +1,8 @@
-"""Export storage costs as rows of FOCUS 1.2, the FinOps Open Cost and Usage Specification.
+"""Export storage costs in the format FOCUS 1.2 (FinOps Open Cost and Usage Specification).
 
-Each run date is a charge period of one day. A usage row contains the cost of a table and category
-(`live`, `garbage`, …) on that day, based on the price in `lakes.yaml`. A credit row contains the
-monthly price of the files purged on that day.
+Each run date is a charge period of one day. Usage rows contain what a table cost on that day, split
+into categories such as `live` and `garbage`, using the price in `lakes.yaml`. Credit rows contain
+the monthly price of the files that were purged on that day.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 
 VERSION: Final = "1.2"
-# Columns in the order of the specification. Custom columns come last.
+# In the order of the specification, followed by custom columns.
 COLUMNS: Final = (
     *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingAccountType", "BillingCurrency"),
     *("BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency"),
@@ -46,7 +46,7 @@ _GENERATOR: Final = "gc-assets"
 _DAY: Final = timedelta(days=1)
 # Decimal places of quantities. A byte-day is 3e-11 GB-months.
 _PRECISION: Final = Decimal("1e-15")
-# Categories of the storage breakdown that are reported by table instead.
+# These categories of the storage breakdown are reported for each table instead.
 _BY_TABLE: Final = frozenset({"stored", "live", "expired history", "garbage"})
 _EXPIRED: Final = "expired"
 _UNSIZED: Final = "live, of no recorded size"
@@ -56,15 +56,17 @@ Row = dict[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Bytes of a storage in one category, for one charge period.
+    """An amount of bytes to be charged for one day, or credited.
 
     Attributes:
-        lake: The lake, or None for files that belong to no lake.
-        table: The table. None if the lake is a single repository, or for files that belong to no
-            table.
-        share: The category: `live`, `expired history`, `garbage`, `purged`, or a category of the
-            storage breakdown.
-        files: Number of files.
+        storage: The storage that contains the files.
+        lake: The lake to which the files belong, or None if there is none.
+        table: The table to which they belong. None if there is no table, or if the lake is a single
+            repository.
+        share: The category of the bytes, such as `live`, `expired history`, `garbage` or `purged`.
+            Other files use a category of the storage breakdown.
+        files: The number of files.
+        size_bytes: The number of bytes.
     """
 
     storage: StorageConfig
@@ -76,13 +78,13 @@ class Charge:
 
 
 def usage_rows(context: RunContext) -> Iterator[Row]:
-    """Yield the usage rows of a run date, for each storage with a price."""
+    """Yield what the storages with a price cost on the run date."""
     for charge in _usage(context):
         yield _usage_row(context.config, charge, context.run_date)
 
 
 def credit_rows(context: RunContext) -> Iterator[Row]:
-    """Yield a credit row for each lake with files purged on the run date."""
+    """Yield one credit for each lake whose files were purged on the run date."""
     for storage in _storages_with_price(context.config):
         for charge in _find_purged(context, storage):
             yield _credit_row(context.config, charge, context.run_date)
@@ -110,7 +112,7 @@ def _usage(context: RunContext) -> Iterator[Charge]:
             if step.label not in _BY_TABLE and step.files:
                 yield Charge(storage, None, None, step.label, step.files, step.size_bytes)
             elif step.label == "live" and step.size_bytes > live[name]:
-                # Metadata does not contain the size of every file, for example of metadata.json.
+                # Metadata does not record the size of every file. metadata.json is an example.
                 yield Charge(storage, None, None, _UNSIZED, 0, step.size_bytes - live[name])
         plan = context.find(DELETION_PLAN, name)
         waiting = load_plan(config, plan).header.quarantined if plan is not None else None
@@ -119,7 +121,7 @@ def _usage(context: RunContext) -> Iterator[Charge]:
 
 
 def _find_purged(context: RunContext, storage: StorageConfig) -> Iterator[Charge]:
-    """Yield the files purged on the run date, grouped by the lake recorded in their plan."""
+    """Sum the files that were purged on the run date, by the lake that their plan names."""
     config, state = context.config, State.of(context.config)
     start = datetime.combine(context.run_date, time(), UTC)
     entries = read_log_entries(state, state.history(storage.name, DELETION_LOG.name))
@@ -209,7 +211,7 @@ def _common(config: Config, charge: Charge, day: date, cost: Decimal) -> Row:
 
 
 def _tags(config: Config, charge: Charge, owners: str) -> Mapping[str, str]:
-    """Return the user's tags, and the prefixed tags of gc-assets."""
+    """Combine the user's tags with our own, which are prefixed."""
     own = {"gc-assets/share": charge.share, "gc-assets/storage": charge.storage.label}
     own |= {"gc-assets/lake": charge.lake.label} if charge.lake else {}
     own |= {"gc-assets/owners": owners} if owners else {}
@@ -222,7 +224,7 @@ def _price(storage: StorageConfig) -> Decimal:
 
 
 def _decimal(value: Decimal) -> str:
-    """Return a number without an exponent and without trailing zeros."""
+    """Format a number without exponent and trailing zeros."""
     text = f"{value:f}"
     return (text.rstrip("0").rstrip(".") or "0") if "." in text else text
 
@@ -232,9 +234,10 @@ def _time(moment: datetime) -> str:
 
 
 def write_csv(rows: Iterable[Row], out: object) -> int:
-    """Write a header and the rows to a text stream, and return the number of rows.
+    """Write the rows as CSV with a header. None becomes an empty field.
 
-    None is written as an empty field.
+    Returns:
+        The number of rows, without the header.
     """
     import csv
 

@@ -1,7 +1,7 @@
-"""Load the report data of a lake: its live bytes by table and ref, and its histories.
+"""Load what the report shows about a lake: its live bytes by table and ref, and its histories.
 
-The module uses Arrow only and does not open the lake. It keeps sums, some columns of the commit
-graph and the newest commits in memory.
+Everything comes from published tables, which are read with Arrow. Only sums, the newest commits and
+a few columns of the commit graph are kept in memory.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ CURRENT_STATE: Final = "current state (metadata, refs, configuration)"
 
 
 def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
-    """Load the lake's data for the page.
+    """Load the section of the report about one lake.
 
     Raises:
-        StateError: If a table of the run date is missing. The message contains the first one.
+        StateError: If the run date lacks a table. The message names the first missing one.
     """
     refs = context.table(LAKE_REFS, lake)
     reachable = context.table(REACHABLE_SNAPSHOTS, lake)
@@ -76,13 +76,13 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
 
 
 def _read_path_edits(context: RunContext, paths: PublishedTable | None) -> list[dict[str, Any]]:
-    """Return the planned edits that delete paths on branches."""
+    """Read the planned commits that delete paths on branches."""
     files = [] if paths is None else paths.paths(EDITS_SIDE)
     return read_parts(context.state.files, files, EXPIRY_PLAN.schema, ["ref_name", "reason"]).to_pylist()
 
 
 def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[ExpiringCommit]:
-    """Yield the newest commits that expire under the policy."""
+    """Yield the newest commits among those that the policy does not keep."""
     files = context.state.files
     expiring = read_parts(
         files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "table_name", "reason"]
@@ -106,9 +106,9 @@ def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable)
 
 
 def _usage_by_refs(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[RefUsage]:
-    """Yield the live bytes by table and refs, largest first.
+    """Yield how many live bytes are kept by which refs of which table, largest first.
 
-    The last row is the sum of the remaining rows, if there are too many.
+    If there are too many rows, the smallest ones are summed in the last row.
     """
     sums = LiveSet(context, context.table(LIVE_FILES, lake)).totals.by_all("table_uuid", "commit_id")
     if (None, None) in sums:
@@ -143,7 +143,7 @@ def _refs_label(commit: dict[str, Any] | None, commit_id: str | None) -> str:
 
 
 def histories(context: RunContext, lake: str, refs: PublishedTable, reachable: PublishedTable, expiry: PublishedTable) -> Iterator[Drawing]:
-    """Yield one drawing per table (or repository), with its newest commits."""
+    """Yield one drawing for each table or repository, which shows its newest commits."""
     files = context.state.files
     graph = context.table(COMMIT_GRAPH, lake)
     columns = ["table_uuid", "commit_id", "parents", "committed_at", "generation", "table_name", "message"]
@@ -193,6 +193,6 @@ def _node(row: dict[str, Any], state_row: dict[str, Any], moved: dict[str, str |
 
 
 def _drop_outer_parents(nodes: list[Node]) -> tuple[Node, ...]:
-    """Remove parents that are outside the drawing, so that the drawing begins with their children."""
+    """Cut edges to commits that expiry removes, so that their children become the first commits."""
     gone = {node.commit_id for node in nodes if node.leaves}
     return tuple(replace(node, parent_after=None) if node.parent_after in gone else node for node in nodes)

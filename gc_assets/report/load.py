@@ -1,7 +1,7 @@
-"""Load the report data from the published tables of a run date.
+"""Load the data of the report from the published tables of a run date.
 
-The module uses Arrow only and does not open lakes. Large tables are read part by part. It keeps
-only sums, the newest commits and the largest files in memory.
+Lakes and storages are not opened, and Spark is not needed. Large tables are read part by part, so
+that only sums, the newest commits and the largest files are in memory.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ def load_report(context: RunContext, storages: Iterable[str] = (), lakes: Iterab
     """Load the report of a run date.
 
     Args:
-        storages: Include only these storages. By default, all.
-        lakes: Include only these lakes. By default, all.
+        context: The run context.
+        storages: Limit the report to these storages.
+        lakes: Limit the report to these lakes.
 
     Raises:
-        StateError: If a table of the run date is missing. The message contains the first one.
+        StateError: If the run date lacks a table. The message names the first missing one.
     """
     wanted_storages, wanted_lakes = set(storages), set(lakes)
     lake_pages = [
@@ -162,9 +163,9 @@ def _headline(context: RunContext, plan: StoredPlan | None) -> str:
 
 
 def _stored_bytes(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> Iterator[StoredBytes]:
-    """Yield the stored bytes now and after the plan.
+    """Yield how many bytes are stored now, after the plan, and after a later purge.
 
-    Quarantined files are added, because listings do not include them.
+    Listings do not contain quarantined files, so their bytes are added.
     """
     if plan is None or not plan.header.has_work:
         return
@@ -181,7 +182,7 @@ def _waiting_bytes(context: RunContext, plan: PublishedTable) -> int:
 
 
 def _previous_runs(context: RunContext, storage_name: str) -> list[PublishedTable]:
-    """Return the last runs up to this one, oldest first, except analyses of past dates."""
+    """Return the most recent runs up to this one, oldest first. Historical runs are skipped."""
     runs = {
         run.run_date: run
         for run in context.state.history(storage_name, ORPHAN_FILES.name)
@@ -197,7 +198,7 @@ def _point(table: PublishedTable) -> Point:
 
 
 def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
-    """Yield the last plans up to this run date, newest first, except those of analyses."""
+    """Yield the most recent plans up to this run date, newest first, skipping historical ones."""
     known = (
         item for item in list_plans(context.config, storage_name) if item.header.run_date <= context.run_date and not item.header.historical
     )
@@ -243,7 +244,7 @@ def _uploads(context: RunContext, plan: PublishedTable) -> Iterator[PlannedUploa
 
 
 def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[QuarantinedPlan]:
-    """Yield the quarantined files by plan, newest plan first."""
+    """Sum the files in quarantine by the plan that moved them there, newest plan first."""
     moments = ("quarantined_at", "min"), ("quarantined_at", "max")
     copies = read_quarantine(context.state, storage.name, rehearsal=context.clock.is_rehearsal)
     by_plan = copies.group_by("source_plan_id").aggregate([([], "count_all"), ("size_bytes", "sum"), *moments])
@@ -260,6 +261,6 @@ def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[
 def _changes(previous: PublishedTable, now: PublishedTable) -> Iterator[Change]:
     earlier = {step.label: step for step in breakdown_steps(previous.summary(OrphanFilesSummary))}
     for step in breakdown_steps(now.summary(OrphanFilesSummary)):
-        old = earlier.get(step.label, Step(step.label, 0, 0, step.tone))  # categories that are usually empty may be missing
+        old = earlier.get(step.label, Step(step.label, 0, 0, step.tone))  # some categories are omitted if they are empty
         yield Change(f"{step.label}, bytes", old.size_bytes, step.size_bytes, is_bytes=True)
         yield Change(f"{step.label}, files", old.files, step.files, is_bytes=False)

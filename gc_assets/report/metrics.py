@@ -1,7 +1,7 @@
-"""Prometheus metrics of the last run of each storage and lake.
+"""Prometheus metrics about the last run of each storage and lake.
 
-Only receipts in the state are read. There is no sample for values that a run did not compute, or
-for storages and lakes without a run.
+Computing them is cheap, because only receipts in the state are read. Values that the run did not
+compute have no sample, and neither do storages and lakes without a run.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from gc_assets.state.summaries import (
     ReachableSnapshotsSummary,
 )
 
-# Old name, labels, new name. Both names are published until 0.5.
+# Deprecated names with their labels and new names. Both are published until 0.5.
 RENAMED: Final = (
     ("night_timestamp_seconds", ("storage",), "run_timestamp_seconds"),
     ("night_duration_seconds", ("storage",), "run_duration_seconds"),
     ("lake_night_timestamp_seconds", ("lake",), "lake_run_timestamp_seconds"),
     ("lake_sick", ("lake",), "lake_unreadable"),
 )
-# Name without the prefix `gc_assets_`, labels, and help text.
+# Names without the prefix `gc_assets_`, with their labels and help texts.
 FAMILIES: Final = (
     ("info", ("version",), "The release that wrote the metrics. Always 1."),
     ("run_timestamp_seconds", ("storage",), "Time at which the last run created its plan."),
@@ -76,13 +76,13 @@ Sample = tuple[str, tuple[str, ...], float]
 
 
 class RunMetrics(Collector):
-    """Metrics of the last runs of a configuration."""
+    """A Prometheus collector for the storages and lakes of a configuration."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config, self._clock, self._state = config, clock, State.of(config)
 
     def collect(self) -> Iterable[Metric]:
-        """Return every metric that has a sample.
+        """Collect all metrics that have a sample.
 
         Raises:
             StateError: If the state is damaged.
@@ -98,7 +98,7 @@ class RunMetrics(Collector):
         return [family for family in found.values() if family.samples]
 
     def text(self) -> str:
-        """Return the metrics in Prometheus' text format."""
+        """Format the metrics for Prometheus."""
         return generate_latest(self).decode()
 
     def _samples(self) -> Iterator[Sample]:
@@ -168,7 +168,7 @@ class RunMetrics(Collector):
             yield "lake_unreadable", owner, len(live.summary(LiveFilesSummary).unreadable)
 
     def _last_freeze(self, name: str) -> tuple[date, datetime] | None:
-        """Return the run date and freeze time of the lake's last run, or None without a run."""
+        """Find the lake's last run, and return its run date and when its refs were frozen."""
         frozen = [(run.run_date, run.summary(FreezeTime)) for run in self._state.history(name, LAKE_REFS.name)]
         runs = [(day, each.frozen_at) for day, each in frozen if each.is_own_day(day) and each.rehearsal == self._clock.is_rehearsal]
         return max(runs, default=None)

@@ -1,7 +1,4 @@
-"""Render the report as one self-contained HTML page.
-
-This module has no I/O. Every text is escaped.
-"""
+"""Render the report as a self-contained HTML page, in which every text is escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +19,10 @@ from gc_assets.report.trend import Point, trend_svg
 
 
 def render(report: RunReport) -> str:
-    """Render the page, without scripts or requests. It follows the reader's colour scheme."""
+    """Render the page.
+
+    It contains no scripts, sends no requests, and follows the reader's colour scheme.
+    """
     return _template().render(report=report)
 
 
@@ -52,7 +52,7 @@ def _template() -> Template:
 
 
 def _finalize(value: object) -> object:
-    """Escape non-printable characters, except in drawings, which are complete markup."""
+    """Escape control characters. Drawings are already escaped markup and stay unchanged."""
     return escape(value, keep="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -68,7 +68,7 @@ def _delta(change: Change) -> str:
     return sign + (format_bytes(abs(difference)) if change.is_bytes else f"{abs(difference):,}")
 
 
-# Both drawings escape their texts (`xml.sax.saxutils.escape`) and put no text into attributes.
+# Marking the drawings as safe is correct: they escape all text, and use none in attributes.
 def _trend(points: Sequence[Point]) -> Markup:
     return Markup(trend_svg(points))  # noqa: S704  (escaped, see above)
 

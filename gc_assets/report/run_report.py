@@ -1,4 +1,7 @@
-"""The data model of the report, without access to the state and without HTML."""
+"""Data classes for the contents of the report.
+
+They neither read the state nor depend on how the report is rendered.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from gc_assets.state.summaries import DroppedTableSummary
 
 @dataclass(frozen=True, slots=True)
 class RefUsage:
-    """Live bytes of a table that are kept by some refs.
+    """How many live bytes of a table some refs keep.
 
-    Each file is counted once, at one of the commits that need it.
+    A file that several commits need is counted for only one of them.
     """
 
     table: str
@@ -31,7 +34,10 @@ class RefUsage:
 
 @dataclass(frozen=True, slots=True)
 class ExpiringCommit:
-    """A commit that the policy does not keep. `table` is None if the lake is a single repository."""
+    """A commit that the policy does not keep.
+
+    `table` is None for lakes that consist of a single repository.
+    """
 
     table: str | None
     commit_id: str
@@ -42,14 +48,15 @@ class ExpiringCommit:
 
 @dataclass(frozen=True, slots=True)
 class LakePage:
-    """A lake on the page.
+    """The section about a lake.
 
     Attributes:
-        states: Commits by state.
-        usage: The live bytes by table and refs.
-        edits_history: True if a plan removes expired commits. Otherwise only their files are
-            removed.
-        expiring: The newest commits that the policy does not keep.
+        states: How many commits are in each state.
+        usage: The live bytes, by table and refs.
+        edits_history: Whether plans remove expired commits from the history. If not, they only
+            remove the files of these commits.
+        expiring: The newest commits that the policy does not keep. `expiring_left_out` counts
+            the others.
     """
 
     name: str
@@ -68,7 +75,7 @@ class LakePage:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A row of the plan."""
+    """A file in the plan."""
 
     key: str
     action: str
@@ -78,7 +85,7 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class PlannedUpload:
-    """An unfinished upload that is aborted by the plan."""
+    """An unfinished multipart upload that the plan aborts."""
 
     key: str
     upload_id: str
@@ -88,7 +95,7 @@ class PlannedUpload:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedPlan:
-    """Quarantined files of one plan. A plan created at `purge_from` or later can purge them."""
+    """The files that one plan has quarantined. Plans created from `purge_from` on may purge them."""
 
     plan_id: str
     files: int
@@ -99,7 +106,7 @@ class QuarantinedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure for this run date and for the previous one."""
+    """How a figure changed since the previous run date."""
 
     label: str
     previous: int
@@ -109,7 +116,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """Bytes of a storage, including quarantined files, at one stage of its plan."""
+    """How many bytes a storage contains before or after its plan, including quarantined files."""
 
     when: str
     size_bytes: int
@@ -117,7 +124,7 @@ class StoredBytes:
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """A plan of the storage with its decisions. `amounts` contains its files by action."""
+    """An earlier plan of the storage. `amounts` are its files by action."""
 
     plan_id: str
     run_date: date
@@ -129,21 +136,21 @@ class PastPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoragePage:
-    """A storage on the page.
+    """The section about a storage.
 
     Attributes:
-        header: The plan of the run date, or None if it has no plan.
-        status: The status of the plan, or None.
-        decisions: The approvals and rejections of the plan.
-        headline: One sentence about the effects of the plan.
-        stored: The stored bytes now and after the plan.
+        header: The plan of the run date, if there is one.
+        status: The status of this plan.
+        decisions: Who has approved or rejected the plan.
+        headline: A sentence about what the plan does.
+        stored: How many bytes are stored now and after the plan.
         tables: The tables with the most garbage. `tables_left_out` counts the others.
-        trend: The storage breakdown of the last runs.
-        plans: The last plans, newest first.
-        live_named: The number of live files referenced by the lakes' metadata, or None if it equals
-            the number of live objects in the listing.
-        unfinished: A sentence about unfinished uploads, or None.
-        uploads: The oldest uploads aborted by the plan.
+        trend: The storage breakdown of the most recent runs.
+        plans: The most recent plans, newest first.
+        live_named: How many live files the metadata of the lakes references. None if the listing
+            contains the same number of live objects.
+        unfinished: A sentence about unfinished uploads, if there are any.
+        uploads: The oldest uploads that the plan aborts.
         dropped: The dropped tables with files. `dropped_left_out` counts the others.
     """
 
@@ -176,18 +183,18 @@ class StoragePage:
     dropped_left_out: int = 0
 
     def usd_per_month(self, size_bytes: int) -> float | None:
-        """Return the monthly price of storing these bytes, or None if no price is configured."""
+        """Compute what storing these bytes costs per month, if the storage has a price."""
         return None if self.usd_per_gb_month is None else Money(usd_per_gb_month=self.usd_per_gb_month).usd_per_month(size_bytes)
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for garbage, over all tables."""
+        """All reasons for garbage that occur in any table."""
         return sorted({reason for share in self.tables for reason in share.garbage})
 
 
 @dataclass(frozen=True, slots=True)
 class TableRequests:
-    """Requests to object stores for one table of a lake or storage."""
+    """The requests to object stores that were needed to publish a table."""
 
     owner: str
     table: str
@@ -196,14 +203,14 @@ class TableRequests:
 
 @dataclass(frozen=True, slots=True)
 class ScanTerms:
-    """Assumptions of a scan, and the configuration with which a run would repeat it.
+    """What the results of a scan are based on, and how to turn the scan into a configuration.
 
     Attributes:
-        addresses: The scanned addresses.
-        assumptions: The assumptions, one sentence each.
-        doubts: Reasons why the estimate may be wrong, such as a gate that would refuse the plan.
+        addresses: The addresses that were scanned.
+        assumptions: One sentence for each assumption.
+        doubts: Reasons to distrust the estimate, such as a gate that would refuse the plan.
         lakes_yaml: The `lakes.yaml` that `gc-assets init` would write.
-        init_command: The command that writes this file.
+        init_command: The command that writes it.
     """
 
     addresses: tuple[str, ...]
@@ -215,12 +222,13 @@ class ScanTerms:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Report of one run date.
+    """The contents of a report about one run date or scan.
 
     Attributes:
-        scan: The terms of a scan, which has no plan and stores nothing. None for a run.
-        warnings: Warnings that apply to all figures: a rehearsal, lowered limits, or a past date.
-        requests: Requests to object stores, if a lake, a storage or the state is in one.
+        warnings: Warnings that apply to all figures, for example because of a rehearsal, lowered
+            limits or a past date.
+        requests: The requests to object stores, if the lakes, storages or the state use any.
+        scan: The terms of the scan, or None if this is the report of a run.
     """
 
     run_date: date

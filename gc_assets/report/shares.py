@@ -1,4 +1,4 @@
-"""Derive the categories of a storage breakdown from a summary of `orphan_files`, without I/O."""
+"""Compute the storage breakdown from the summary of `orphan_files`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Amounts = Mapping[str, Amount]
 
 
 def breakdown_steps(orphans: OrphanFilesSummary) -> list[Step]:
-    """Return the storage breakdown from the summary of `orphan_files`.
+    """Split the contents of a storage into categories, from live files to garbage.
 
-    Categories that are usually empty are included only if they contain files: dropped tables,
-    foreign and protected files. In a run without a listing, these are also files that wait for a
-    listing, and files removed since the last listing.
+    Some categories are usually empty and only included if they have files: dropped tables, foreign
+    files and protected files. The same is true for two categories that only occur in runs without a
+    listing, namely files that wait for one and files removed since the last one.
     """
     shares: Amounts = orphans.storage_breakdown
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))

@@ -1,6 +1,7 @@
-"""Draw the storage breakdown as SVG: one bar for the whole storage, then one bar per category.
+"""Draw the storage breakdown as SVG.
 
-This module has no I/O. Colours are mid-tones that are readable on light and dark backgrounds.
+The first bar is the whole storage, and each further bar is one of its categories. The colours are
+mid-tones, which are readable on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WIDTH, ROW, LABEL, FIGURE = 760, 30, 190, 190
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One bar. The first step is the total. Further steps are its categories, drawn end to end."""
+    """The total, or one of the categories that add up to it."""
 
     label: str
     size_bytes: int
@@ -32,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A step with the position of its bar as a fraction of the width, from 0 (left) to 1 (right)."""
+    """The bar of a step. Its position and length are fractions of the available width."""
 
     step: Step
     left: float
@@ -40,7 +41,7 @@ class Bar:
 
 
 def build_bars(steps: Sequence[Step]) -> list[Bar]:
-    """Return a bar for each step. Bars are scaled to the first step and placed end to end."""
+    """Lay out the bars end to end, scaled so that the total takes the whole width."""
     scale, offset, found = max((step.size_bytes for step in steps), default=0) or 1, 0.0, list[Bar]()
     for step in steps:
         length = step.size_bytes / scale
@@ -50,9 +51,10 @@ def build_bars(steps: Sequence[Step]) -> list[Bar]:
 
 
 def storage_breakdown_svg(steps: Sequence[Step]) -> str:
-    """Return an `<svg>` element, `WIDTH` wide.
+    """Draw the storage breakdown as an `<svg>` element.
 
-    Non-empty bars are at least 2 pixels wide, so that a small amount of garbage is visible.
+    Unless a category is empty, its bar is at least 2 pixels wide. Otherwise a small amount of
+    garbage would be invisible.
     """
     height = ROW * len(steps) + 8
     span = WIDTH - LABEL - FIGURE
@@ -75,7 +77,7 @@ def storage_breakdown_svg(steps: Sequence[Step]) -> str:
 
 
 def data_uri(svg: str) -> str:
-    """Return the drawing as a data URI for Markdown and `<img>`."""
+    """Encode a drawing as a data URI, for Markdown and `<img>`."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 

@@ -1,4 +1,4 @@
-"""Draw a commit history as text, newest first, like `git log --graph`. This module has no I/O."""
+"""Draw a commit history as text, newest commit first, in the style of `git log --graph`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class GraphLine:
     """A line of the graph.
 
     Attributes:
-        lanes: The lanes, such as `| *`.
-        text: The commit at `*`. Empty for a line that only merges lanes.
-        lanes_below: The lanes that continue under the line, to print next to wrapped text.
+        lanes: The drawing, such as `| *`.
+        text: The description of the commit at `*`. Empty if the line only merges lanes.
+        lanes_below: What to draw next to the text if it has to be wrapped.
     """
 
     lanes: str
@@ -30,10 +30,11 @@ class GraphLine:
 
 
 def text_graph(history: Drawing, *, after: bool) -> Iterator[GraphLine]:
-    """Yield one line per commit, and one line where lanes merge.
+    """Draw the commits, one on each line. Additional lines merge lanes at forks.
 
     Args:
-        after: True to draw the history after expiry.
+        history: The history.
+        after: Draw the history as it will be after expiry.
     """
     lanes: list[str | None] = []
     for node in reversed(history.nodes):
@@ -67,7 +68,7 @@ def _free_lane(lanes: list[str | None]) -> int:
 
 
 def _merge_line(lanes: list[str | None], into: int, other: int) -> str:
-    """Return `|/`, or `|_|/` if there are lanes in between."""
+    """Draw a merge as `|/`, or as `|_|/` if there are lanes in between."""
     characters = [mark for awaited in lanes for mark in ("|" if awaited else " ", " ")]
     for position in range(2 * into + 1, 2 * other - 1):
         characters[position] = "_" if characters[position] == " " else characters[position]

@@ -1,6 +1,7 @@
-"""Draw the bytes of a storage over the last runs as an SVG area chart, live bytes under garbage.
+"""Draw the size of a storage over the last runs as a stacked area chart (SVG).
 
-This module has no I/O. Colours are those of the storage breakdown.
+Kept bytes are at the bottom and garbage is on top. The chart uses the colours of the storage
+breakdown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RIGHT: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Bytes of a storage in one run: kept bytes, bytes needed only by expired history, and garbage."""
+    """The size of a storage in one run. `held` bytes are needed only by expired history."""
 
     run_date: date
     kept: int
@@ -34,7 +35,7 @@ class Point:
 
 
 def trend_svg(points: Sequence[Point]) -> str:
-    """Return an `<svg>` with one area per category over time. Text has the colour of the page."""
+    """Draw the chart as an `<svg>` element. The text inherits its colour from the page."""
     most = max((point.stored for point in points), default=0) or 1
     days = [point.run_date.toordinal() for point in points]
     span = max(days[-1] - days[0], 1)
