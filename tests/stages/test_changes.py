@@ -95,7 +95,7 @@ def test_renamed_storage_plans_no_live_file(unchanged: PlanFixture) -> None:
 def test_apply_refuses_expired_plan_and_changed_policy(unchanged: PlanFixture) -> None:
     house, header = unchanged.house, unchanged.header
     house.settings = {"grace": "100h"}
-    with pytest.raises(GateRefused, match="another policy"):
+    with pytest.raises(GateRefused, match=r"the policy in lakes\.yaml has changed"):
         house.apply(header)
     house.settings = {"mode": "plan"}
     with pytest.raises(GateRefused, match="mode plan"):

@@ -1,7 +1,7 @@
-"""Check access to the state, the lakes and the storages of a run, with a few requests to each.
+"""Check that the state, the lakes and the storages of a run are accessible.
 
-A run calls this before it starts Spark, so that a wrong key or an unreachable server is reported
-first, and only once with all affected lakes and storages.
+Each check takes only a few requests. A run calls this before it starts Spark, so that a wrong key
+or an unreachable server is reported early, and once for all affected lakes and storages.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gc_assets.state.schemas import LAKE_REFS
 
 STATE: Final = "state"
 Call = Callable[[], object]
-# If a server does not answer in this time, the run tries it again and waits longer.
+# Timeout for one check. The run itself waits longer for slow servers and retries.
 _SECONDS: Final = 60.0
 _CONCURRENT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class AccessError:
-    """A cause why the state, lakes or storages are inaccessible.
+    """A problem that makes the state, lakes or storages inaccessible.
 
     Attributes:
-        subjects: The affected state, lakes and storages, for messages.
-        reason: The cause, and what the user can do.
+        subjects: Descriptions of what is affected, for messages.
+        reason: The cause and, if known, what the user can do about it.
         stops_run: True if the run cannot publish anything without the subjects.
     """
 
@@ -49,7 +49,7 @@ class AccessError:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """Access to a subject, whose own messages begin with `name`."""
+    """An access check. If its error message begins with `name`, that part is removed."""
 
     subject: str
     name: str
@@ -59,10 +59,10 @@ class _Check:
 
 
 def find_access_errors(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> list[AccessError]:
-    """Group the inaccessible lakes and storages of a run, and its state, by cause.
+    """Check the state, lakes and storages concurrently, and group failures by cause.
 
-    Without the state or a catalog, a run publishes nothing. A storage that cannot be listed stops
-    only its own plan, so the other plans are still made.
+    A run cannot publish anything without its state or a catalog. If only a storage cannot be
+    listed, the plans of other storages can still be made.
     """
     checks = list(_checks(context, lakes, storages))
     with ThreadPoolExecutor(_CONCURRENT) as pool:

@@ -1,7 +1,7 @@
-"""Read the results of an apply: the reasons of its outcomes, and what an interrupted apply has
-recorded.
+"""Read the results of an apply from the state.
 
-Only the state is read.
+For a finished apply, this counts the reasons of its outcomes. For an interrupted apply, it finds
+out what has been recorded so far.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.write_ahead import find_log
 
-# Maximum number of distinct kinds of reasons that are counted separately.
+# Further kinds of reasons are counted together.
 MAX_REASONS: Final = 1_000
 _OTHER: Final = "other reasons"
-# Parts of a reason that differ between files: quoted names, addresses, times and identities.
+# Matches the parts of a reason that differ between files, such as names, addresses and times.
 _VARIABLE: Final = re.compile(r"'[^']*'|`[^`]*`|\S*://\S+|\S*\d{2,}\S*")
-# The limit is low, because the user waits for the command to end.
+# The limit is low because a user is waiting for the command to finish.
 _READ_SECONDS: Final = 10.0
 
 
@@ -50,9 +50,7 @@ class _Reason:
 
 @dataclass
 class _ReasonCounter:
-    """Counts reasons by phase and outcome. Reasons that differ only in names and numbers count as
-    one.
-    """
+    """Counts reasons by phase and outcome, and combines those that differ only in names and numbers."""
 
     kinds: dict[tuple[str, str], dict[str, _Reason]] = field(default_factory=lambda: defaultdict(dict[str, _Reason]))
 
@@ -69,14 +67,14 @@ class _ReasonCounter:
 
 
 def count_reasons(context: RunContext, header: PlanHeader, published: PublishedTable | None) -> Mapping[tuple[str, str], Mapping[str, int]]:
-    """Count the reasons why an apply left files, uploads or edits undone.
+    """Count why an apply did not execute some of the planned actions.
 
     Args:
-        published: The `deletion_log` of the apply, or None if it changed only histories.
+        published: The `deletion_log` of the apply, or None if it only edited histories.
 
     Returns:
-        The number of files, uploads or edits by reason, for each phase and outcome. Reasons that
-        differ only in names and numbers are represented by one of them.
+        The number of files, uploads or edits by reason, for each phase and outcome. If several
+        reasons differ only in names and numbers, one of them is given as an example.
     """
     found, columns = _ReasonCounter(), ["phase", "outcome", "error"]
     for batch in batches(context.state, DELETION_LOG.schema, published.paths(), columns) if published is not None else ():
@@ -91,13 +89,13 @@ def count_reasons(context: RunContext, header: PlanHeader, published: PublishedT
 
 
 def read_recorded_actions(context: RunContext, header: PlanHeader, phases: Sequence[str]) -> RecordedActions | None:
-    """Read what an unfinished apply has recorded, including its earlier attempts.
+    """Read what an unfinished apply has recorded so far, including earlier attempts.
 
     Args:
-        phases: The phases that the apply executes.
+        phases: The phases that the apply executes. A restore has a log of its own.
 
     Returns:
-        The recorded actions, or None if no apply of these phases has begun.
+        The recorded actions, or None if no such apply has begun.
     """
     log = find_log(context.state.files, log_directory(header, phases), header.plan_id)
     if log is None:

@@ -1,4 +1,4 @@
-"""Report the bytes retained by each ref or retention setting (`what_if`)."""
+"""Report how many bytes each ref or retention setting retains, by means of `what_if`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.scenarios import MAX_SCENARIOS, Scenario, ref_names
 from gc_assets.stages.read.what_if import Effect, what_if
 
-# Shorter retentions are within the grace period of most storages.
+# Anything shorter is within the grace period of most storages.
 AGES: Final = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
 
 def blame_by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
-    """Return the bytes retained only by each ref of these lakes, most bytes first.
+    """Determine which bytes would become free if a single ref did not exist.
 
-    Refs with the same name in several tables or lakes count as one.
+    Refs with the same name are treated as one, even if they are in different tables or lakes.
+
+    Returns:
+        The effect of each ref, beginning with the ref that frees most.
     """
     lakes_by_ref: dict[str, list[str]] = {}
     for lake in lakes:
@@ -29,7 +32,7 @@ def blame_by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str])
 
 
 def blame_by_age(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
-    """Return the effect of each default retention in `AGES`, shortest first."""
+    """Evaluate each default retention in `AGES`, beginning with the shortest."""
     return list(what_if(spark, context, [Scenario(age, tuple(lakes), retention=age) for age in AGES]))
 
 

@@ -1,6 +1,6 @@
-"""Read published tables part by part and without Spark: complete tables, or the rows of given keys.
+"""Read published tables, or selected rows of them, without Spark.
 
-This module determines which runs make up a table. It keeps one part in memory at a time.
+The functions determine which runs a table consists of, and keep one part in memory at a time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from gc_assets.state.side_tables import EDITS_SIDE
 
 
 def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[PublishedTable | PastRun]:
-    """Return the runs whose rows make up the table as of a run date.
+    """Return the runs that a table consists of as of a run date.
 
-    Usually this is the table's current run. Three tables consist of several runs:
-    `manifest_entries` of all segments up to the date, and `deletion_log` and `expiry_log` of all
-    executions of the date's plans. `storage_inventory` may be the listing of an earlier run.
+    For most tables, this is the current run of the date. The exceptions are:
+
+    - `manifest_entries` consists of all segments up to the date,
+    - `deletion_log` and `expiry_log` consist of all executions of the date's plans,
+    - `storage_inventory` may be the listing of an earlier run.
 
     Raises:
         StateError: If no run is published for the date.
@@ -53,17 +55,21 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
 
 
 def paths_of(state: State, table: Table, group: str, run_date: date) -> list[str]:
-    """Return the paths of the table's parts as of a run date, from `runs_of` and `find_path_edits`."""
+    """Return the paths of all parts that a table consists of as of a run date."""
     edits = find_path_edits(state, table, group, run_date)
     found = [path for run in runs_of(state, table, group, run_date) for path in run.paths()]
     return found if edits is None else [*found, *edits.paths(EDITS_SIDE)]
 
 
 def find_path_edits(state: State, table: Table, group: str, run_date: date) -> PublishedTable | None:
-    """Return the table whose side table `_edits` contains further rows of `expiry_plan`, or None.
+    """Find the table that contains additional rows of `expiry_plan` in its side table `_edits`.
 
-    These rows are separate because they depend on the content of commits that `expiry_plan`
-    selects. A table older than `expiry_plan` belongs to another run of the date.
+    These rows are computed later, because they depend on the content of commits that `expiry_plan`
+    selects.
+
+    Returns:
+        The table, or None if it does not exist. If it is older than `expiry_plan`, it belongs to
+        another run of the date and is ignored.
     """
     if table is not EXPIRY_PLAN:
         return None
@@ -72,9 +78,9 @@ def find_path_edits(state: State, table: Table, group: str, run_date: date) -> P
 
 
 def table_names(state: State, lake_name: str) -> list[str]:
-    """Return the names of the lake's tables in the newest run, in alphabetical order.
+    """Return the names of a lake's tables in its newest run, in alphabetical order.
 
-    The result is empty if the lake is a single repository or has no run.
+    If the lake is a single repository or has no run, the list is empty.
     """
     names: set[str] = set()
     for table, column in ((LAKE_REFS, TABLE_NAME.name), (LIVE_CONTENTS, "content_key")):
@@ -87,10 +93,10 @@ def table_names(state: State, lake_name: str) -> list[str]:
 def batches(
     state: State, schema: pa.Schema, paths: Collection[str], columns: Collection[str] | None = None, limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield at most `limit` rows of Parquet parts, with the columns of the schema.
+    """Read up to `limit` rows from Parquet parts, with the columns of a schema.
 
     Raises:
-        StateError: If an older release wrote a part without one of the columns.
+        StateError: If a part was written by an older release and lacks a column.
     """
     fields = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     left = limit
@@ -106,12 +112,12 @@ def batches(
 
 
 def read_matching_rows(state: State, schema: pa.Schema, paths: Collection[str], column: str, values: Collection[str]) -> pa.Table:
-    """Return the rows whose `column` is one of `values`.
+    """Read the rows in which `column` has one of the given values.
 
-    Row groups without such a value are skipped.
+    Parquet row groups are skipped if their statistics rule out a match.
 
     Raises:
-        StateError: If an older release wrote a part without one of the columns.
+        StateError: If a part was written by an older release and lacks a column.
     """
     fields = pc.field(column).isin(list(values))
     found = [add_missing_columns(_read_matching(_part(state, path, schema), schema, fields), schema) for path in paths]

@@ -1,7 +1,7 @@
-"""Trace a file through its witnesses in `live_files` (containers and commit) to the ref that needs
-it.
+"""Trace a file back to the ref that needs it.
 
-The module uses Arrow lookups over published tables.
+The chain follows the file's witnesses in `live_files`, first the containers and then the commit. It
+uses Arrow lookups in published tables.
 """
 
 from __future__ import annotations
@@ -24,16 +24,13 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import DANGLING_SIDE, EXPIRED_SIDE
 
-# No format nests deeper, so a longer chain would be a cycle.
+# No format nests containers more deeply, so a longer chain must be a cycle.
 MAX_CONTAINERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A step of the chain from a ref to a file.
-
-    `what` is the kind of the object.
-    """
+    """One object on the chain from a ref to a file. `what` is the kind of the object."""
 
     what: str
     name: str
@@ -41,7 +38,10 @@ class Link:
 
 
 def chain(context: RunContext, lake: str, row: dict[str, Any], side: str | None = None) -> Iterator[Link]:
-    """Yield the ref, the commit, the containers from outermost to innermost, and the file."""
+    """Yield the chain from ref to file: ref, commit, containers from the outside in, and the file.
+
+    If the file is part of the lake's current state, the lake takes the place of ref and commit.
+    """
     links = [Link(row["kind"], row["key"], _size(row))]
     top, commit, table = row["container"], row["commit_id"], row["table_uuid"]
     for _ in range(MAX_CONTAINERS):
@@ -97,7 +97,7 @@ def _commit_links(context: RunContext, lake: str, commit: str, table: str | None
 
 
 def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, table: str | None) -> int | None:
-    """Return the length of the shortest path of parents from `head` to `commit`, or None."""
+    """Count the steps from `head` back to `commit` on the shortest path. None without a path."""
     graph = context.table(COMMIT_GRAPH, lake)
     rows = read_parts(context.state.files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "parents"])
     same = pc.is_null(rows.column("table_uuid")) if table is None else pc.equal(rows.column("table_uuid"), table)
@@ -116,7 +116,7 @@ def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, t
 def last_chain(context: RunContext, live: LiveRows, storage: str, key: str) -> tuple[Link, ...]:
     """Return the chain from the expired or dangling history that last needed a file.
 
-    The result is empty if no such history contains the file.
+    If the file is in neither, the chain is empty.
     """
     for side in (EXPIRED_SIDE, DANGLING_SIDE):
         for row in live.find(storage, key, side):

@@ -1,8 +1,8 @@
-"""Check a configuration before a run: lakes, storages, the state and its records.
+"""Check a configuration before a run, with its lakes, its storages and the state.
 
-The checks read lakes and storages and do not change them. They only write probes, which they remove
-immediately: one in the state, and canaries under the collector's own prefix in storages with mode
-`apply`. Spark is checked by the command, not here.
+The checks do not change lakes or storages. The only things that they write are probes, which they
+remove immediately: one in the state, and canaries under the collector's own prefix in storages with
+mode `apply`. The command itself checks Spark.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from gc_assets.stages.read.doctor_access import find_unreachable
 from gc_assets.stages.read.doctor_clocks import check_clocks
 from gc_assets.stores.store import examine_state
 
-# Warn if the state has less free space. A run with a million files writes about 100 MB.
+# Warn if there is less free space for the state. A run with a million files writes about 100 MB.
 _LOW_SPACE: Final = 2**30
 # Checks that send requests to a lake's or storage's server.
 _LAKE_CHECKS: Final = ("visible", "history edits", "addresses", "clocks")
 _STORAGE_CHECKS: Final = ("inventory",)
-# The subject, the name of the check, and the function that runs it.
+# A subject, the name of a check, and the function that runs it.
 Check = tuple[str, str, Callable[[], Iterator[Finding]]]
 
 
 def doctor(context: RunContext, begin: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
-    """Yield the results of all checks.
+    """Run all checks and yield their results.
 
-    If a check raises an error, the error is reported as its result.
+    A check that raises an error does not stop the others. Its error becomes the result.
 
     Args:
-        begin: Called with the lake, storage or other subject whose checks begin.
+        begin: Called with the name of each lake, storage or other subject before its first check.
     """
     yield from _environment(context)
     begin("the servers of lakes and storages")
@@ -96,7 +96,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
 
 
 def _skip_unreachable(failed: Finding, checks: Sequence[str]) -> Iterator[Check]:
-    """Yield a lake's or storage's failed access check, and its further checks as skipped."""
+    """Report the failed access check of a lake or storage, and mark its other checks as skipped."""
     yield failed.subject, failed.check, lambda: iter([failed])
     for check in checks:
         yield failed.subject, check, lambda name=check: iter([skip_check(failed.subject, name, failed.check)])
@@ -130,7 +130,7 @@ def _check_edits(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) 
 
 
 def _check_store(context: RunContext, storage: StorageConfig, reachable: set[str]) -> Iterator[Finding]:
-    """Check the store, and add the storage to `reachable` if it can be listed."""
+    """Examine the store. If it can be listed, add the storage to `reachable`."""
     findings = list(context.store(storage.name).examine(storage, context.clock.now()))
     yield from findings
     if not any(finding.check == "listable" and finding.verdict == FAIL for finding in findings):
@@ -146,7 +146,7 @@ def _check_trash(context: RunContext, storage: StorageConfig, reachable: set[str
 
 
 def _check_claims(context: RunContext, storage_name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
-    """Check the claims of the readable lakes. The check is complete only if all lakes are readable."""
+    """Check the claims of all readable lakes. With unreadable lakes, the check is incomplete."""
     unread = [lake.label for lake in context.config.lakes if lake.name not in frozen]
     found = lake_checks.check_claims(context, storage_name, frozen)
     yield from (finding for finding in found if not unread or finding.verdict != OK)
@@ -160,15 +160,12 @@ def _environment(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_notify(context: RunContext) -> Iterator[Finding]:
-    """Report which command sends notifications."""
+    """Report the number of notification targets and which command notifies them."""
     yield Finding("notify", "targets", OK, f"{count_of(len(context.config.notify), 'target')}; {NOTIFIED_BY}")
 
 
 def _check_clock(context: RunContext) -> Iterator[Finding]:
-    """Compare the state's clock with the local one.
-
-    Writes, reads and removes a file.
-    """
+    """Compare the state's clock with the local one, by writing, reading and removing a file."""
     files, content = context.state.files, uuid.uuid4().hex.encode()
     name = f".doctor-{content.decode()}"
     with files.probe(name, content):
@@ -186,7 +183,7 @@ def _check_clock(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_space(context: RunContext) -> Iterator[Finding]:
-    """Report the free space if the state is on a disk."""
+    """Report the free disk space, unless the state is in an object store."""
     files = context.state.files
     free = files.free_bytes()
     if free is None:
@@ -201,16 +198,14 @@ def _check_space(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_conditional_writes(context: RunContext) -> Iterator[Finding]:
-    """Test that only one of several concurrent writers succeeds, because all publications depend on
-    it.
-    """
+    """Test that only one of several concurrent writers succeeds. All publications depend on this."""
     yield Finding("state", "conditions", OK, context.state.files.check_conditions())
 
 
 def _check_index(context: RunContext) -> Iterator[Finding]:
-    """Check that all runs with a receipt are in the index of their asset.
+    """Check that every run with a receipt is listed in the index of its asset.
 
-    If a log is in no index, its files would be missing from the ledger.
+    If a deletion log were missing from its index, its files would be missing from the ledger.
     """
     wrong = context.state.find_index_errors()
     for sentence in wrong:

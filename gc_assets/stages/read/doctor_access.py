@@ -1,6 +1,6 @@
-"""Check in a bounded time that servers answer, before `doctor` examines their lakes and storages.
+"""Check that servers answer within a time limit, before `doctor` examines their lakes and storages.
 
-Otherwise, each further check of an unreachable server would wait for all its attempts again.
+Without this, every single check of an unreachable server would go through all retries.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ _REPEAT: Final = "Check the server, and that this machine is not overloaded, the
 
 
 def find_unreachable(context: RunContext, seconds: float = ACCESS_SECONDS) -> dict[str, Finding]:
-    """Return a finding for each lake and storage whose server does not answer, by name.
+    """Contact all servers concurrently and report the ones that do not answer.
 
-    All servers are asked concurrently. Other errors, such as a wrong key, are reported by the
-    checks of the lake or storage.
+    Other errors, such as a wrong key, are left to the checks of the lake or storage.
+
+    Returns:
+        Findings by the name of the lake or storage.
     """
     calls = list(_remote_calls(context))
     with ThreadPoolExecutor(_CONCURRENT) as pool:

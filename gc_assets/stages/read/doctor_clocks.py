@@ -1,7 +1,7 @@
-"""Compare the times of commits with the times of their parents and of their objects.
+"""Check commit times against the times of parent commits and of snapshot objects.
 
-Commit times matter because a policy decides by age, and Icechunk's design requires that times
-increase along a history. The rows come from the last run, so no object is read.
+Commit times matter because policies are based on age, and because Icechunk requires times to
+increase along a history. The check uses tables of the last run and does not read any objects.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ _REMEDY: Final = (
 
 
 def check_clocks(context: RunContext, name: str) -> Iterator[Finding]:
-    """Report commits of the last run that are older than a parent, or whose time differs from their
-    object's.
+    """Report commits that are older than a parent, or whose object has a different time.
 
-    Dangling commits are not compared with their parents.
+    The commits are from the last run. Dangling ones are not compared with their parents.
     """
     published = context.state.latest(name, COMMIT_GRAPH.name)
     if published is None:
@@ -86,8 +85,10 @@ def _find_older_children(commits: pa.Table, dangling: pa.Array) -> Iterator[str]
 
 
 def _find_skewed(context: RunContext, commits: pa.Table) -> Iterator[str]:
-    """Compare the times of commits with those of their snapshot objects in the last listing. Yield
-    a message if they differ.
+    """Compare commit times with the modification times of snapshot objects in the last listing.
+
+    Yields:
+        A message if any of them differ by more than `MAX_SKEW`.
     """
     roots = [(items[0] if items else None) for items in commits.column("content_roots").to_pylist()]
     by_storage: dict[str, dict[str, tuple[str, Any]]] = {}

@@ -1,6 +1,6 @@
-"""Check lakes for `doctor`: readability, completeness, and exclusive locations.
+"""Check for `doctor` that lakes are readable and complete, and do not share their locations.
 
-The refs of each lake are read once.
+The refs of each lake are read only once and passed to the checks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REPLACE: Final = "Replace the link by its files, or let the lake use their actu
 
 
 def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report which parts of a lake are readable, and whether its locations are in storages."""
+    """Report what could be read of a lake, and claimed locations outside of all storages."""
     describe = context.kind(name).describe_format
     described = f"; {describe(refs)}" if describe is not None else ""
     yield Finding(name, "readable", OK, f"{count_of(len(refs.refs), 'ref')}, {count_of(len(refs.claims), 'claimed prefix')}{described}")
@@ -59,8 +59,10 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
 
 
 def _check_unreadable(context: RunContext, name: str, tables: Sequence[UnreadableTable]) -> Iterator[Finding]:
-    """Report the tables that cannot be read. Those with the same cause, such as a denied request, are
-    one problem. Those of a storage that is not mounted are skipped.
+    """Report tables that cannot be read.
+
+    Tables with the same cause, such as a denied request, are reported together. If a table's
+    storage is not mounted, it is only reported as skipped.
     """
     absent, waiting, by_cause = find_absent_storages(context), Counter[str](), dict[str, list[UnreadableTable]]()
     for number, item in enumerate(tables):
@@ -83,9 +85,9 @@ def _check_unreadable(context: RunContext, name: str, tables: Sequence[Unreadabl
 
 
 def find_absent_storages(context: RunContext) -> set[str]:
-    """Return the storages on a disk whose directory does not exist, as before it is mounted.
+    """Return local storages whose directory does not exist, for example because it is not mounted.
 
-    Their own check `listable` fails, and names the only cause why their tables cannot be read.
+    The check `listable` of such a storage fails, which explains why its tables cannot be read.
     """
     places = {item.name: Location.parse(item.location) for item in context.config.storages}
     return {name for name, place in places.items() if place.scheme == FILE and not Path(place.root).is_dir()}
@@ -97,13 +99,13 @@ def _storage_of(context: RunContext, item: UnreadableTable) -> str | None:
 
 
 def check_assets(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report tables under `assets` that the lake does not have, now or in its last run."""
+    """Report tables configured under `assets` that the lake does not have and did not have before."""
     assets = {item.key: item.table for item in context.config.lake(name).assets if item.table is not None}
     if not assets or context.kind(name).is_one_table:
         return
     read = {item.table_name for items in (refs.refs, refs.sources, refs.unreadable) for item in items}
     missing = {key: table for key, table in assets.items() if table not in read}
-    # The refs of a Nessie lake name no tables.
+    # Refs of a Nessie lake do not contain table names.
     known = sorted({item for item in read if item is not None}.union(table_names(context.state, name) if missing else ()))
     for key, table in missing.items():
         if table not in known:
@@ -114,10 +116,7 @@ def check_assets(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[F
 
 
 def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Check the permission to edit a lake's histories, and that each of its tables can be edited.
-
-    The permission is not needed if no storage is in mode `apply`.
-    """
+    """Check that the lake's histories can be edited, unless no storage is in mode `apply`."""
     lake = as_preflight(context.lake(name))
     if lake is None or not any(storage.mode == "apply" for storage in context.config.storages):
         return
@@ -129,14 +128,14 @@ def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Fi
 
 
 def check_decoder(context: RunContext, name: str) -> Iterator[Finding]:
-    """Report which of several libraries decodes a lake's containers on this machine."""
+    """Report which library decodes the lake's containers on this machine, if there is a choice."""
     describe = kind_of(context.config.lake(name)).describe_decoder
     if describe is not None:
         yield Finding(name, "decoder", OK, describe())
 
 
 def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report metadata whose address is outside all storages but links into a storage."""
+    """Report metadata whose address is outside of all storages, but is a link into one of them."""
     resolver = context.resolver()
     named = {source.address for source in refs.sources} | {root.address for root in refs.pinned if root.must_exist}
     for address in sorted(named):
@@ -150,7 +149,7 @@ def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
 
 
 def _without_links(address: str) -> str | None:
-    """Return the address with symbolic links resolved, or None if it cannot be resolved."""
+    """Resolve symbolic links in an address. Returns None if this is not possible."""
     try:
         return str(Location.parse(address).without_links()).rstrip("/")
     except (UsageError, FormatError):
@@ -158,9 +157,9 @@ def _without_links(address: str) -> str | None:
 
 
 def check_history(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Check that a lake exposes its complete history, if the lake supports this check.
+    """Check that the lake's server exposes the complete history, if the kind of lake allows it.
 
-    The complete history is read, as in the first run.
+    Like the first run, this reads the whole history.
     """
     lake = context.lake(name)
     if as_incremental(lake) is None:
@@ -174,7 +173,7 @@ def check_history(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[
 
 
 def check_addresses(context: RunContext, name: str) -> Iterator[Finding]:
-    """Report addresses in the last run that may be other names of objects in storages."""
+    """Report addresses in the last run that may be other names for objects in a storage."""
     last = context.state.latest(name, LIVE_FILES.name)
     summary = last.summary(LiveFilesSummary) if last is not None else None
     if last is not None and summary is not None and summary.unknown_addresses:
@@ -187,7 +186,7 @@ def check_addresses(context: RunContext, name: str) -> Iterator[Finding]:
 
 
 def check_claims(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
-    """Check that each lake's claims on a storage are exclusive, and reachable by one path only."""
+    """Check that no two lakes claim the same location, and that links do not give it two paths."""
     claimed = [claim for refs in frozen.values() for claim in _claims(context, storage_name, refs)]
     _, wide = narrow_claims(claimed)
     claims = Claims.of(claimed, wide=wide)
@@ -214,10 +213,10 @@ def _claims(context: RunContext, storage_name: str, refs: FrozenRefs) -> Iterato
 
 
 def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[Finding]:
-    """Report the symbolic links of a storage.
+    """Report symbolic links in a storage.
 
-    A link fails the check if it leads into another storage, or if a lake claims the link or its
-    target, because it gives live files a second address.
+    A link is a failure if it leads into another storage, or if a lake claims the link or its
+    target. In both cases, live files have a second address.
     """
     for link in find_links(context.storage(storage_name)):
         source, target = (_resolve_path(context, path) for path in (link.path, link.target))
@@ -233,7 +232,7 @@ def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[F
 
 
 def _resolve_path(context: RunContext, path: str) -> tuple[str, str] | None:
-    """Return the storage and the key of a path. The key of a storage's root is empty."""
+    """Split a path into storage and key. The root of a storage has an empty key."""
     resolved = context.resolver().locate_one(f"{path}/")
     return None if resolved is None else (resolved[0], resolved[1].rstrip("/"))
 

@@ -1,6 +1,6 @@
-"""Check the records for `doctor`: open plans, the last run, and the execution logs.
+"""Check what gc-assets has recorded, for `doctor`: open plans, the last run and execution logs.
 
-Only the state is read.
+Most checks read only the state. For quarantined files and leases, the storage is read as well.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from gc_assets.state.schemas import DELETION_LOG, ORPHAN_FILES
 from gc_assets.state.summaries import OrphanFilesSummary
 from gc_assets.stores.protocol import Holder
 
-# Gates that doctor evaluates itself, regardless of their result in the last run.
+# Doctor evaluates these gates itself, so their result in the last run is ignored.
 _CHECKED_AGAIN: Final = frozenset({"storages_apart", "unfinished_apply", "lakes_present", "damaged_histories"})
 
 
 def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Read all rows of each plan that can still be applied, like an approval does."""
+    """Read every row of the plans that can still be applied, as an approval would."""
     state, count = context.state, 0
     for plan in list_plans(context.config, storage.name):
         if not plan.is_open(context.clock.now()):
@@ -65,7 +65,7 @@ def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding
 
 
 def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
-    """Report the failed gates and the unreadable tables of the last run."""
+    """Report failed gates, unreadable tables and left-out files of the last run."""
     last = previous_plan(list_plans(context.config, storage.name, empty=True), context.clock)
     if last is None:
         return
@@ -89,7 +89,7 @@ def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[
 
 
 def _check_patterns(context: RunContext, storage: StorageConfig, header: PlanHeader) -> Iterator[Finding]:
-    """Report the `protect` patterns that matched no file in the last run. Sends no LIST request."""
+    """Report `protect` patterns that did not match any file in the last run's listing."""
     swept = context.state.current(storage.name, ORPHAN_FILES.name, header.run_date)
     unused = swept.summary(OrphanFilesSummary).unused_patterns if swept is not None else ()
     for pattern in unused:
@@ -100,9 +100,9 @@ def _check_patterns(context: RunContext, storage: StorageConfig, header: PlanHea
 
 
 def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
-    """Check that no lake in the last accepted run, which may be today's, is missing or empty.
+    """Check that every lake of the last accepted run is still configured and has refs.
 
-    Unreadable lakes are reported by another check.
+    Lakes that cannot be read are left to another check.
     """
     accepted = newest_accepted_plan(context, storage.name)
     if accepted is None:
@@ -119,7 +119,7 @@ def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str
 
 
 def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Report interrupted plans. A plan is not interrupted if its apply is running."""
+    """Report plans whose apply began but has not finished and is not running at the moment."""
     begun, holder = unfinished_plans(context.state, storage.name), None
     if begun and (holder := _live_holder(context, storage.name)) is not None and holder.plan_id in begun:
         begun = [plan for plan in begun if plan != holder.plan_id]
@@ -147,7 +147,8 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
 def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
     """Check that every deletion log is complete.
 
-    If a log is missing, quarantined files recorded only in it would be missing from the ledger.
+    The ledger is computed from these logs, so files recorded in a missing log would be lost from
+    it.
     """
     runs, damaged = context.state.history(storage.name, DELETION_LOG.name), 0
     for run in runs:
@@ -162,7 +163,7 @@ def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Findin
 
 
 def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Report quarantined files that are missing from the state, and copies of known files."""
+    """Report files in the trash that the ledger does not contain, or contains with another etag."""
     unknown = find_unknown_files(context, storage.name, MAX_EXAMINED)
     if unknown.copies:
         first = unknown.copies[0]
@@ -187,7 +188,7 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
 
 
 def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Compare the storage's id with the recorded id."""
+    """Compare the id of the storage with the one on record."""
     known = read_registry(context.state).find("storage", storage.name)
     if known is None or known.storage_id is None:
         return
@@ -200,7 +201,7 @@ def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Find
 
 
 def check_leftovers(context: RunContext) -> Iterator[Finding]:
-    """Report the verification marks of interrupted applies, and damaged histories."""
+    """Report damaged histories, and verification marks left behind by interrupted applies."""
     for sentence in list_damage(context.state, [lake.name for lake in context.config.lakes]):
         yield Finding("state", "histories", FAIL, sentence, "Repair the lake, then remove the record.")
     names = context.state.files.directories(VERIFICATION_MARKS)

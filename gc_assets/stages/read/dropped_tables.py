@@ -1,4 +1,4 @@
-"""Describe the dropped tables of a storage, from the sweep of a run date."""
+"""List and describe dropped tables, as recorded by the sweep of a run date."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import DROPPED_TABLES, DROPPED_TABLES_SIDE
 from gc_assets.state.summaries import DroppedTableSummary
 
-# Suffix of the names of dropped tables in lists of tables.
+# Appended to the names of dropped tables in lists of tables.
 _DROPPED_MARK: Final = " (dropped)"
 
 
 def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
-    """Return the dropped tables of a run date (columns `DROPPED_TABLES`), most bytes first.
+    """Read the dropped tables of a run date, beginning with the largest.
 
-    Tables that a catalog lists are left out.
+    Tables that a catalog still lists are left out.
+
+    Returns:
+        Rows with the columns `DROPPED_TABLES`.
 
     Raises:
-        StateError: If the run date has no sweep.
+        StateError: If the storage has not been swept on the run date.
     """
     swept = context.table(ORPHAN_FILES, storage_name)
     rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES)
@@ -41,7 +44,7 @@ def read_dropped_tables(context: RunContext, storage_name: str) -> pa.Table:
 
 
 def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tuple[str, str | None], str]:
-    """Return the names of a sweep's dropped tables by lake and table uuid."""
+    """Map lake and table uuid of the dropped tables in a sweep to the names to display."""
     if swept is None or not swept.paths(DROPPED_TABLES_SIDE):
         return {}
     columns = ["lake", "table_uuid", "table_name", "gone_since"]
@@ -51,31 +54,31 @@ def dropped_names(context: RunContext, swept: PublishedTable | None) -> dict[tup
 
 
 def short_row(row: dict[str, Any], lake_label: str) -> dict[str, Any]:
-    """Add the computed columns table, size and state to a row."""
+    """Add the columns table, size and state to a row, and format its times."""
     table = f"{lake_label}: {row['table_name'] or row['table_uuid']}"
     times = {name: f"{row[name]:%Y-%m-%d %H:%M}Z" for name in ("last_seen", "gone_since")}
     return {**row, **times, "table": table, "size": format_bytes(row["bytes"] or 0), "state": describe_state(row)}
 
 
 def describe_state(row: dict[str, Any]) -> str:
-    """Return a text on what happens to the dropped table's files."""
+    """Describe what happens to the files of a dropped table."""
     if not row["files"]:
         return "no files"
     return f"waits: {row['waits_for']}" if row["waits_for"] is not None else "planned"
 
 
 def accept_command(table_uuid: str, waits_for: str | None) -> str | None:
-    """Return the command that accepts a dropped table as dead, if the table waits for a user."""
+    """Return the command to accept a dropped table as dead, if it waits for that decision."""
     if waits_for is None or not waits_for.endswith(READ_BEFORE_WRITE):
         return None
     return command("accept", table_uuid, by="YOUR_NAME")
 
 
 def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutoff: datetime, *, is_accepted: bool) -> str:
-    """Return a sentence about a dropped table's files and what they wait for.
+    """Describe a dropped table, its files and what they wait for, in one sentence.
 
     Args:
-        is_accepted: True if the run is accepted, so that the table's waiting time has begun.
+        is_accepted: True if the run is accepted. Only then does the table's waiting time begin.
     """
     name = f"{context.config.label_of(item.lake)}: {item.table_name or item.table_uuid}"
     # The last run that read the table is newer than all of the table's files.
@@ -86,13 +89,16 @@ def describe_dropped(context: RunContext, item: DroppedTableSummary, grace_cutof
 
 
 def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
-    """Return the uuid and the locations of a table that is dropped in the last runs.
+    """Look up a dropped table by name in the last run of each storage.
 
     Args:
-        table: Uuid or name of the table, with or without the lake, such as `sales: db.orders`.
+        table: Uuid or name of the table, optionally with the lake, such as `sales: db.orders`.
+
+    Returns:
+        The uuid of the table and its locations.
 
     Raises:
-        UsageError: If there is no such table, or several tables have this name.
+        UsageError: If no table or more than one matches.
     """
     state = State.of(config)
     resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages], config.address_aliases())
@@ -114,8 +120,10 @@ def find_dropped_locations(config: Config, table: str) -> tuple[str, list[str]]:
 
 
 def find_dropped_table(context: RunContext, storage_name: str, key: str, modified: datetime | None) -> DroppedTable | None:
-    """Return the dropped table for which a listed file waits in a run date's sweep, or to which it
-    belongs, or None.
+    """Find the dropped table that a listed file belongs to.
+
+    Returns:
+        The table, or the one that has adopted the file, or None.
     """
     from gc_assets.stages.sweep.adopted_files import read_adopted_files  # these modules import Spark
     from gc_assets.stages.sweep.dropped_tables import find_stored
@@ -130,7 +138,7 @@ def find_dropped_table(context: RunContext, storage_name: str, key: str, modifie
 
 
 def describe(context: RunContext, item: DroppedTable) -> str:
-    """Return a phrase with the name of a dropped table and how it was dropped."""
+    """Return a phrase that names a dropped table and explains how it was found to be dropped."""
     lake = context.config.label_of(item.table.lake)
     how = "server no longer has" if item.table.noun == REPOSITORY else "catalog no longer lists"
     return f"{item.table.noun} {item.table.table_name or item.table.table_uuid} of lake {lake}, which its {how}"

@@ -1,7 +1,7 @@
-"""Explain why one file is kept, planned or deleted, from the published tables of a run date.
+"""Explain why a file is kept, planned or deleted, based on the published tables of a run date.
 
-The witness of a live file is followed from the file through containers and commit to a ref. The
-module uses Arrow lookups. It needs no Spark and reads no lake.
+For a live file, the explanation follows its witnesses through containers and a commit to a ref.
+Rows are looked up with Arrow, so neither Spark nor access to the lakes is required.
 """
 
 from __future__ import annotations
@@ -45,17 +45,21 @@ from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE
 from gc_assets.state.side_tables import DEFERRED_SIDE, EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, StorageInventorySummary
 
-# Statuses of plans that can still change files.
+# A plan with one of these statuses can still change files.
 _OPEN: Final = frozenset({"ready", "refused", "approved", UNFINISHED})
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The explanation of one key, from the tables of a run date.
+    """Why a key is kept, planned or deleted, according to the tables of a run date.
 
-    `verdict` is one of live, planned, refused, rejected, expired, waiting, quarantined, restored,
-    purged, young, unowned, dropped, foreign, protected, external, unknown. `approval_events` are
-    the approvals and rejections of the plans that contain the key.
+    Attributes:
+        verdict: One of live, planned, refused, rejected, expired, waiting, quarantined, restored,
+            purged, young, unowned, dropped, foreign, protected, external, unknown.
+        chain: The objects from the ref to the file.
+        summary: Rows about the key in the published tables.
+        history: All recorded actions on the key.
+        approval_events: Approvals and rejections of the plans that contain the key.
     """
 
     storage: str | None
@@ -77,15 +81,16 @@ class Explanation:
 
 
 def explain(context: RunContext, text: str, storage: str | None = None) -> list[Explanation]:
-    """Explain an address, or a key in each storage that contains it.
+    """Explain the file at an address, or a key in each storage that contains it.
 
-    A key may be shortened to its beginning or end, or contain an ellipsis, if it matches only one
-    file. If no storage contains the key, there is one explanation for each storage.
+    Instead of a whole key, its beginning, its end or a form with an ellipsis is accepted if only
+    one file matches. If no storage contains the key, the result has an explanation for each
+    storage.
 
     Raises:
-        StateError: If the run date has no tables.
-        UsageError: If the storage does not exist or does not contain the address, or several files
-            match.
+        StateError: If there are no tables for the run date.
+        UsageError: If the storage does not exist, does not contain the address, or more than one
+            file matches.
     """
     if is_address(text):
         resolved = context.resolver().resolve_one(text)
@@ -107,12 +112,10 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
 
 
 def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> list[Explanation]:
-    """Explain the only file with a key that begins or ends with a text.
-
-    The result is empty if there is no such file.
+    """Explain the file whose key begins or ends with a text, if there is exactly one.
 
     Raises:
-        UsageError: If there are several such files.
+        UsageError: If more than one file matches.
     """
     matches = [(storage, key) for storage in storages for key in find_keys(context, storage, text)]
     if len(matches) > 1:
@@ -123,7 +126,7 @@ def _explain_part(context: RunContext, storages: Sequence[str], text: str) -> li
 
 
 def _describe_path_edits(context: RunContext, storage: str, key: str) -> str:
-    """Return a sentence about the file's paths that lifecycle rules delete on branches, or ""."""
+    """Describe which paths of the file are deleted on branches by lifecycle rules, if any."""
     table = table_with(TableRole.PATH_EDITS)
     found = [published for lake in context.config.lakes if (published := context.find(table, lake.name)) is not None]
     rows = read_matching_rows(context.state, table.schema, [path for item in found for path in item.paths()], "key", [key]).to_pylist()
@@ -165,13 +168,13 @@ def _explain(context: RunContext, storage: str, key: str) -> Explanation:
 
 
 def _describe_uploads(summary: dict[str, Any]) -> str:
-    """Return a sentence about the unfinished uploads to the key that the plan aborts, or ""."""
+    """Describe which unfinished uploads to the key the plan aborts, if any."""
     count = len(summary.get("uploads", ()))
     return f" Plan {summary['plan_id'][:12]} aborts {count_of(count, 'unfinished upload')} to it, permanently." if count else ""
 
 
 def _describe_approvals(context: RunContext, storage: str, plan_ids: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the approval events of these plans, newest plan first, each with its text (`text`)."""
+    """Yield the approval events of the given plans, newest plan first, with a `text` for display."""
     for plan in list_plans(context.config, storage):
         if plan.header.plan_id in plan_ids:
             yield from ({**event.model_dump(), "text": str(event)} for event in plan.verdict.events)
@@ -251,10 +254,10 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
 
 
 def _find_last_action(summary: dict[str, Any], entries: pa.Table) -> dict[str, Any] | None:
-    """Return the last recorded action on the key. If a copy is in quarantine, only its actions
-    count.
+    """Find the last recorded action on the key. A copy in quarantine takes precedence.
 
-    Returns None if the storage was listed after the action and the listing contains the key.
+    Returns:
+        The action, or None if the key has reappeared in a listing made after it.
     """
     of_copies = newest_entries(entries, ("key", "by"))
     waiting = of_copies.filter(pc.equal(of_copies.column("phase"), QUARANTINE))
@@ -276,7 +279,7 @@ def _describe_action(storage: str, key: str, action: dict[str, Any]) -> tuple[st
 
 
 def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
-    """Return the key's rows in the storage's published tables for the run date."""
+    """Collect rows about the key from the storage's published tables for the run date."""
     summary: dict[str, Any] = {}
     inventory = context.find(STORAGE_INVENTORY, storage)
     if inventory is not None:
@@ -323,7 +326,7 @@ def _find_status(context: RunContext, storage: str, plan_id: str) -> str | None:
 
 
 def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any]) -> bool:
-    """Return True if the file is old enough to be a candidate of the lake that claims the key."""
+    """Return True if the file is old enough to be a candidate, given the lake that claims its key."""
     refs = [table for item in context.config.lakes if (table := context.find(LAKE_REFS, item.name))]
     row = {"key": key, "last_modified": summary["inventory"]["last_modified"], "lake": lake}
     claimed = pa.RecordBatch.from_pylist([row], schema=pa.schema([("key", STRING), ("last_modified", TIMESTAMP), ("lake", STRING)]))
@@ -331,17 +334,15 @@ def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any]) -
 
 
 def _claims(context: RunContext, storage: str) -> Claims:
-    """Return the claims in the published tables.
-
-    Tables may be missing, because a run may have stopped before it published all of them.
-    """
+    """Read the claims on a storage. Tables that an interrupted run did not publish are skipped."""
     tables = [context.find(table, lake.name) for table in (LAKE_REFS, LIVE_FILES) for lake in context.config.lakes]
     return claims_with_dropped(context, storage, [table for table in tables if table is not None])
 
 
 def _read_log_entries(context: RunContext, storage: str, key: str) -> pa.Table:
-    """Return all actions on the key, including attempted ones, oldest first (columns of
-    `deletion_log`).
+    """Read all actions on the key from `deletion_log`, oldest first.
+
+    The result includes actions that were attempted without success.
     """
     found = [DELETION_LOG.schema.empty_table()]
     for source in context.state.segment_files(context.state.history(storage, DELETION_LOG.name)):

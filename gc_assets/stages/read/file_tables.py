@@ -1,4 +1,4 @@
-"""Find the tables to which a storage's files belong, from the claims of a run."""
+"""Determine which table each file in a storage belongs to, based on the claims of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gc_assets.state.summaries import OrphanFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class FileTables:
-    """The claims on a storage with the names of their tables.
+    """The claims on a storage and the names of the claiming tables.
 
     Attributes:
         names: Table names by lake and table uuid.
@@ -31,7 +31,7 @@ class FileTables:
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
-        """Read the claims and names of the run date. Lakes without a run are left out."""
+        """Read claims and names of the run date. Lakes without a run are ignored."""
         lakes = [lake.name for lake in context.config.lakes]
         refs = [table for lake in lakes if (table := context.find(LAKE_REFS, lake)) is not None]
         live = [table for lake in lakes if (table := context.find(LIVE_FILES, lake)) is not None]
@@ -43,8 +43,9 @@ class FileTables:
         return cls(_read_claims(context, storage_name, [*refs, *live]), names)
 
     def names_of(self, rows: pa.RecordBatch) -> list[str]:
-        """Return the table of each file, or its lake if the table is unknown or the lake is a
-        single repository.
+        """Return the table name of each file.
+
+        If the table is unknown or the lake is a single repository, the name is the lake's.
 
         Args:
             rows: Files with the columns key and lake.
@@ -60,7 +61,7 @@ class FileTables:
 
 
 def _read_claims(context: RunContext, storage_name: str, tables: list[PublishedTable]) -> Claims:
-    """Return the claims on a storage, including those of dropped tables."""
+    """Return all claims on a storage, including claims of dropped tables."""
     swept = context.find(ORPHAN_FILES, storage_name)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
         return claims_of(context, storage_name, tables)

@@ -1,4 +1,4 @@
-"""Find the full key of a file from a part of it, such as a key that is shortened in a table."""
+"""Find complete keys from a part of them, for example from a key shortened in a printed table."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gc_assets.stages.read.browse import batches
 from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import DELETION_LOG, STORAGE_INVENTORY
 
-# Maximum number of matches that are searched. A message may list fewer.
+# The search stops after this number of matches.
 MAX_MATCHES: Final = 20
 
 
 def find_keys(context: RunContext, storage: str, text: str) -> list[str]:
-    """Return the sorted keys of a storage that begin or end with a text, at most `MAX_MATCHES`.
+    """Return up to `MAX_MATCHES` keys of a storage that begin or end with a text, sorted.
 
-    In a shortened key, the ellipsis matches any characters. The listing of the run date and all
-    deletion logs are searched part by part.
+    If the text contains an ellipsis, it stands in for any characters. The search covers the listing
+    of the run date and all deletion logs.
     """
     found = set[str]()
     for keys in _read_keys(context, storage):

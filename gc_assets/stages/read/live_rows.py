@@ -16,21 +16,20 @@ from gc_assets.state.schemas import LIVE_FILES
 
 @dataclass(frozen=True, slots=True)
 class LiveRows:
-    """The files with the given keys that lakes need or needed, as rows of `live_files` with their
-    route.
+    """Rows of `live_files` for a set of keys, including rows of expired and dangling history.
+
+    The column route contains the name of the side table, or "" for live files.
     """
 
     rows: tuple[dict[str, Any], ...]
 
     @classmethod
     def of(cls, context: RunContext, keys: Collection[str]) -> LiveRows:
-        """Look up the keys in all lakes that have a run. The key of an external file is its
-        address.
-        """
+        """Look up the keys in every lake that has a run. External files are found by address."""
         tables = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name)) is not None]
         wanted = pa.array(sorted(set(keys)), pa.string())
         return cls(tuple(row for table in tables for row in LiveSet(context, table).rows_of(None, wanted).to_pylist()))
 
     def find(self, storage: str | None, key: str, route: str = "") -> Iterator[dict[str, Any]]:
-        """Yield a file's rows, one for each lake, in the order of the lakes."""
+        """Yield the rows of a file, one for each lake that needs it, in the order of the lakes."""
         return (row for row in self.rows if row["storage"] == storage and row["key"] == key and row[ROUTE] == route)

@@ -1,7 +1,7 @@
-"""Report a plan's files and history edits for each table.
+"""Break a plan's files and history edits down by table.
 
-A plan's rows contain only the lake, so the table comes from `orphan_files`. The tables are read
-with Arrow, part by part.
+Plan rows only contain the lake, so the table of each file is looked up in `orphan_files`. Rows are
+read with Arrow, one part at a time.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHA
 from gc_assets.state.side_tables import EXPIRY_ACTIONS, EXPIRY_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary
 
-# Larger plans are only summed by lake, so that a report reads no large table into memory.
+# Larger plans are only summed by lake, so that a report does not load a large table into memory.
 MAX_ROWS: Final = 200_000
 MAX_ORPHANS: Final = 2_000_000
 
-# Edits of branches, which can be undone in all lakes.
+# Edits of branches can be undone in every kind of lake.
 _BRANCH_EDITS: Final = frozenset({DELETE_IDLE_BRANCH, DELETE_PATHS})
 
 _Group = tuple[str, str | None]
@@ -42,12 +42,12 @@ _Group = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class TableAmounts:
-    """The planned files and history edits of one table.
+    """Planned files and history edits of one table.
 
     Attributes:
         lake: The lake, or "" for files that no configured lake claims.
-        table: The name of the table, or None for a lake with one repository, for quarantined files,
-            and if the plan is summed by lake.
+        table: The table name. None for a single repository, if the table of quarantined files is
+            unknown, or if the plan is only summed by lake.
         by_action: Planned files by action.
         edits: Number of history edits.
         final_edits: Number of history edits that cannot be undone.
@@ -65,21 +65,22 @@ class TableAmounts:
 
     @property
     def files(self) -> Amount:
-        """The planned files of all actions."""
+        """The sum of the planned files over all actions."""
         return Amount.total(self.by_action.values())
 
     @property
     def effects(self) -> tuple[str, str]:
-        """Two short texts: what cannot be undone, and what can."""
+        """Two short texts, about irreversible and about reversible actions."""
         return describe_effects(self.by_action, self.edits, self.final_edits)
 
 
 def amounts_by_table(context: RunContext, header: PlanHeader, published: PublishedTable) -> list[TableAmounts]:
-    """Return a plan's amounts by table, sorted by bytes and then by edits, largest first.
+    """Sum up a plan by table. The result begins with the tables that have most bytes.
 
     Args:
-        context: The run context, whose run date is not used.
-        published: The published table of the plan.
+        context: The run context. Its run date does not matter.
+        header: The header of the plan.
+        published: The plan's `deletion_plan` table.
     """
     files, edits, final_edits = _files(context, header, published), Counter[_Group](), Counter[_Group]()
     for lake in header.expiry_actions:
@@ -92,10 +93,10 @@ def amounts_by_table(context: RunContext, header: PlanHeader, published: Publish
 
 
 def purges_by_table(context: RunContext, storages: Sequence[str]) -> dict[tuple[str, str | None], Amount]:
-    """Return the quarantined files that a run's plans purge, by lake and table.
+    """Sum up the quarantined files that the plans of a run purge, by lake and table.
 
     Args:
-        storages: The storages with a plan.
+        storages: Names of the storages that have a plan.
     """
     found: dict[_Group, list[Amount]] = {}
     for storage in storages:
@@ -108,7 +109,7 @@ def purges_by_table(context: RunContext, storages: Sequence[str]) -> dict[tuple[
 
 
 def list_largest(tables: Sequence[TableAmounts], limit: int) -> list[TableAmounts]:
-    """Return the first `limit` tables, and the sum of the others."""
+    """Return the first `limit` tables, followed by one entry that sums up all others."""
     others = tables[limit:]
     return [*tables[:limit], _sum_tables(others)] if others else [*tables]
 
@@ -137,21 +138,26 @@ def _files(context: RunContext, header: PlanHeader, published: PublishedTable) -
 
 
 def _owners(context: RunContext, published: PublishedTable, sweeps: Sequence[PublishedTable]) -> pa.Table:
-    """Return the table uuids of the plan's keys that are in its sweeps."""
+    """Look up the planned keys in the sweeps and return their table uuids.
+
+    If the plan or the sweeps are too large, the result is empty.
+    """
     schema = pa.schema([ORPHAN_FILES.schema.field(name) for name in ("key", "table_uuid")])
     if not sweeps or sum(table.receipt.rows for table in sweeps) > MAX_ORPHANS or published.receipt.rows > MAX_ROWS:
         return schema.empty_table()
     keys = read_rows(context.state, DELETION_PLAN, published, columns=["key"]).column("key").combine_chunks()
     found = batches(context.state, ORPHAN_FILES.schema, [path for table in sweeps for path in table.paths()], schema.names)
     rows = pa.Table.from_batches([batch.filter(pc.is_in(batch.column("key"), value_set=keys)) for batch in found], schema)
-    # A key in several sweeps is counted once.
+    # A key may be in several sweeps, but must be counted once.
     unique = rows.group_by("key", use_threads=False).aggregate([("table_uuid", "first")])
     return pa.table({"key": unique.column("key"), "table_uuid": unique.column("table_uuid_first")})
 
 
 def _sweeps(context: RunContext, header: PlanHeader, published: PublishedTable) -> list[PublishedTable]:
-    """Return the `orphan_files` of the plan's run, and of the runs whose plans quarantined the
-    files to purge.
+    """Find the `orphan_files` tables that contain the planned files.
+
+    Files to quarantine are in the table of the plan's own run, and files to purge in the tables of
+    the runs that quarantined them.
     """
     dates = {header.run_date}
     if PURGE in header.totals and published.receipt.rows <= MAX_ROWS:
@@ -175,10 +181,10 @@ def _table_names(context: RunContext, header: PlanHeader, sweeps: Sequence[Publi
 
 
 def _edits(context: RunContext, header: PlanHeader, lake: str, plan: PublishedTable) -> tuple[Counter[_Group], Counter[_Group]]:
-    """Return the number of all edits and of the irreversible edits of a lake, by table.
+    """Count a lake's edits by table: all of them, and the irreversible ones.
 
-    They are counted by lake if the plan has no table of its edits and the expiry plan belongs to a
-    later run.
+    Plans of older releases do not contain their edits. In that case the edits come from
+    `expiry_plan`, or are counted for the whole lake if a later run has replaced that table.
     """
     planned = read_parts(context.state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS, ["lake", "table_name", "action"])
     rows = planned.filter(pc.equal(planned.column("lake"), lake)).to_pylist()

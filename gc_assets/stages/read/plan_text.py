@@ -1,4 +1,4 @@
-"""Format the line that summarises plans, for all places that show plans. The module reads no state."""
+"""Format the one-line summary of plans that commands and reports share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gc_assets.core.plan import Amount, PlanHeader, PlanSummary
 from gc_assets.core.units import count_of, format_bytes
 from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_PATHS, DELETE_REF, EDIT_PARENT, REMOVE_SCHEMA, REMOVE_SNAPSHOT, REMOVE_SPEC
 
-# The verb and noun of each expiry action.
+# Verb and noun that describe each expiry action.
 _EDITS: Final = {
     REMOVE_SNAPSHOT: ("expire", "snapshot"),
     EDIT_PARENT: ("edit", "snapshot"),
@@ -24,9 +24,9 @@ _EDITS: Final = {
 
 
 def summarize_plans(plans: Iterable[PlanHeader | PlanSummary]) -> str:
-    """Return one line with the numbers of planned actions.
+    """Summarise the actions of one or more plans in a line.
 
-    For example `Plan: quarantine 50 files (46.8 kB), expire 13 snapshots, purge 0, restore 0`.
+    For example: `Plan: quarantine 50 files (46.8 kB), expire 13 snapshots, purge 0, restore 0`
     """
     listed = list(plans)
     parts = [_files(QUARANTINE, listed), *describe_edits(listed), *(_files(action, listed) for action in (PURGE, RESTORE))]
@@ -36,13 +36,13 @@ def summarize_plans(plans: Iterable[PlanHeader | PlanSummary]) -> str:
 
 
 def nothing_to_apply(plan: PlanHeader) -> str:
-    """Return a text on the effect of approving a refused plan without actions."""
+    """Describe the effect of approving a refused plan that does not contain any actions."""
     effect = "The next run counts from this one" if "live_drop" in plan.summary.refused_by else "Later runs use its overrides"
     return f"{effect}; there is nothing to apply"
 
 
 def describe_edits(plans: Iterable[PlanHeader | PlanSummary]) -> Iterator[str]:
-    """Yield the number of history edits by action, such as `expire 13 snapshots`."""
+    """Yield texts with the number of history edits of each kind, such as `expire 13 snapshots`."""
     by_action, paths, unknown = Counter[str](), 0, 0
     for plan in plans:
         by_action.update(plan.edits_by_action)

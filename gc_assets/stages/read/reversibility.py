@@ -1,7 +1,7 @@
-"""Describe which effects of a plan can be undone and until when, which are final, and what becomes
-free.
+"""Describe which effects of a plan can be undone and until when, and how much space it frees.
 
-All commands and reports use these texts. The module reads no state and no lake.
+All commands and reports take these texts from here. They are computed from the plan's header and
+the configuration alone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gc_assets.core.units import count_of, format_bytes
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of
 
-# Outcome of an action that was begun but has no outcome yet. It may have been executed.
+# Pseudo-outcome of an action that was begun but has no outcome yet, so it may have been executed.
 UNKNOWN: Final = "unknown"
 # Maximum number of reasons listed for each outcome.
 MAX_REASONS: Final = 3
 NOTHING_CHANGED: Final = "Nothing was changed."
 _NOTHING: Final = "nothing"
 _NO_REASONS: Final[Mapping[tuple[str, str], Mapping[str, int]]] = MappingProxyType({})
-# Precedes the outcome if some of the actions have no record yet.
+# Precedes the outcome if some of the actions do not have a record yet.
 _RECORDED: Final = "recorded as "
 # Maximum number of tables in one sentence.
 _MAX_TABLES: Final = 5
@@ -39,7 +39,7 @@ _SUBJECTS: Final = {
     PURGE: ("file", "purged"),
     ABORT: ("upload", "aborted"),
 }
-# The texts of each outcome for one file and for several.
+# Texts for each outcome, in the singular and the plural.
 _FILE_TEXTS: Final = {
     ABSENT: ("was gone already", "were gone already"),
     CHANGED: ("is needed, changed or waits, so it was left alone", "are needed, changed or wait, so they were left alone"),
@@ -56,7 +56,7 @@ _EDIT_TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Reversibility:
-    """Three sentences about one plan, for text and JSON output."""
+    """Sentences about which effects of a plan can be undone, for text and JSON output."""
 
     can_be_undone: str
     cannot_be_undone: str
@@ -74,12 +74,12 @@ class Reversibility:
 def describe_reversibility(
     header: PlanHeader, config: Config, *, restored: bool = False, undone: bool = False, applied_at: datetime | None = None
 ) -> Reversibility:
-    """Describe the effects of a plan, for review before and after its approval.
+    """Describe the effects of a plan, either for its approval or after it was applied.
 
     Args:
         restored: True if the plan's quarantined files were restored.
         undone: True if its reversible edits were undone.
-        applied_at: When the plan was applied, or None.
+        applied_at: The time at which the plan was applied, or None if it was not.
     """
     quarantined, purged = header.totals.get(QUARANTINE, Amount()), header.totals.get(PURGE, Amount())
     edits = [(lake, count, _kind(config, lake)) for lake, count in _history_edits(header).items()]
@@ -98,13 +98,14 @@ def describe_reversibility(
 def describe_outcomes(
     header: PlanHeader, by_outcome: Mapping[tuple[str, str], int], reasons: Mapping[tuple[str, str], Mapping[str, int]] = _NO_REASONS
 ) -> Iterator[str]:
-    """Yield one sentence for each phase of an apply: what was done, skipped and failed, and the
-    reasons.
+    """Describe what each phase of an apply has done, skipped and failed to do.
 
     Args:
         by_outcome: Number of files, edits or uploads by phase and outcome.
-        reasons: Number of files, edits or uploads by reason, for each phase and outcome. Each of
-            the most frequent reasons is a further sentence.
+        reasons: Number of files, edits or uploads by reason, for each phase and outcome.
+
+    Yields:
+        A sentence for each phase, followed by one for each of the most frequent reasons.
     """
     for phase in PHASES:
         counts = {outcome: count for (of, outcome), count in by_outcome.items() if of == phase and count}
@@ -132,13 +133,13 @@ def _describe_reasons(outcome: str, reasons: Counter[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedActions:
-    """The actions recorded by an unfinished apply.
+    """The actions that an unfinished apply has recorded so far.
 
     Attributes:
         counts: Number of files and uploads by phase and outcome.
         edits: Number of history edits by lake and outcome.
-        tables: Tables with edits that were made, by lake.
-        is_complete: False if the log is too large to be read completely.
+        tables: Tables in which edits were made, by lake.
+        is_complete: False if the log was too large to read all of it in time.
     """
 
     counts: Mapping[tuple[str, str], int]
@@ -148,15 +149,13 @@ class RecordedActions:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing was changed or may have been changed."""
+        """Whether the apply cannot have changed anything so far."""
         changed = sum(count for (_, outcome), count in self.counts.items() if outcome in {DONE, UNKNOWN})
         return not changed and not any(by.get(DONE) or by.get(UNKNOWN) for by in self.edits.values())
 
 
 def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Config) -> Iterator[str]:
-    """Yield sentences about what an unfinished apply has already changed, irreversible changes
-    first.
-    """
+    """Describe what an unfinished apply has already changed, beginning with irreversible changes."""
     if recorded.is_empty:
         yield NOTHING_CHANGED
         return
@@ -197,7 +196,7 @@ def _may_be_done(count: int, done: str) -> str:
 
 
 def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False, applied_at: datetime | None = None) -> str:
-    """Summarise in one sentence what becomes free when, what is final, and what can be undone."""
+    """Summarise in one sentence how much space becomes free and when, and what can be undone."""
     quarantined = Amount() if restored else header.totals.get(QUARANTINE, Amount())
     purged, restored_files = header.totals.get(PURGE, Amount()), header.totals.get(RESTORE, Amount())
     days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
@@ -218,13 +217,16 @@ def summarize_reversibility(header: PlanHeader, config: Config, *, restored: boo
 
 
 def describe_effects(files: Mapping[str, Amount], edits: int, final_edits: int, uploads: Uploads | None = None) -> tuple[str, str]:
-    """Return two short texts for table cells: what cannot be undone, and what can.
+    """Describe effects briefly enough for table cells.
 
     Args:
         files: Planned files by action.
         edits: Number of history edits.
         final_edits: Number of history edits that cannot be undone.
         uploads: Unfinished uploads to abort, if any.
+
+    Returns:
+        A text about effects that cannot be undone, and one about effects that can.
     """
     final = [*_count_files(PURGE, files), *_count_edits(final_edits)]
     final += [f"abort {count_of(uploads.count, 'upload')} ({format_bytes(uploads.bytes)})"] if uploads is not None and uploads.count else []
@@ -233,24 +235,27 @@ def describe_effects(files: Mapping[str, Amount], edits: int, final_edits: int, 
 
 
 def describe_plan_effects(plan: PlanHeader | PlanSummary, config: Config) -> tuple[str, str]:
-    """Return two short texts about the applied plan: what cannot be undone, and what can."""
+    """Describe the effects of a whole plan, like `describe_effects`."""
     final_edits = sum(count_final_edits(plan, config).values())
     return describe_effects(plan.totals, sum(plan.expiry_actions.values()), final_edits, plan.uploads)
 
 
 def count_final_edits(plan: PlanHeader | PlanSummary, config: Config) -> dict[str, int]:
-    """Return the number of history edits that cannot be undone, by lake."""
+    """Count the history edits that cannot be undone, by lake."""
     return {lake: count for lake, count in _history_edits(plan).items() if has_final_edits(config, lake)}
 
 
 def has_final_edits(config: Config, lake_name: str) -> bool:
-    """Return True if a lake's history edits cannot be undone. Edits of branches always can."""
+    """Return True if history edits of the lake cannot be undone, as opposed to edits of branches."""
     kind = _kind(config, lake_name)
     return kind is None or not kind.undoes_edits
 
 
 def confirm_question(header: PlanHeader, config: Config, by: str) -> str:
-    """Return the question before an approval, which lists everything that cannot be undone."""
+    """Return the question that a user answers to approve a plan.
+
+    It lists everything that cannot be undone.
+    """
     question, (final, reversible) = f"Approve this plan as {by}?", describe_plan_effects(header, config)
     if not header.has_work:
         return question
@@ -259,7 +264,7 @@ def confirm_question(header: PlanHeader, config: Config, by: str) -> str:
 
 
 def restore_reversibility(restored_files: Amount) -> Reversibility:
-    """Describe the reversibility of a restore by key, regardless of the plans that moved the files."""
+    """Describe what can be undone after files were restored by key or prefix."""
     return Reversibility(
         f"{_amount(restored_files)} restored; a later plan with its own approval can quarantine them again",
         "nothing; history edits by the plans that moved them remain",
@@ -268,13 +273,13 @@ def restore_reversibility(restored_files: Amount) -> Reversibility:
 
 
 def apply_command(header: PlanHeader, config: Config) -> str:
-    """Return the command that applies the plan, whatever the mode of its storage."""
+    """Return the command that applies the plan, with `--mode apply` if the storage requires it."""
     modes = [item.mode for item in config.storages if item.name == header.storage]
     return command("apply", header.plan_id[:12], mode="apply" if modes != ["apply"] else False)
 
 
 def reversibility_json(header: PlanHeader, config: Config, *, restored: bool = False, applied_at: datetime | None = None) -> dict[str, str]:
-    """Return the sentences of `describe_reversibility` for JSON."""
+    """Return the sentences of `describe_reversibility` as a JSON object."""
     found = describe_reversibility(header, config, restored=restored, applied_at=applied_at)
     return {"can_be_undone": found.can_be_undone, "cannot_be_undone": found.cannot_be_undone, "becomes_free": found.becomes_free}
 
@@ -345,13 +350,13 @@ def _count_edits(count: int) -> Iterator[str]:
 
 
 def _history_edits(header: PlanHeader | PlanSummary) -> dict[str, int]:
-    """Return the number of history edits by lake, not counting edits of branches."""
+    """Count history edits by lake, without edits of branches."""
     counts = {lake: count - header.branch_edits.get(lake, 0) for lake, count in header.expiry_actions.items()}
     return {lake: count for lake, count in counts.items() if count > 0}
 
 
 def _describe_branch_edits(header: PlanHeader) -> Iterator[tuple[str, str]]:
-    """Yield each lake with a text on its edits of branches."""
+    """Yield lakes with a description of their branch edits."""
     for lake, count in header.idle_branches.items():
         yield lake, f"the deletion of {count_of(count, 'idle branch')} of lake {lake}"
     for lake, count in header.path_edits.items():

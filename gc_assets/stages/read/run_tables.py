@@ -1,6 +1,6 @@
-"""Summarise a run for each table: its policy as text, its snapshots, and its files.
+"""Summarise a run by table, with the table's policy as text, its snapshots and its files.
 
-Tables are read with Arrow, part by part, and only the sums are kept in memory.
+Published tables are read with Arrow, one part at a time, so only the sums are kept in memory.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHAB
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
-# Larger lakes are not counted by table, because all their files would have to be read again at the
-# end of a run.
+# Counting by table means reading all files again at the end of a run, which takes too long for
+# larger lakes.
 MAX_COUNTED_FILES: Final = 5_000_000
-# About the files that `unowned_files` counts.
+# Notes about the files counted by `unowned_files`.
 UNOWNED_NOTES: Final = (
     "No lake claims them, so they are not planned.",
     "If a table was dropped before the first run, see Foreign tables in docs/safety.md.",
 )
-# A lake's files that belong to no commit, such as the current metadata of its tables.
+# Name for a lake's files that do not belong to a commit, such as current table metadata.
 CURRENT_STATE: Final = "current state"
 _EXPIRED: Final = "expired"
 
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """A lake's table in a run.
+    """Summary of one table in a run.
 
     Attributes:
-        table: The name of the table, `CURRENT_STATE`, or None for a lake with one repository.
-        policy: The table's retention as text.
-        kept: Number of retained snapshots or commits, also by another lake with the same table.
-        expiring: Number of snapshots or commits that no policy keeps.
-        live: The live files, which remain after the expiry. None if they were not counted.
-        expired: Files needed by expired history only.
+        table: The table name, `CURRENT_STATE`, or None if the lake is a single repository.
+        policy: The table's retention policy as text.
+        kept: Number of snapshots or commits that are retained. If another lake has the same table
+            and retains more, its snapshots are included.
+        expiring: Number of snapshots or commits that no policy retains.
+        live: Live files, which remain after the expiry. None if they were not counted.
+        expired: Files needed only by expired history.
         garbage: All other garbage, without foreign files.
         unsized: Number of live files of unknown size.
-        reclaimable_usd: Price of the expired files and the garbage per month, or None if no price
-            is configured.
+        reclaimable_usd: Monthly price of the expired files and the garbage, or None if no price is
+            configured.
     """
 
     lake: str
@@ -67,19 +68,18 @@ class RunTable:
 
     @property
     def present(self) -> Amount | None:
-        """The files of the history before the expiry."""
+        """The files that exist before the expiry, or None if they were not counted."""
         return Amount.total((self.live, self.expired)) if self.live is not None else None
 
 
 def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequence[str], *, with_dropped: bool = False) -> list[RunTable]:
-    """Summarise the tables of a run, sorted by garbage and then by expiring snapshots, largest
-    first.
+    """Summarise the tables of a run. Tables with most garbage come first.
 
     Args:
-        lakes: The lakes with a finished mark.
-        storages: The storages with a plan, in which files are counted.
-        with_dropped: If True, dropped tables have their own rows. Otherwise, their files are
-            counted in `CURRENT_STATE`.
+        lakes: Lakes whose mark is finished.
+        storages: Storages that have a plan. Only their files are counted.
+        with_dropped: If True, dropped tables get their own entries. Otherwise, their files are
+            included in `CURRENT_STATE`.
     """
     shared = SharedTables.of(context, lakes)
     found = [table for lake in lakes for table in _policies(context, lake, shared)]
@@ -97,7 +97,7 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
 def _group_usages(
     found: Iterable[TableUsage], named: Collection[tuple[str, str | None]], *, with_dropped: bool
 ) -> dict[tuple[str, str | None], list[TableUsage]]:
-    """Group the usages by lake and table. Tables without a name are grouped under None."""
+    """Group usages by lake and table. The table is None if its name is unknown."""
     usages: dict[tuple[str, str | None], list[TableUsage]] = {key: [] for key in named}
     for usage in found:
         is_row = with_dropped and usage.is_dropped
@@ -120,25 +120,25 @@ def _add_files(context: RunContext, item: RunTable, usages: Sequence[TableUsage]
 
 
 def unowned_files(context: RunContext, storage: str) -> Amount:
-    """Return the storage's unclaimed files."""
+    """Return number and size of the files in a storage that no lake claims."""
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(UNOWNED, Amount())
 
 
 def claims_outside(context: RunContext, lake: str) -> list[str]:
-    """Return the prefixes of the lake that are in no storage, so that no file is collected."""
+    """Return claimed prefixes outside of all storages, whose files are therefore not collected."""
     claims = read_side_rows(context, context.table(LAKE_REFS, lake), CLAIMS_SIDE, CLAIMS)
     return sorted({row["address"] for row in claims if row["storage"] is None and row["collect"]})
 
 
 def protected_files(context: RunContext, storage: str) -> Amount:
-    """Return the storage's claimed files that no lake uses but a `protect` rule keeps."""
+    """Return number and size of claimed, unused files that only a `protect` pattern keeps."""
     return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(PROTECTED, Amount())
 
 
 def _policies(context: RunContext, lake: str, shared: SharedTables) -> Iterator[RunTable]:
-    """Yield each of a lake's tables with its policy and snapshots.
+    """Yield the tables of a lake with their policies and snapshot counts.
 
-    Snapshots that another lake keeps do not expire.
+    A snapshot that another lake retains does not count as expiring.
     """
     kind, config = context.kind(lake), context.config.lake(lake)
     sources = read_side_rows(context, context.table(LAKE_REFS, lake), SOURCES_SIDE, SOURCES)

@@ -1,7 +1,7 @@
-"""Compute the live files of a lake under alternative policies and refs.
+"""Compute which files of a lake would be live under a different policy or with fewer refs.
 
-The policy is applied again to the refs and the commit graph frozen by the run. Needed containers
-are followed as far as they were decoded. The lake is not read.
+The modified policy is applied to the refs and the commit graph that the run has recorded, without
+reading the lake. Containers are followed only as far as earlier runs have decoded them.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ from gc_assets.state.side_tables import (
 )
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary
 
-# The column `live` is a signed 64-bit number. Bit 0 means live in the run, and bit n means live in
-# the n-th scenario.
+# The column `live` is a signed 64-bit number. Bit 0 is set if the file is live in the run, and bit
+# n if it is live in the n-th scenario.
 MAX_SCENARIOS: Final = 62
 SCRATCH: Final = "_what_if"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """An alternative policy or set of refs to evaluate for a run.
+    """A hypothetical policy or set of refs to evaluate for a run.
 
     Attributes:
-        retention: The default cut-off of these lakes, or None for the configured one.
-        dropped: Names of refs treated as if they were deleted so long ago that the lake keeps
-            nothing for them.
+        retention: Default cut-off for these lakes, or None to use the configured one.
+        dropped: Names of refs to ignore, as if they had been deleted long ago and nothing were
+            kept for them.
     """
 
     label: str
@@ -80,18 +80,22 @@ class Scenario:
 
 
 def ref_names(context: RunContext, lake_name: str) -> list[str]:
-    """Return the distinct names of the lake's frozen refs, in alphabetical order."""
+    """Return the distinct names of a lake's frozen refs in alphabetical order."""
     names = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["ref_name"]).column("ref_name")
     return sorted(names.unique().to_pylist())
 
 
 def lakes_with_refs(context: RunContext, lakes: Sequence[str], refs: Collection[str]) -> list[str]:
-    """Return the lakes that have any of these refs, or all lakes if no lake has one."""
+    """Return the lakes that have at least one of these refs. If none does, return all lakes."""
     return [lake for lake in lakes if not set(refs).isdisjoint(ref_names(context, lake))] or list(lakes)
 
 
 def require_refs(context: RunContext, scenario: Scenario) -> None:
-    """Raise `UsageError` if a dropped ref exists in none of the scenario's lakes."""
+    """Check that each ref that a scenario drops exists in one of the scenario's lakes.
+
+    Raises:
+        UsageError: If a ref does not exist in any of them.
+    """
     if not scenario.dropped:
         return
     known = {name for lake in scenario.lakes for name in ref_names(context, lake)}
@@ -102,15 +106,14 @@ def require_refs(context: RunContext, scenario: Scenario) -> None:
 
 @dataclass(frozen=True)
 class ScenarioTask:
-    """Task that applies the policy once per scenario, and writes which containers and files are
-    live.
+    """Task that applies the policy of each scenario and writes the live containers and files.
 
-    It reports by bit how many fewer commits are retained than in the run (`expired`), and how many
-    metadata objects kept by a scenario were never decoded (`unknown`). Runs as one task of
-    `run_single_task`.
+    Runs as the only task of `run_single_task`. Its summary contains, for the bit of each scenario,
+    how many fewer commits are retained than in the run (`expired`). It also counts the metadata
+    objects that a scenario keeps although they were never decoded (`unknown`).
 
     Attributes:
-        policies: The lake and its refs in each scenario, by the scenario's bit.
+        policies: The lake and its refs as modified by each scenario, by the scenario's bit.
     """
 
     policies: Mapping[int, tuple[Lake, FrozenRefs]]
@@ -127,12 +130,15 @@ class ScenarioTask:
 
     @classmethod
     def of(cls, context: RunContext, lake_name: str, scenarios: Mapping[int, Scenario]) -> ScenarioTask:
-        """Build the task for a lake and its scenarios, which are given by their bits.
+        """Build the task for one lake.
+
+        Args:
+            scenarios: The scenarios that include the lake, by their bits.
 
         Raises:
-            UsageError: If the run could not read the lake, or lifecycle rules release files of its
-                commits, because their effect in a scenario is unknown.
-            StateError: If a table of the run was published again after the lake's live set.
+            UsageError: If the run could not read the lake, or the lake has lifecycle rules, whose
+                effect in a scenario is unknown.
+            StateError: If an input was published again after the lake's live set.
         """
         live, inputs = context.table(LIVE_FILES, lake_name), find_root_inputs(context, lake_name)
         refuse_mixed(live, inputs.values())
@@ -192,7 +198,7 @@ class ScenarioTask:
 
 
 def _apply_scenario(context: RunContext, lake_name: str, refs: PublishedTable, scenario: Scenario) -> tuple[Lake, FrozenRefs]:
-    """Return the lake as configured by a scenario, and its remaining refs."""
+    """Return the lake with the retention of a scenario, and the refs that the scenario leaves."""
     own = context.config.lake(lake_name)
     changed = own if scenario.retention is None else own.with_retention(scenario.retention)
     lakes = tuple(changed if item.name == lake_name else item for item in context.config.lakes)
@@ -204,10 +210,11 @@ def _apply_scenario(context: RunContext, lake_name: str, refs: PublishedTable, s
 
 
 def _live(tables: RootTables, roots: pa.Table, edges: EdgeIndex, bit: int) -> tuple[pa.Table, pa.Table]:
-    """Return the live containers reachable from the roots, and the files of these containers and
-    roots.
+    """Follow the roots to all live containers.
 
-    The results have the columns `SCENARIO_CONTAINERS` and `SCENARIO_FILES`. The rows are distinct.
+    Returns:
+        The containers with the columns `SCENARIO_CONTAINERS`, and the files of containers and roots
+        with the columns `SCENARIO_FILES`. Neither contains duplicates.
     """
     files = pc.not_equal(roots.column("kind"), Kind.UNLISTED_LOCATION)
     live = roots.filter(pc.and_(files, pc.less_equal(roots.column("rank"), SPARED)))
@@ -221,9 +228,9 @@ def _live(tables: RootTables, roots: pa.Table, edges: EdgeIndex, bit: int) -> tu
 
 
 def _merge_bits(policies: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Return each container or file once, with the bits of all scenarios in which it is live."""
+    """Combine the bits of all scenarios, so that each container or file occurs once."""
     by = [name for name in schema.names if name != "live"]
-    # Each scenario contains a row once, so the sum of the bits is their union.
+    # No scenario contains a row twice, so adding the bits combines them.
     return aggregate_rows(pa.concat_tables(policies), by, {"live": "sum"}).select(schema.names).cast(schema)
 
 
@@ -232,14 +239,18 @@ def _count_retained(reachable: pa.Table) -> int:
 
 
 def delete_scratch(files: Files, run: TableRun) -> None:
-    """Delete the files of an unpublished run, if there are any."""
+    """Delete the directory of an unpublished run if it exists."""
     parent, _, name = run.path.rpartition("/")
     if name in files.directories(parent):
         files.delete_directory(run.path)
 
 
 def refuse_mixed(table: PublishedTable, inputs: Iterable[PublishedTable]) -> None:
-    """Raise `StateError` if one of the inputs was published again after the table was made."""
+    """Refuse to combine a table with inputs that were published again after it was made.
+
+    Raises:
+        StateError: If the receipt of the table refers to an earlier run of an input.
+    """
     for item in inputs:
         place = f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}"
         if table.receipt.inputs.get(place, item.receipt.reference) != item.receipt.reference:

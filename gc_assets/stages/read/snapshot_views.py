@@ -1,6 +1,6 @@
 """Create Spark SQL views of the history of Iceberg tables, including expired snapshots.
 
-The views read published tables, so no data is written.
+The views read directly from published tables and do not write any data.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from gc_assets.stages.mark.snapshot_history import SNAPSHOT_HISTORY
 from gc_assets.stages.read.browse import runs_of
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 
-# Like Iceberg's metadata table `snapshots`, but with `table_name` as the first and `expired` as the
-# last column. Iceberg's table covers only one table and no expired snapshots.
+# Extends Iceberg's metadata table `snapshots`, which covers a single table and no expired
+# snapshots. `table_name` is added as the first column and `expired` as the last one.
 _ALL_SNAPSHOTS = """
 SELECT table_name, committed_at, CAST(snapshot_id AS BIGINT) AS snapshot_id, CAST(parent_id AS BIGINT) AS parent_id,
        operation, manifest_list, summary, expired
@@ -30,13 +30,13 @@ RETURN SELECT committed_at, snapshot_id, parent_id, operation, manifest_list, su
 
 
 def history_views(spark: SparkSession, context: RunContext, lake_name: str) -> None:
-    """Create the views `snapshot_history`, `manifest_entries` and `all_snapshots` of a lake.
+    """Create the views `snapshot_history`, `manifest_entries` and `all_snapshots` for a lake.
 
-    They show the lake as of the run date. The table function `expired_snapshots(table)` is created
-    too. Views of another lake are replaced.
+    The views show the lake as of the run date, and replace the views of any other lake. This also
+    creates the table function `expired_snapshots(table)`.
 
     Raises:
-        StateError: If nothing is published for the date.
+        StateError: If no run is published for the date.
     """
     state = context.state
     history = read_table(spark, state, SNAPSHOT_HISTORY, context.table(SNAPSHOT_HISTORY, lake_name))

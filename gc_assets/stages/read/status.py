@@ -1,6 +1,6 @@
-"""Report the status of a storage: its last run, pending plans and unfinished applies.
+"""Report a storage's last run, its pending plans and its unfinished applies.
 
-The state is read, and also the storage's lease if a plan is unfinished.
+Everything is read from the state. If a plan is unfinished, the storage's lease is read as well.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from gc_assets.state.journal import State
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import read_newest_token
 
-# Except in tests, no storage has more plans that were applied within `APPLIED_WITHIN`.
+# Outside of tests, no storage applies more plans than this within `APPLIED_WITHIN`.
 MAX_APPLIED: Final = 20
 _UNFINISHED: Final = "It began and did not end. While it is unfinished, no later plan of the storage can be applied."
 
 
 def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed: Sequence[FailedApply] = ()) -> StorageSummary:
-    """Return the status of a storage.
+    """Summarise the status of a storage.
 
     Args:
-        failed: Failed apply runs, newest first, each with the plan id or the id prefix that it was
-            given. Only those of this storage's plans that are still to be applied count.
+        failed: Failed apply runs, newest first, with the plan id or id prefix that the user gave.
+            They are included if the plan belongs to this storage and still has to be applied.
 
     Raises:
         StateError: If the state cannot be read.
@@ -78,10 +78,12 @@ def _last_run(config: Config, clock: Clock, listed: ListedPlan | None) -> LastRu
 
 
 def _abandoned_plans(config: Config, storage: StorageConfig, begun: Sequence[str]) -> tuple[list[str], str]:
-    """Return the unfinished plans, except the one in progress, and a message.
+    """Find the unfinished plans that no process is executing.
 
-    If the lease cannot be read, all unfinished plans are returned, and the message contains the
-    error.
+    If the lease cannot be read, all unfinished plans are assumed to be abandoned.
+
+    Returns:
+        The plan ids, and a message that contains the error if the lease could not be read.
     """
     try:
         holder = open_store(storage.location, config.connections()).holder() if begun else None
@@ -92,7 +94,8 @@ def _abandoned_plans(config: Config, storage: StorageConfig, begun: Sequence[str
 
 
 def _attempt(state: State, header: PlanSummary) -> str:
-    """Return a name for the newest execution of a plan. The name differs for each execution,
-    because each one has its own lease.
+    """Return a name for the latest execution of a plan.
+
+    Each execution takes a new lease, so the token makes the name unique.
     """
     return f"lease {read_newest_token(state.files, execution_directory(header))}"

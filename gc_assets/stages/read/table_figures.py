@@ -1,6 +1,6 @@
-"""Compute a run's figures for each table, for the assets that write the tables.
+"""Compute figures about each table, which are attached to the assets that write the tables.
 
-Tables are read with Arrow, part by part, and only the sums are kept in memory.
+Published tables are read with Arrow, one part at a time, so only the sums are kept in memory.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from gc_assets.stages.read.usage import table_names
 from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
-# Live data files smaller than this are small files.
+# Live data files below this size are counted as small.
 SMALL_FILE_BYTES: Final = 32 * 2**20
-# Small files of larger lakes are not counted, because all rows would have to be read again at the
-# end of a run.
+# Counting small files means reading all rows again at the end of a run, so larger lakes are
+# skipped.
 _MAX_COUNTED_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class TableFigures:
-    """The figures of one table, or of a whole lake.
+    """Figures about one table or a whole lake.
 
     Attributes:
-        table: The name of the table, or None for a whole lake.
-        expired: Files needed by expired history only.
+        table: The table name, or None for a whole lake.
+        expired: Files needed only by expired history.
         garbage: All other garbage, without foreign files.
-        reclaimable_usd: Price of expired files and garbage per month, or None if no price is
+        reclaimable_usd: Monthly price of expired files and garbage, or None if no price is
             configured.
-        snapshots: Number of snapshots or commits, retained or not.
-        expiring: Number of snapshots or commits that the policy does not keep.
-        small_files: Number of live data files under `SMALL_FILE_BYTES`, or None if not counted.
-        unreadable: The reason why the table could not be read, so that its figures are incomplete,
-            or None.
+        snapshots: Number of snapshots or commits, including expiring ones.
+        expiring: Number of snapshots or commits that the policy does not retain.
+        small_files: Number of live data files below `SMALL_FILE_BYTES`, or None if not counted.
+        unreadable: Why the table could not be read, or None if it could. If set, all figures are
+            incomplete.
     """
 
     lake: str
@@ -58,16 +58,16 @@ class TableFigures:
 
     @property
     def garbage_share(self) -> float:
-        """The fraction of the table's bytes in expired files and garbage, or 0 for an empty table."""
+        """The fraction of the table's bytes that no retained snapshot needs. 0 for empty tables."""
         unneeded = self.expired.bytes + self.garbage.bytes
         return unneeded / (unneeded + self.live.bytes) if unneeded else 0.0
 
 
 def table_figures(context: RunContext, lakes: Collection[str]) -> list[TableFigures]:
-    """Return the figures of these lakes and their tables.
+    """Compute the figures of the given lakes and their tables.
 
-    A lake is left out if it has live files in a storage that was not swept on this run date,
-    because its garbage is unknown.
+    If a lake has live files in a storage that has not been swept on this run date, its garbage is
+    unknown and it is left out.
     """
     swept = [storage.name for storage in context.config.storages if context.find(ORPHAN_FILES, storage.name) is not None]
     marked = [lake.name for lake in context.config.lakes if context.find(LIVE_FILES, lake.name) is not None]
@@ -79,8 +79,9 @@ def table_figures(context: RunContext, lakes: Collection[str]) -> list[TableFigu
 
 
 def reporting_storage(context: RunContext, lake: str) -> str:
-    """Return the storage whose plan reports a lake's figures: the first one with live files of the
-    lake.
+    """Return the storage whose plan reports the lake's figures.
+
+    This is the first storage with live files of the lake, or the first one configured.
     """
     found = _storages_of(context, lake) if context.find(LIVE_FILES, lake) is not None else set[str | None]()
     names = [storage.name for storage in context.config.storages]
@@ -93,7 +94,7 @@ def _storages_of(context: RunContext, lake: str) -> set[str | None]:
 
 
 def _tables(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> list[TableFigures]:
-    """Return the figures of the tables, and of the files that belong to no table."""
+    """Compute figures by table. Files that do not belong to a table have their own entry."""
     unreadable = _unreadable(context, lakes, storages)
     small = {lake: _count_small_files(context, lake) for lake in lakes}
     rows = summarize_tables(context, list(lakes), list(storages))
@@ -121,8 +122,9 @@ def _tables(context: RunContext, lakes: Collection[str], storages: Collection[st
 
 
 def _unreadable(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> dict[tuple[str, str | None], str]:
-    """Return the reasons why tables could not be read, by lake and table, which is None for a whole
-    lake.
+    """Map lake and table to the reason why it could not be read.
+
+    The table is None if the reason concerns the whole lake.
     """
     marked = [item for lake in lakes for item in context.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable]
     swept = [item for name in storages for item in context.table(ORPHAN_FILES, name).summary(OrphanFilesSummary).unreadable]
@@ -148,7 +150,7 @@ def _sum(lake: str, tables: Iterable[TableFigures]) -> TableFigures:
 
 
 def _count_small_files(context: RunContext, lake: str) -> Counter[str | None] | None:
-    """Return the number of small live data files by table, or None if the lake is too large."""
+    """Count small live data files by table. Returns None if the lake is too large for that."""
     table = context.table(LIVE_FILES, lake)
     if table.summary(LiveFilesSummary).files > _MAX_COUNTED_ROWS:
         return None

@@ -16,7 +16,7 @@ from gc_assets.state.summaries import LiveFilesSummary
 def read_table_rows(
     context: RunContext, table: Table, group: str, columns: Collection[str] | None = None, limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield at most `limit` rows of a table as of the run date.
+    """Yield up to `limit` rows of a table as of the run date.
 
     Raises:
         StateError: If no run is published for the date.
@@ -30,7 +30,7 @@ def read_table_rows(
 
 
 def count_table_rows(context: RunContext, table: Table, group: str) -> int:
-    """Return the number of rows of a table as of the run date, from the receipts."""
+    """Count a table's rows as of the run date. Only receipts are read, not the rows themselves."""
     if table is LIVE_FILES:
         return context.table(table, group).summary(LiveFilesSummary).files
     edits = find_path_edits(context.state, table, group, context.run_date)

@@ -1,6 +1,6 @@
-"""Report the usage of a storage by table: live files, and garbage by reason.
+"""Report how much space each table uses in a storage, split into live files and garbage.
 
-Tables are read with Arrow, part by part, and only the sums are kept in memory.
+Published tables are read with Arrow, one part at a time, so only the sums are kept in memory.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY, Table
 from gc_assets.state.side_tables import PINNED, PINNED_SIDE
 
-# Longer listings are not searched for file sizes.
+# File sizes are not looked up in longer listings.
 MAX_LISTED: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class TableUsage:
-    """The usage of a storage by one table.
+    """The space that one table uses in a storage.
 
     Attributes:
-        table: The name of the table, or None for a lake that is a single repository.
-        live: Live files. Each file is counted for one table only.
+        table: The table name, or None if the lake is a single repository.
+        live: Live files. A file shared by several tables is counted for one of them.
         garbage: Garbage by reason.
-        unsized: Number of live files of unknown size, which is not included in the bytes of `live`.
-        is_dropped: True if the table is dropped, which its name shows too.
+        unsized: Number of live files of unknown size. They do not contribute to the bytes of
+            `live`.
+        is_dropped: True if the table is dropped. Its name has a suffix in this case.
     """
 
     storage: str
@@ -54,7 +55,7 @@ class TableUsage:
 
 
 def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
-    """Return the names of all frozen tables by lake and table uuid."""
+    """Map lake and table uuid to the name of each table that this run has frozen."""
     found: dict[tuple[str, str | None], str] = {}
     for lake in context.config.lakes:
         rows = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake.name), columns=["table_uuid", "table_name"])
@@ -63,9 +64,7 @@ def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
 
 
 def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUsage]:
-    """Return the usage of these storages by table, sorted by garbage and then by live bytes,
-    largest first.
-    """
+    """Return the usage of these storages by table, with most garbage first, then most live bytes."""
     frozen, dropped = table_names(context), dict[tuple[str, str | None], str]()
     live: dict[tuple[str, str, str | None], Amount] = {}
     for lake in context.config.lakes:
@@ -103,12 +102,12 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
 
 @dataclass(frozen=True, slots=True)
 class UnsizedFiles:
-    """Pinned files of a lake without a recorded size, such as old metadata of tables.
+    """Pinned files for which the lake does not record a size, such as old table metadata.
 
     Attributes:
-        bytes: Total size of the files in the listing.
-        absent: Number of files that are not listed and may be absent.
-        unknown: Number of files of unknown size, because they must exist but are not listed, or the
+        bytes: Total size according to the storage's listing.
+        absent: Number of files that are not listed and need not exist.
+        unknown: Number of files whose size is unknown. They must exist but are not listed, or the
             listing is missing or too long.
     """
 
@@ -117,12 +116,12 @@ class UnsizedFiles:
     unknown: int = 0
 
     def add_to(self, live: Amount) -> Amount:
-        """Add the listed sizes to the live files, and subtract the absent files."""
+        """Correct the amount of live files: add the listed sizes and subtract absent files."""
         return Amount(files=max(0, live.files - self.absent), bytes=live.bytes + self.bytes)
 
 
 def find_unsized_files(context: RunContext, storage: str, lake: str) -> UnsizedFiles:
-    """Look up a lake's pinned files without a recorded size in a storage's listing."""
+    """Look up the sizes of a lake's pinned files in the storage's listing, if not recorded."""
     rows = read_side_rows(context, context.table(LAKE_REFS, lake), PINNED_SIDE, PINNED)
     keys = {row["key"]: row["must_exist"] for row in rows if row["storage"] == storage and row["size_bytes"] is None}
     inventory = context.find(STORAGE_INVENTORY, storage) if keys else None
@@ -137,7 +136,7 @@ def find_unsized_files(context: RunContext, storage: str, lake: str) -> UnsizedF
 
 
 def _sums(context: RunContext, table: Table, published: PublishedTable, by: list[str]) -> Iterator[tuple[tuple[str | None, ...], Amount]]:
-    """Yield the number and size of the files in each group of a table's rows."""
+    """Group a table's rows and yield the number of files and bytes in each group."""
     parts = [
         pa.Table.from_batches([batch]).group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
         for batch in batches(context.state, table.schema, published.paths(), [*by, "size_bytes"])

@@ -1,7 +1,8 @@
-"""Report the effect of different retention settings or fewer refs on a run.
+"""Estimate how a run would differ with another retention policy or fewer refs.
 
-The live files of `scenarios` are compared with the run's inventory and orphans to find files that
-become garbage or live. No lake is read, no storage is listed, and nothing is published.
+The live files of each scenario are compared with the run's inventory and orphans, to find files
+that would become garbage or live. This neither reads lakes nor lists storages, and does not publish
+any tables.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE
 from gc_assets.state.side_tables import SCENARIO_CONTAINERS, SCENARIO_CONTAINERS_SIDE, SCENARIO_FILES, SCENARIO_FILES_SIDE
 from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
-# Bit 0 of `live` means live in the run, and bit n means live in the n-th scenario.
+# Bit 0 of `live` is set if the file is live in the run, and bit n if it is in the n-th scenario.
 CURRENT_RUN: Final = 1
 OBJECTS: Final = ("key", "size_bytes", "last_modified", "live")
 CHANGED_FILES: Final = pa.schema(
@@ -54,10 +55,10 @@ CHANGED_FILES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The changes to a storage's files that are claimed by one table.
+    """How a scenario affects the files of one table in a storage.
 
     Attributes:
-        table: The name of the table, or None for a lake that is a single repository.
+        table: The name of the table that claims the files, or None for a single repository.
         freed: Live files that would become garbage.
         kept: Garbage that would become live.
     """
@@ -71,11 +72,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The effect of a scenario.
+    """The effect of a scenario on all storages.
 
     Attributes:
         expired: Number of additional commits that would expire.
-        notes: Messages about what the numbers leave out.
+        notes: Messages about the limits of these numbers.
     """
 
     scenario: Scenario
@@ -93,24 +94,24 @@ class Effect:
 
 
 def what_if(spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario]) -> tuple[Effect, ...]:
-    """Return the effect of each scenario on a swept run, in the given order.
+    """Evaluate scenarios for a run, and return their effects in the given order.
 
     Raises:
-        UsageError: If a ref does not exist, a lake does not support scenarios (`ScenarioTask.of`),
-            or there are more than `MAX_SCENARIOS`.
-        StateError: If the run was not swept, or was marked again after the sweep.
+        UsageError: If a ref does not exist, a lake does not support scenarios (see
+            `ScenarioTask.of`), or there are more than `MAX_SCENARIOS`.
+        StateError: If the run has no sweep, or the lakes were marked again after the sweep.
     """
     with ExitStack() as scratch:
         return Comparison.of(spark, context, scenarios, scratch).effects()
 
 
-# Storage, lake and table; the bits of the scenarios in which the files are live; their number and
-# bytes.
+# Files with the same storage, lake, table and bits: these three names, the bits of the scenarios in
+# which the files are live, and the number and size of the files.
 _Group = tuple[tuple[str, str, str | None], int, Amount]
 
 
 def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
-    """Yield the tables for which a scenario differs from the run, most bytes first."""
+    """Yield the differences between a scenario and the run, beginning with most freed bytes."""
     found: dict[tuple[str, str, str | None], tuple[list[Amount], list[Amount]]] = {}
     for place, live, amount in groups:
         was_live = bool(live & CURRENT_RUN)
@@ -123,11 +124,11 @@ def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The files whose liveness differs between the run and a scenario, and all side files.
+    """Compares the live files of scenarios with those of the run.
 
     Attributes:
-        live: The files with the bits of the scenarios in which they are live (columns
-            `SCENARIO_FILES`).
+        live: Files that are live in some scenarios but not in all, and all live side files, with
+            the columns `SCENARIO_FILES`. The run counts as a scenario.
         all_bits: The bits of a file that is live in the run and in all scenarios.
         expired: How many fewer commits are retained than in the run, by scenario.
         unknown: How many needed metadata objects were never decoded, by lake.
@@ -143,9 +144,10 @@ class Comparison:
 
     @classmethod
     def of(cls, spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario], scratch: ExitStack) -> Comparison:
-        """Apply the policies of all lakes once per scenario.
+        """Apply each scenario to all lakes.
 
-        Scratch files are deleted when `scratch` is closed.
+        Args:
+            scratch: Deletes the scratch files in the state when it is closed.
         """
         if len(scenarios) > MAX_SCENARIOS:
             raise UsageError(f"{count_of(len(scenarios), 'scenario', 'were')} given; at most {MAX_SCENARIOS} can be compared in one call")
@@ -184,7 +186,7 @@ class Comparison:
         return cls(spark, context, numbered, rows, all_bits, expired, unknown)
 
     def effects(self) -> tuple[Effect, ...]:
-        """Return the effect of each scenario."""
+        """Compute the effect of each scenario, in the order in which they were given."""
         names = table_names(self.context)
         groups: list[_Group] = []
         for storage in self.context.config.storages:
@@ -199,10 +201,12 @@ class Comparison:
         )
 
     def files(self, storage_name: str) -> DataFrame:
-        """Return the storage's files that are garbage in the run or in a scenario, but not in all
-        of them.
+        """Return files that are garbage in some scenarios but live in others.
 
-        Each file occurs once (columns `CHANGED_FILES`).
+        The run counts as a scenario. Each file of the storage occurs at most once.
+
+        Returns:
+            A frame with the columns `CHANGED_FILES`.
         """
         context, spark = self.context, self.spark
         orphans, inventory = context.table(ORPHAN_FILES, storage_name), Listing.of(context, storage_name).inventory
@@ -224,9 +228,9 @@ class Comparison:
         return freed.unionByName(garbage.filter(~live_now).select(*CHANGED_FILES.names))
 
     def _find_disputed(self, storage_name: str, objects: DataFrame) -> DataFrame:
-        """Return the objects whose liveness differs, with the column `live`.
+        """Select objects that are not live in all scenarios, and add the column `live`.
 
-        A side file is live if its main file is live.
+        A side file is live whenever its main file is.
         """
         files = self.live.filter(F.col("storage") == storage_name).select("key", "live")
         disputed = files.filter(F.col("live") != self.all_bits)
@@ -244,7 +248,7 @@ class Comparison:
         return direct.join(side_files.select("key"), "key", "left_anti").select(*objects.columns, "live").unionByName(side_files)
 
     def notes(self, scenario: Scenario) -> Iterator[str]:
-        """Yield messages about what a scenario's numbers leave out."""
+        """Yield messages that help to interpret the numbers of a scenario."""
         for lake in scenario.lakes:
             if scenario.retention is not None:
                 changed = self.context.config.lake(lake).with_retention(scenario.retention)
@@ -260,7 +264,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _WriteScenarioFiles:
-    """Task that writes rows (columns `SCENARIO_FILES`) as parts of an unpublished run."""
+    """Task that writes files (columns `SCENARIO_FILES`) as parts of an unpublished run."""
 
     files: Files
     run: TableRun
@@ -274,9 +278,9 @@ class _WriteScenarioFiles:
 
 @dataclass(frozen=True)
 class _FindCollectable:
-    """Task that yields the objects that would be candidates of the sweep if no lake needed them.
+    """Task that selects objects which would be candidates of the sweep if no lake needed them.
 
-    The result has the columns `CHANGED_FILES`, with the lake and the table that claim each object.
+    Yields the columns `CHANGED_FILES`, including the lake and the table that claim the object.
     """
 
     claims: Claims
