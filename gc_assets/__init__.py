@@ -1,12 +1,14 @@
-"""Garbage collection for versioned data lakes: find files that no retained version needs, and
-delete them safely.
+"""Garbage collection for versioned data lakes.
 
-`open("lakes.yaml")` reads the results of all runs as Arrow tables.
-`build_definitions("lakes.yaml")` returns the assets, jobs, schedule and sensors for another Dagster
-project, and `LakeGarbageCollection` is the component for such a project.
+gc-assets finds files that no retained version of your data needs, and deletes them safely.
 
-All three are imported on first use, because executors import this package too and may have no
-Dagster.
+- `open("lakes.yaml")` gives you the results of all runs as Arrow tables.
+- `build_definitions("lakes.yaml")` returns assets, jobs, a schedule and sensors that you can add to
+  your own Dagster project.
+- `LakeGarbageCollection` is a Dagster component that does the same.
+
+They are imported on first use. Spark executors import this package as well and may not have Dagster
+installed.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The Dagster component `gc_assets.LakeGarbageCollection`, for use in other projects."""
+"""The Dagster component `gc_assets.LakeGarbageCollection`, to be used in your own project."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ lakes:
 
 
 class ScaffoldParams(BaseModel):
-    """Options of `dg scaffold defs`."""
+    """Options of `dg scaffold defs gc_assets.LakeGarbageCollection`."""
 
     lakes_yaml: str | None = Field(default=None, description="An existing lakes.yaml. By default, an example to complete is written.")
 
@@ -48,10 +48,11 @@ class ScaffoldParams(BaseModel):
 
 
 class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
-    """Write `defs.yaml`, and an example `lakes.yaml` unless the user specified one.
+    """Create the `defs.yaml` of a component.
 
-    Relative paths are written relative to the component's directory, so that they are valid in
-    every checkout.
+    Unless the user names an existing `lakes.yaml`, an example is created too. Relative paths are
+    converted so that they start at the component's directory, because they are then valid in every
+    checkout of the project.
     """
 
     @classmethod

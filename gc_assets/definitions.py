@@ -1,8 +1,10 @@
-"""The Dagster code location: the assets, jobs, schedule and sensors of a configuration.
+"""The Dagster code location, with all assets, jobs, schedules and sensors of a configuration.
 
-The job `run` finds garbage and creates plans, `apply` executes an approved plan, and `analysis`
-evaluates an earlier date. The jobs `approve`, `reject` and `restore` exist if `page_may` contains
-them. The schedule and the sensors are off by default, and no asset has an automation condition.
+There are three jobs: `run` finds garbage and creates plans, `apply` executes an approved plan, and
+`analysis` evaluates a date in the past. `page_may` can add `approve`, `reject` and `restore`.
+
+Nothing starts on its own. The schedule and the sensors are off by default, and no asset has an
+automation condition.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ from gc_assets.resources.spark import SparkRuntime
 from gc_assets.state.schemas import DELETION_LOG
 
 DEMO_DIRECTORY: Final = Path("demo")
-# The steps of a run depend on each other and share one Spark session. With one process per step,
-# each step would start its own session.
+# All steps of a run share one Spark session. If every step had its own process, each one would have
+# to start Spark.
 EXECUTOR: Final = dg.in_process_executor
 RUN: Final = "run"
 RUN_DESCRIPTION: Final = "Find garbage and create plans. In storages with mode apply, restore quarantined files that are needed again."
-# The name of the job `run` before 0.4. It is removed in 0.5.
+# Until 0.4, the job `run` had this name. It is removed in 0.5.
 OLD_RUN: Final = "night"
 OLD_RUN_DESCRIPTION: Final = "Deprecated, and removed in 0.5: use the job `run`."
 APPLY_DESCRIPTION: Final = "Execute one approved plan."
@@ -56,22 +58,22 @@ def build_definitions(
     runtime: SparkRuntime | None = None,
     own: dg.Definitions | None = None,
 ) -> dg.Definitions:
-    """Build all definitions of a configuration.
+    """Build the Dagster definitions for a configuration.
 
-    No lake, storage or Spark is opened. The definitions have no executor, so that they can be
-    merged with those of another project.
+    This is fast and safe to call while a code location is being loaded: it does not start Spark or
+    open a lake or storage. The result has no executor, so you can merge it with other definitions.
 
     Args:
-        platform: A platform, or the path of a `lakes.yaml`.
-        as_of: Replaces the start of the run date when the ages of the policy are measured.
-        first: The run date of the first partition. By default, the configuration or the state
-            determines it.
-        runtime: Run the stages with this Spark, regardless of `spark.mode`.
-        own: The definitions of your project. They are searched for assets that write tables of the
-            lakes, for the check `garbage_share`. They are not part of the result.
+        platform: The path of a `lakes.yaml`, or a platform.
+        as_of: Evaluate the policy as of this time instead of the start of the run date.
+        first: The first partition. By default, the configuration or the state determines it.
+        runtime: Use this Spark for all stages instead of the one configured with `spark.mode`.
+        own: The definitions of your project. gc-assets looks for assets that write tables of the
+            lakes, and adds the check `garbage_share` to them. They do not become part of the
+            result.
 
     Raises:
-        UsageError: If the configuration is invalid.
+        UsageError: If the configuration is missing or invalid.
     """
     if not isinstance(platform, Platform):
         if not Path(platform).exists():
@@ -107,10 +109,11 @@ def build_definitions(
 def _jobs(
     config: Config, assets: Sequence[dg.AssetsDefinition], checks: Sequence[dg.AssetChecksDefinition]
 ) -> tuple[dg.UnresolvedAssetJobDefinition, ...]:
-    """Return the jobs `run` (also under its former name) and `apply`."""
+    """Define the job `run`, its deprecated alias, and the job `apply`."""
     deletions = {storage.name: asset_key(config, storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
-    # Without a plan id, and only in mode apply, deletion_log restores files that are needed again.
+    # In mode apply, deletion_log is part of a run. Without a plan id, it only restores files that
+    # are needed again.
     restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
     selection = dg.AssetSelection.assets(*planning, *restoring)
     if checks:
@@ -124,11 +127,10 @@ def _jobs(
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Return the definitions of the default configuration, or of the demo if there is no
-    configuration.
+    """Build the definitions for `$GC_ASSETS_CONFIG` or ./lakes.yaml.
 
-    The configuration is `$GC_ASSETS_CONFIG` or ./lakes.yaml, and the demo is in ./demo. Manual
-    materializations also run in one process.
+    If there is no configuration, the demo in ./demo is used and created if necessary. All runs,
+    including manual materializations, use a single process.
     """
     environment = dict(os.environ)
     if CONFIG_VARIABLE not in environment and not config_path(environment).exists():
@@ -137,7 +139,7 @@ def defs() -> dg.Definitions:
 
 
 def _demo_config() -> Path:
-    from gc_assets.demo.sample import ensure_demo  # the libraries of the demo may be missing if there is a configuration
+    from gc_assets.demo.sample import ensure_demo  # imported here, because its libraries are optional
 
     path = ensure_demo(DEMO_DIRECTORY)
     dg.get_dagster_logger("gc_assets").info("No ./lakes.yaml, and GC_ASSETS_CONFIG is not set: using the demo lakes of %s", path)

@@ -1,7 +1,7 @@
-"""Read runs in Python: published tables, plans, approvals, quarantine and explanations.
+"""Python API for the results of runs: tables, plans, approvals, quarantine and explanations.
 
-Everything is read from the state, and nothing is written except the index of plans if it is
-missing. No lake or storage is opened, and Spark is not started.
+Everything is read from the state, so you need neither Spark nor access to the lakes and storages.
+The only thing that is ever written is the index of plans, if it is missing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, Table
 
 
 def open(path: str | os.PathLike[str] | None = None) -> PublishedRuns:
-    """Open the runs of a `lakes.yaml`.
+    """Open the results of all runs of a configuration.
+
+    For example, `open().run().live_files("sales")` reads the live files found by the newest run.
 
     Args:
-        path: The configuration. The default is `$GC_ASSETS_CONFIG`, then `./lakes.yaml`.
+        path: The path of a `lakes.yaml`. By default, `$GC_ASSETS_CONFIG` or `./lakes.yaml` is used.
 
     Raises:
-        UsageError: If the configuration is invalid.
+        UsageError: If the configuration is missing or invalid.
     """
     return PublishedRuns(load_platform(os.environ, None if path is None else os.fspath(path)))
 
@@ -59,18 +61,18 @@ def _table_method(table: Table):
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """Published tables of one run date, with one method for each table.
+    """The results of one run date. Each published table has a method that reads it.
 
-    `deletion_log` and `expiry_log` contain all executions of the date's plans. `manifest_entries`
-    contains all entries that were decoded up to the date.
+    Most tables describe this run only. `deletion_log` and `expiry_log` contain all executions of
+    the date's plans, and `manifest_entries` contains all entries decoded up to the date.
 
-    All methods take the same arguments:
+    The methods for tables take these arguments:
 
-    - `owner`: the lake or storage of the table. It can be omitted if only one has the table.
-    - `columns`: the columns to read, by default all.
+    - `owner`: The name of the lake or storage. You can omit it if only one has the table.
+    - `columns`: The columns to read. By default, all columns are read.
 
-    All methods raise `StateError` if the run date has no such table, and `UsageError` if the owner
-    does not have it.
+    They raise `StateError` if the run date does not have the table, and `UsageError` if the lake or
+    storage never has such a table.
     """
 
     context: RunContext
@@ -109,7 +111,7 @@ class PublishedRun:
         return pa.Table.from_batches(read_table_rows(self.context, table, group, columns), schema)
 
     def frame(self, spark: SparkSession, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> DataFrame:
-        """Return a table as a lazy data frame in a Spark session."""
+        """Return a table as a lazy Spark data frame."""
         table, group = self._table(name, owner, columns)
         names = None if columns is None else list(columns)
         if table is schemas.LIVE_FILES:
@@ -118,9 +120,9 @@ class PublishedRun:
         return read_paths(spark, self.context.state.files, table.schema, paths, names)
 
     def plan(self, storage: str | None = None) -> StoredPlan:
-        """Return the plan of a storage: its header with gates and totals, and the decisions on it.
+        """Load the plan of a storage, with the results of its gates and the decisions about it.
 
-        The rows of the plan are the table `deletion_plan`.
+        To read the files in the plan, use `deletion_plan`.
         """
         name = _owner(self.context.config, DELETION_PLAN, storage)
         return load_plan(self.context.config, self.context.table(DELETION_PLAN, name))
@@ -130,18 +132,19 @@ class PublishedRun:
 
         Args:
             key: A canonical key or an address.
-            storage: Explain the key in this storage only.
+            storage: The storage to search. By default, all storages are searched.
 
         Returns:
-            One explanation for each storage that contains the key.
+            One explanation for each storage in which the key was found.
         """
         return explain(self.context, key, storage and self.context.config.storage_of_user(storage).name)
 
     def snapshot_views(self, spark: SparkSession, lake: str | None = None) -> None:
-        """Create temporary views of an Iceberg lake's history in a Spark session.
+        """Create temporary views for querying the history of an Iceberg lake with Spark SQL.
 
-        These are the views `snapshot_history`, `manifest_entries` and `all_snapshots`, and the
-        table function `expired_snapshots(table)`. They replace the views of another lake.
+        The views are `snapshot_history`, `manifest_entries` and `all_snapshots`. There is also a
+        table function, `expired_snapshots(table)`. If views of another lake exist, they are
+        replaced.
         """
         history_views(spark, self.context, _owner(self.context.config, SNAPSHOT_HISTORY, lake))
 
@@ -157,7 +160,7 @@ class PublishedRun:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRuns:
-    """The runs of a configuration, with the plans and the quarantine."""
+    """Entry point of the API: the runs, plans and quarantined files of a configuration."""
 
     platform: Platform
 
@@ -166,23 +169,23 @@ class PublishedRuns:
 
     @property
     def now(self) -> datetime:
-        """The current time of the platform's clock, which determines the status of plans."""
+        """The time with which the status of plans is evaluated."""
         return self.platform.clock.now()
 
     def dates(self) -> list[date]:
-        """Return the run dates for which a lake was frozen, oldest first."""
+        """List all run dates, oldest first. A date is listed once the refs of a lake are frozen."""
         state = State.of(self.platform.config)
         return sorted({day for lake in self.platform.config.lakes for day in state.dates(lake.name, LAKE_REFS.name)})
 
     def run(self, run_date: date | str | None = None) -> PublishedRun:
-        """Return one run.
+        """Select a run.
 
         Args:
-            run_date: A date or text such as `2026-11-22`. The default is the newest run.
+            run_date: A date, or a text such as `2026-11-22`. By default, the newest run is selected.
 
         Raises:
-            UsageError: If `run_date` is not a run date.
-            StateError: If there is no run.
+            UsageError: If `run_date` is not a valid run date.
+            StateError: If there is no run yet.
         """
         if run_date is None:
             dates = self.dates()
@@ -192,27 +195,27 @@ class PublishedRuns:
         return PublishedRun(self.platform.run_context(_parse_date(run_date)))
 
     def plans(self, storage: str | None = None, *, empty: bool = False) -> list[ListedPlan]:
-        """Return the plans, newest first within a storage.
+        """List the plans, storage by storage, newest first.
 
         Args:
-            storage: Return only plans of this storage.
-            empty: True to include plans without actions.
+            storage: List only plans of this storage.
+            empty: Include plans that contain no actions.
         """
         config = self.platform.config
         return list(list_plans(config, None if storage is None else config.storage_of_user(storage).name, empty=empty))
 
     def plan(self, plan_id: str) -> StoredPlan:
-        """Return a plan after verifying its rows.
+        """Load a plan and verify that its rows are unchanged.
 
         Args:
-            plan_id: The plan id, or at least its first 8 characters.
+            plan_id: The plan id. Its first 8 characters are enough.
         """
         return find_plan(self.platform.config, plan_id)
 
     def read_quarantine(self, storage: str | None = None) -> pa.Table:
-        """Return the files in quarantine, one row per copy.
+        """Read which files are in quarantine. A file with several copies has several rows.
 
-        `source_plan_id` is the plan that quarantined the file, at `quarantined_at`.
+        The plan that quarantined a file is in `source_plan_id`, the time in `quarantined_at`.
         """
         config = self.platform.config
         return read_quarantine(State.of(config), _owner(config, DELETION_PLAN, storage))

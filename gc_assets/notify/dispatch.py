@@ -1,4 +1,4 @@
-"""Deliver pending events to each target, and report failed targets to the other targets."""
+"""Send pending events to all targets, and notify the others if a target fails."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gc_assets.notify.program import run_command
 from gc_assets.notify.web import post_document, post_to_slack
 
 NewEvents = Mapping[str, tuple[Notification, ...]]
-# Needed because the timeout of a connection does not cover a name server that hangs.
+# A hard limit, because the timeout of a connection does not apply to a name server that hangs.
 _TIMEOUT_SECONDS: Final = TIMEOUT_SECONDS + 5
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """Result of a delivery.
+    """What was delivered, and what failed.
 
     Attributes:
-        delivered: The number of delivered events for each target.
-        failed: The error of each failed target.
-        deliveries: The updated record of deliveries.
+        delivered: How many events each target received.
+        failed: The error of each target that failed.
+        deliveries: The updated record of deliveries, to be passed to the next call.
     """
 
     delivered: Mapping[str, int]
@@ -42,15 +42,16 @@ class DeliveryResult:
 
 
 def deliver(targets: Sequence[Target], active: Iterable[Notification], deliveries: Deliveries, *, is_all: bool = True) -> DeliveryResult:
-    """Send every target its pending events, in parallel.
+    """Send each target the events that it has not received yet. Targets are called in parallel.
 
-    A failed target is retried in the next call, and the other targets are notified of the failure.
+    If a target fails, the other targets are notified of the failure, and the next call tries the
+    target again.
 
     Args:
-        targets: The targets of the configuration.
-        active: The active events.
-        deliveries: The record of earlier deliveries.
-        is_all: True if `active` contains all active events, so that all others have ended.
+        targets: The configured targets.
+        active: The events that are currently active.
+        deliveries: What was delivered by earlier calls.
+        is_all: Whether `active` is complete. If it is, events that are missing from it have ended.
     """
     now = list(active)
     first, failed = _send_all(targets, _new_events(targets, deliveries, now))
@@ -72,7 +73,7 @@ def _new_events(targets: Iterable[Target], deliveries: Deliveries, active: Seque
 
 
 def _send_all(targets: Iterable[Target], new_events: NewEvents) -> tuple[NewEvents, Mapping[str, str]]:
-    """Return the delivered events by target, and the errors of failed targets."""
+    """Call all targets with new events. Returns what was delivered, and the error of each failure."""
     batches = [(target, new_events[target.name]) for target in targets if target.name in new_events]
     with ThreadPoolExecutor(max(1, len(batches))) as pool:
         failed = dict(found for found in pool.map(_try_send, batches) if found is not None)

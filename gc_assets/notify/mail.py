@@ -18,13 +18,13 @@ _log: Final = logging.getLogger(__name__)
 
 
 def send_mail(target: Email, notifications: Sequence[Notification]) -> None:
-    """Send one mail to all mailboxes of the target.
+    """Send all notifications in a single mail.
 
-    If the server rejects only some mailboxes, this is only logged, because a retry would send the
-    mail to the others again.
+    If the server rejects only some of the mailboxes, a warning is logged. This is not an error,
+    because a retry would send the mail to the other mailboxes again.
 
     Raises:
-        DeliveryError: If no mailbox accepts the mail.
+        DeliveryError: If the mail cannot be sent to any mailbox.
     """
     message = EmailMessage()
     message["Subject"] = format_subject(notifications)

@@ -1,4 +1,4 @@
-"""Pass notifications to a user-defined command."""
+"""Pass notifications to a command that the user has configured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gc_assets.notify import TIMEOUT_SECONDS, DeliveryError
 
 
 def run_command(target: Command, notifications: Sequence[Notification]) -> None:
-    """Run the command with the notifications as JSON on its standard input.
+    """Run the command and write the notifications to its standard input as JSON.
 
-    Its standard error is inherited, and its standard output is discarded.
+    What the command prints to standard output is discarded. Standard error is inherited.
 
     Raises:
-        DeliveryError: If the command cannot be started, exits with a nonzero code, or times out.
-            After a timeout, its processes are killed.
+        DeliveryError: If the command cannot be started, fails or times out. After a timeout, the
+            command and its child processes are killed.
     """
     try:
         running = subprocess.Popen(  # noqa: S603  (a command of lakes.yaml, without a shell)

@@ -1,4 +1,4 @@
-"""Post notifications over HTTP: JSON for a webhook, text for Slack."""
+"""Post notifications to webhooks (as JSON) and to Slack (as text)."""
 
 from __future__ import annotations
 
@@ -16,32 +16,35 @@ from gc_assets.notify import TIMEOUT_SECONDS, DeliveryError
 
 
 def post_document(target: Webhook, notifications: Sequence[Notification]) -> None:
-    """Post the notifications as JSON.
+    """Post all notifications to a webhook, in one JSON document.
 
     Raises:
-        DeliveryError: If the server does not accept them.
+        DeliveryError: If the server does not accept the document.
     """
     headers = {name: value.get_secret_value() for name, value in target.headers.items()}
     _post(target.url.get_secret_value(), to_document(notifications), headers)
 
 
 def post_to_slack(target: Slack, notifications: Sequence[Notification]) -> None:
-    """Post the text of the notifications.
+    """Post all notifications to Slack, in one message.
 
     Raises:
-        DeliveryError: If the server does not accept it.
+        DeliveryError: If the server does not accept the message.
     """
     text = format_body(notifications)
-    for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # Slack's escapes: a name could contain a mention
+    for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # otherwise a name could mention a user
         text = text.replace(letter, entity)
     _post(target.url.get_secret_value(), {"text": text}, {})
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Reject redirects: they are not deliveries, and other servers must not get the headers."""
+    """Reject redirects.
+
+    A redirect is not a delivery, and the headers must not be sent to another server.
+    """
 
     def redirect_request(self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> None:
-        """Return None, so that urllib raises an error for the redirect."""
+        """Do not follow the redirect. urllib then raises an error."""
 
 
 def _post(url: str, content: Mapping[str, Any], headers: Mapping[str, str]) -> None:
