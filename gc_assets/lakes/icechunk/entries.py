@@ -1,7 +1,7 @@
-"""Decode snapshots and chunk manifests into `ENTRY_SCHEMA` rows.
+"""Decode snapshots and chunk manifests into rows of `ENTRY_SCHEMA`.
 
-The functions are pure. The decoder verifies all counts, sizes and ids recorded in the format.
-Addresses are derived from the container's own address, `<repository>/<folder>/<id>`.
+All functions are pure. They verify every count, size and id that the format records. Addresses of
+children are derived from the container's own address, `<repository>/<folder>/<id>`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ FOLDERS = {Kind.SNAPSHOT: "snapshots", Kind.CHUNK_MANIFEST: "manifests"}
 
 
 def decode(container: Container, raw: bytes, chunk_containers: NamedPrefixes | None = None) -> pa.RecordBatch:
-    """Return the distinct children of a snapshot or a chunk manifest.
+    """Decode a snapshot or chunk manifest into its distinct children.
 
     Args:
         container: The snapshot or manifest.
-        raw: Its bytes.
-        chunk_containers: The virtual chunk containers of the repository, if known.
+        raw: Its content.
+        chunk_containers: The repository's virtual chunk containers, if known.
 
     Raises:
-        FormatError: If the container is damaged, its size or count differs from the expected one,
-            or a location refers to an unknown virtual chunk container.
+        FormatError: If the container is damaged, its size or count is not the expected one, or a
+            location refers to an unknown virtual chunk container.
     """
     source = f"{container.kind} {container.address}"
     if container.kind not in FOLDERS:
@@ -56,7 +56,7 @@ def decode(container: Container, raw: bytes, chunk_containers: NamedPrefixes | N
 
 
 def verify_id(source: str, expected: str, found: str) -> None:
-    """Raise `FormatError` if a file contains an object with a different id."""
+    """Raise `FormatError` if a file contains an object with another id than its name."""
     if expected != found:
         raise FormatError(f"{source}: expected the object {expected}, found the content of {found}; restore the file from a backup")
 
@@ -81,8 +81,8 @@ def _snapshot_rows(repository: str, snapshot: Snapshot) -> pa.RecordBatch:
         }
         for item in snapshot.manifest_files
     ]
-    # The first snapshot of a repository has no transaction log in spec version 1. A log with the
-    # snapshot's name would still belong to it.
+    # In spec version 1, the first snapshot of a repository has no transaction log. Any log with the
+    # snapshot's name would belong to it, however.
     log = {
         "address": f"{repository}/transactions/{snapshot.snapshot_id}",
         "kind": Kind.TRANSACTION_LOG,
@@ -94,7 +94,7 @@ def _snapshot_rows(repository: str, snapshot: Snapshot) -> pa.RecordBatch:
 
 def _manifest_rows(source: str, repository: str, manifest: ChunkManifest, chunk_containers: NamedPrefixes | None) -> pa.RecordBatch:
     chunks = chunk_addresses(f"{repository}/chunks/", manifest.chunk_ids)
-    if not len(manifest.locations):  # This is the case for most manifests, and there may be many small ones.
+    if not len(manifest.locations):  # Most manifests have no locations, and there may be many small manifests.
         addresses, kinds = chunks, pa.repeat(Kind.CHUNK, len(chunks))
     else:
         found = virtual_addresses(source, manifest.locations, chunk_containers)
@@ -108,7 +108,7 @@ def _manifest_rows(source: str, repository: str, manifest: ChunkManifest, chunk_
         addresses = pa.concat_arrays([group for _, group in groups])
         kinds = pa.concat_arrays([pa.repeat(kind, len(group)) for kind, group in groups])
     count = len(addresses)
-    # Virtual references may read a part of a file, so its size is unknown.
+    # The sizes of virtual files are unknown, because a reference may read only a part of one.
     size_bytes = np.concatenate((manifest.chunk_bytes, np.zeros(count - len(chunks), np.int64)))
     columns = {
         "address": addresses,
@@ -122,7 +122,7 @@ def _manifest_rows(source: str, repository: str, manifest: ChunkManifest, chunk_
 
 
 def chunk_addresses(prefix: str, ids: Ids) -> pa.StringArray:
-    """Return `<prefix><id>` for every id."""
+    """Build the address `<prefix><id>` of every chunk."""
     start = np.frombuffer(prefix.encode(), np.uint8)
     characters = np.empty((len(ids), len(start) + ID_CHARS), np.uint8)
     characters[:, : len(start)] = start

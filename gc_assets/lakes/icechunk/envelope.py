@@ -1,7 +1,7 @@
-"""Metadata file envelope: a 39-byte header followed by one zstd frame.
+"""Envelope of Icechunk's metadata files: a 39-byte header, followed by one zstd frame.
 
-Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Binary File Format". The module converts bytes to a
-payload and back, but does not interpret payloads.
+Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Binary File Format". This module extracts and
+replaces payloads, but does not interpret them.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from gc_assets.core.untrusted_input import decompress_zstd
 MAGIC: Final = "ICE🧊CHUNK".encode()
 HEADER_BYTES: Final = 39
 SPEC_V1: Final = frozenset({1})
-# Spec version 2.1 also writes 2. A repository of spec version 2 can contain files of both versions.
+# Spec version 2.1 also writes the number 2. Repositories with spec version 2 may contain files of
+# both.
 SPEC_V1_AND_V2: Final = frozenset({1, 2})
 SPEC_V2: Final = frozenset({2})
 SNAPSHOT, CHUNK_MANIFEST, TRANSACTION_LOG, REPO_INFO = 1, 2, 4, 6
 _FILE_TYPES = {1: "snapshot", 2: "chunk manifest", 3: "attributes", 4: "transaction log", 5: "chunk", 6: "repository info"}
 _SPEC_AT, _FILE_TYPE_AT, _COMPRESSION_AT = 36, 37, 38
 _UNCOMPRESSED, _ZSTD = 0, 1
-# The library's default, followed by the other levels that a repository can configure, except the
-# three that need hundreds of MiB.
+# The library's default comes first, followed by all levels that a repository can configure. The
+# three levels that need hundreds of MiB are left out.
 _LEVELS = (3, 1, 2, *range(4, 20))
 
 
 class SpecVersionError(FormatError):
-    """The file is valid, but has an unsupported spec version."""
+    """Raised if a file is valid, but its spec version is not supported."""
 
 
 def unwrap(source: str, raw: bytes, file_type: int, spec_versions: frozenset[int]) -> bytes:
-    """Return the decompressed payload.
+    """Verify the header and return the decompressed payload.
 
     Args:
-        source: Name of the object in error messages.
+        source: Name of the object for error messages.
         raw: Content of the file.
-        file_type: Expected type in the header.
-        spec_versions: Accepted spec versions.
+        file_type: Type that the header must contain.
+        spec_versions: Spec versions to accept.
 
     Raises:
         SpecVersionError: If the file has another spec version.
@@ -61,7 +62,7 @@ def unwrap(source: str, raw: bytes, file_type: int, spec_versions: frozenset[int
         return body
     if raw[_COMPRESSION_AT] != _ZSTD:
         raise FormatError(f"{source}: expected compression {_UNCOMPRESSED} or {_ZSTD} (zstd), found {raw[_COMPRESSION_AT]}")
-    # The frame has no content size, so a streaming decompressor is necessary.
+    # The frame does not record its content size, which only a streaming decompressor accepts.
     frame = zstandard.ZstdDecompressor().decompressobj()
     try:
         payload = b"".join(decompress_zstd(frame, body))
@@ -74,15 +75,15 @@ def unwrap(source: str, raw: bytes, file_type: int, spec_versions: frozenset[int
 
 
 def spec_version(raw: bytes) -> int:
-    """Return the spec version in the header of a file accepted by `unwrap`."""
+    """Return the spec version from the header of a file that `unwrap` accepted."""
     return raw[_SPEC_AT]
 
 
 def rewrap(raw: bytes, payload: bytes) -> bytes:
-    """Build a file with a new payload, using the header and the compression of `raw`.
+    """Build a file with a new payload, and with the same header and compression as `raw`.
 
-    The compression level is the one that reproduces `raw` from its payload. If there is no such
-    level, because another release of zstd wrote the file, the library's default is used.
+    The compression level is found by compressing the payload of `raw` again. If no level reproduces
+    it, because `raw` was written by another release of zstd, the library's default is used.
     """
     header, body = raw[:HEADER_BYTES], raw[HEADER_BYTES:]
     if header[_COMPRESSION_AT] == _UNCOMPRESSED:
@@ -93,7 +94,7 @@ def rewrap(raw: bytes, payload: bytes) -> bytes:
 
 
 def _frame(payload: bytes, like: bytes, level: int) -> bytes:
-    """Build a zstd frame with the same optional parts as the frame `like`."""
+    """Build a zstd frame that has the same optional parts as the frame `like`."""
     settings = zstandard.get_frame_parameters(like)
     size = len(payload) if settings.content_size != zstandard.CONTENTSIZE_UNKNOWN else -1
     compressor = zstandard.ZstdCompressor(level, write_content_size=size >= 0, write_checksum=settings.has_checksum)

@@ -1,7 +1,7 @@
-"""Execute the planned edits that the policy still requires, first those of parents, then of refs.
+"""Execute planned edits that the policy still requires: new parents first, then ref deletions.
 
-The order matters, because a ref is only deleted if no other ref can reach its snapshot after the
-edits. The repository stays valid if the process is killed between two edits.
+The order matters, because a ref may only be deleted if no other ref reaches its snapshot after the
+edits. If the process is killed between two edits, the repository stays valid.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _IN_EFFECT = frozenset({"done", "absent"})
 
 
 def execute(actions: Sequence[ExpiryAction], requested: RequestedEdits, state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Execute the approved actions, yielding one outcome per action.
+    """Execute the approved actions, and yield one outcome for each.
 
     Args:
-        actions: The approved actions.
-        requested: The edits that the policy requires now. All other actions are not executed.
-        state: The current state. An action is executed only if the state is the planned one.
+        actions: Approved actions.
+        requested: Edits that the current policy requires. Other actions are not executed.
+        state: Current state. An action is only executed if this is the planned state.
         editor: Makes the changes.
     """
     parents = dict(state.parents)
@@ -42,9 +42,9 @@ def execute(actions: Sequence[ExpiryAction], requested: RequestedEdits, state: C
 
 
 def _delete_refs(deletions: Sequence[ExpiryAction], state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Delete the refs with a head that no other ref reaches.
+    """Delete refs whose head is not reachable from another ref.
 
-    If an edit was not made, another ref may still reach the head.
+    A head may still be reachable because one of the planned edits was not made.
     """
     deleted_refs = {ref_of(action) for action in deletions}
     reached: set[str] = set()

@@ -1,20 +1,21 @@
-"""Compute the history edits required by a policy, and the snapshots reachable afterwards.
+"""Compute which history edits a policy requires, and which snapshots are reachable afterwards.
 
-There are three variants of the semantics:
+There are three variants of the rule, called semantics:
 
-* `seed`: the Icechunk document `design-docs/007-basic-expiration.md`. For each ref, the oldest
-  snapshot on the walk from its tip that is not expired gets the first snapshot of the history as
-  parent. A ref with an expired tip stays unchanged.
-* `icechunk-v1`: the library since 0.2.11 (PR 870). An expired tip also gets the first snapshot as
-  parent.
-* `icechunk-v2`: the library since 2.0, in repositories of spec version 2. As in `icechunk-v1`, but
-  a snapshot keeps its parent if another ref keeps that parent. A ref with an expired tip is deleted
-  even if another ref has the same tip.
+* `seed`: as in the Icechunk document `design-docs/007-basic-expiration.md`. Follow each ref from
+its
+  tip to the oldest snapshot that has not expired. This snapshot gets the first snapshot of the
+  history as its new parent. A ref with an expired tip is left unchanged.
+* `icechunk-v1`: as in the library since 0.2.11 (PR 870). An expired tip gets the first snapshot as
+  its parent, too.
+* `icechunk-v2`: as in the library since 2.0, for repositories with spec version 2. It differs from
+  `icechunk-v1` in two ways. A snapshot keeps its parent if another ref keeps that parent, and a ref
+  with an expired tip is deleted even if another ref has the same tip.
 
-The functions are pure and take linear time in the number of snapshots, except for rules that count
-snapshots. Positions are those of `Forest`. Unlike in the document and the library, refs may have
-different cut-offs. An edit that would cut off history that another ref keeps is not made, so the
-order of refs is irrelevant.
+All functions are pure and take linear time in the number of snapshots, except for rules that count
+snapshots. Positions are indices into a `Forest`. Unlike in the document and the library, refs may
+have different cut-offs. An edit that would cut off history of another ref is not made, so the order
+of refs does not matter.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Semantics = Literal["seed", "icechunk-v1", "icechunk-v2"]
 
 
 def resolve_semantics(configured: str, spec_version: int) -> Semantics:
-    """Return the semantics that a value of `expiry.semantics` selects for a repository."""
+    """Return the semantics that `expiry.semantics` selects for a repository."""
     if configured == "seed":
         return "seed"
     return "icechunk-v1" if spec_version == 1 else "icechunk-v2"
@@ -39,10 +40,10 @@ def resolve_semantics(configured: str, spec_version: int) -> Semantics:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A cut-off of the configuration.
+    """A cut-off in the configuration.
 
     Attributes:
-        path: Path of the rule in the configuration.
+        path: Where the rule is in the configuration.
         moment: Time of the cut-off in microseconds since 1970, or None if the rule has no age.
     """
 
@@ -64,7 +65,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A ref with the position of its head and the rule for its history."""
+    """A ref, the position of its head, and the rule for its history."""
 
     ref: Ref
     head: int
@@ -77,13 +78,13 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Snapshots by position, with the values needed for all walks.
+    """Snapshots by position, with everything that is needed to follow a ref's history.
 
     Attributes:
-        stamps: Time of each snapshot in microseconds since 1970.
-        first: Position of the first snapshot in the ancestry, or `NO_PARENT` if a snapshot in the
-            ancestry is missing or the parents form a cycle.
-        depth: Distance to the first snapshot.
+        stamps: Commit time of each snapshot in microseconds since 1970.
+        first: Position of the earliest ancestor, i.e. the first snapshot. `NO_PARENT` if an
+            ancestor is missing or the parents form a cycle.
+        depth: Number of steps to the first snapshot.
     """
 
     forest: Forest
@@ -96,9 +97,9 @@ class History:
         """Build the history.
 
         Args:
-            forest: The parents.
-            stamps: Time of each snapshot in microseconds since 1970.
-            incomplete: Positions of snapshots with a missing parent.
+            forest: Parents of the snapshots.
+            stamps: Commit time of each snapshot in microseconds since 1970.
+            incomplete: Positions of snapshots whose parent is missing.
         """
         first, depth = [NO_PARENT] * len(forest.ids), [0] * len(forest.ids)
         without_parent = set(incomplete)
@@ -111,12 +112,12 @@ class History:
         return cls(forest, stamps, first, depth)
 
     def moment_bounds(self, moment: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the bounds of each snapshot's walk at a moment.
+        """Find how far back the ancestry of each snapshot is younger than a given time.
 
         Returns:
-            For each snapshot, the last snapshot on the walk to its ancestors that is not older than
-            the moment, and the last one that is older. `NO_PARENT` means that there is no such
-            snapshot.
+            For each snapshot, its earliest ancestor that is not older than `moment`, and its
+            earliest ancestor that is older. The snapshot itself counts. `NO_PARENT` means that
+            there is none.
         """
         young, old = [NO_PARENT] * len(self.stamps), [NO_PARENT] * len(self.stamps)
         for index in reversed(self.forest.children_first):
@@ -130,7 +131,7 @@ class History:
         return young, old
 
     def ancestor(self, index: int, steps: int) -> int:
-        """Return the ancestor at a distance of `steps`, or the first snapshot."""
+        """Return the ancestor that is `steps` back. If there are fewer, return the first snapshot."""
         for _ in range(min(steps, self.depth[index])):
             index = self.forest.parent[index]
         return index
@@ -138,11 +139,11 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Part of a ref's history that its rule keeps.
+    """The part of a ref's history that its rule keeps.
 
     Attributes:
-        last: The oldest kept snapshot, or `NO_PARENT` if nothing is kept. If clocks were wrong, an
-            expired head may have an ancestor that is not expired. In this case, `last` is that
+        last: Oldest snapshot to keep, or `NO_PARENT` to keep nothing. If a clock was wrong, a head
+            may have expired although one of its ancestors has not. In this case, `last` is the
             ancestor.
         head_expired: True if the head is older than the cut-off.
     """
@@ -154,7 +155,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A new parent for a snapshot at which the walks of these refs end. Reports show the first ref."""
+    """New parent for the snapshot at which these walks end. Reports show the ref of the first one."""
 
     snapshot: int
     new_parent: int
@@ -163,13 +164,14 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """Required edits, and the snapshots that are kept after them.
+    """The required edits, and the snapshots that remain after them.
 
     Attributes:
         edits: New parents of snapshots.
-        deleted: Walks of the refs to delete.
-        keepers: By position, the furthest-reaching walk with a rule that keeps the snapshot.
-        reached: By position, the walk of the first ref that reaches the snapshot after the edits.
+        deleted: Walks of refs to delete.
+        keepers: For each position that a rule keeps, the walk that reaches back furthest.
+        reached: For each position that is reachable after the edits, the walk of the first ref that
+            reaches it.
         skewed: Refs with inconsistent times in their history, see `Bounds.is_skewed`.
     """
 
@@ -181,14 +183,14 @@ class Expiration:
 
 
 class Bounds:
-    """Cache of the bounds of each moment, so that all tags with the same rule cost a single pass."""
+    """Caches the result of `moment_bounds`, so that all tags under the same rule need a single pass."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._known: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
     def walk(self, pointer: Pointer) -> Walk:
-        """Return the kept part of the ref's history. The caller must handle incomplete histories."""
+        """Determine which part of a ref's history is kept. Incomplete histories need extra care."""
         history, cutoff = self._history, pointer.rule.cutoff
         if cutoff.forever:
             return Walk(pointer, history.first[pointer.head], head_expired=False)
@@ -203,9 +205,9 @@ class Bounds:
         return Walk(pointer, last, head_expired=cutoff.keep_last is None and old_head)
 
     def is_skewed(self, pointer: Pointer) -> bool:
-        """Return True if the first snapshot is younger than the cut-off but a later one is older.
+        """Return True if the first snapshot is younger than the cut-off, but a later one is older.
 
-        The library panics for such a history.
+        Such a history makes the library panic.
         """
         if pointer.rule.moment is None or pointer.rule.cutoff.forever:
             return False
@@ -219,19 +221,19 @@ class Bounds:
 
 
 def expire(history: History, pointers: Sequence[Pointer], removable: Sequence[Pointer], semantics: Semantics) -> Expiration:
-    """Compute the edits required by the semantics, and the refs to delete.
+    """Compute the edits that the semantics require, and the refs to delete.
 
-    A ref is deleted only if its head is expired and no longer reachable (icechunk issue 1534). The
-    head of a deleted ref is never edited. The library edits it and thereby makes the object
-    younger, so that its garbage collector keeps the snapshot but deletes the objects that it needs.
-    With `icechunk-v2`, the head may be reachable (issue 1520), but must not be the first snapshot,
-    nor one that another ref's rule keeps.
+    A ref is deleted if its head has expired and is not reachable any more (icechunk issue 1534).
+    The head of a deleted ref is never edited. The library does edit it, which makes the object
+    younger: its garbage collector then keeps the snapshot, but deletes the objects that it needs.
+    With `icechunk-v2`, the head may be reachable (issue 1520), but it must not be the first
+    snapshot, or one that another ref's rule keeps.
 
     Args:
-        history: The snapshots.
-        pointers: The refs with an expiring history.
-        removable: The refs that may be deleted.
-        semantics: The rule for edits.
+        history: Snapshots of the repository.
+        pointers: Refs whose history can expire.
+        removable: Refs that may be deleted.
+        semantics: Variant of the rule.
     """
     bounds = Bounds(history)
     walks = [bounds.walk(pointer) for pointer in pointers]
@@ -258,7 +260,7 @@ def _is_deletable(history: History, head: int, semantics: Semantics) -> bool:
 
 
 def _find_keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
-    """Return for each kept snapshot the walk through it that keeps the longest history."""
+    """For each snapshot that is kept, find the walk through it that reaches back furthest."""
     keepers: dict[int, Walk] = {}
 
     def offer(index: int, walk: Walk) -> None:
@@ -295,7 +297,7 @@ def _find_edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, W
 
 
 def _find_reached(history: History, walks: Sequence[Walk], new_parents: Mapping[int, int]) -> dict[int, Walk]:
-    """Return the snapshots reachable after the edits, with the walk of the first ref reaching each."""
+    """For each snapshot that is reachable after the edits, find the first ref that reaches it."""
     reached: dict[int, Walk] = {}
     for walk in walks:
         index = walk.pointer.head

@@ -1,7 +1,7 @@
-"""A reader of FlatBuffers tables that verifies each offset against the size of the buffer.
+"""Read FlatBuffers tables, and check every offset against the size of the buffer.
 
-Format: flatbuffers.dev, "FlatBuffer Internals". The module does not contain a schema. Files with
-many rows of the same layout are read with numpy, and files with nested tables are read by
+Format: flatbuffers.dev, "FlatBuffer Internals". This module does not contain a schema. Files with
+many rows in the same layout are read with numpy instead, and files with nested tables are read with
 `TableReader`.
 """
 
@@ -17,7 +17,7 @@ from gc_assets.core.errors import FormatError
 U8, U16, U32, U64 = struct.Struct("<B"), struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<Q")
 I32 = struct.Struct("<i")
 ABSENT = 0
-# The library's size limit for a file.
+# The library limits the size of a file to this number of tables.
 _MAX_TABLES: Final = 5_000_000
 
 
@@ -25,8 +25,8 @@ _MAX_TABLES: Final = 5_000_000
 class VTable:
     """Layout of a table.
 
-    `fields[i]` is the distance of field i from the start of the table, or `ABSENT` if the field has
-    its default value.
+    `fields[i]` is the distance from the start of the table to field i. It is `ABSENT` if the field
+    was omitted because it has its default value.
     """
 
     fields: tuple[int, ...]
@@ -35,13 +35,13 @@ class VTable:
 
 @dataclass(frozen=True, slots=True)
 class FlatBuffer:
-    """A buffer, with its name in error messages."""
+    """A buffer, and the name that error messages use for it."""
 
     source: str
     data: bytes
 
     def root(self, known_fields: int, identifier: bytes | None = None) -> Table:
-        """Return the root table. Raises `FormatError` for an unexpected file identifier."""
+        """Return the root table. Raises `FormatError` if the file identifier is not the expected one."""
         if identifier is not None and (found := self.take(4, len(identifier))) != identifier:
             raise self.damage_error(f"the file identifier {found!r} instead of {identifier!r}")
         return self.table(self.number(U32, 0), known_fields)
@@ -51,11 +51,11 @@ class FlatBuffer:
         return Table(self, position, self.vtable(vtable, position, known_fields))
 
     def vtable(self, at: int, table: int, known_fields: int) -> VTable:
-        """Return the layout at `at` for tables up to position `table`.
+        """Return the layout at byte `at`, used by a table at byte `table`.
 
         Raises:
-            FormatError: If the table has a field that is not in the schema. The field may refer to
-                objects, which would then look like garbage.
+            FormatError: If the table has a field that is not in our schema. Such a field may refer
+                to objects, which would look like garbage if it were ignored.
         """
         size, table_bytes = self.number(U16, at), self.number(U16, at + 2)
         if size < 4 or size % 2 or at + size > len(self.data) or table_bytes < 4 or table + table_bytes > len(self.data):
@@ -71,7 +71,7 @@ class FlatBuffer:
         return VTable((*fields[:known_fields], *(ABSENT,) * (known_fields - len(fields))), table_bytes)
 
     def vector(self, field: int, item_bytes: int) -> tuple[int, int]:
-        """Return the start and the number of items of the vector in the field at position `field`."""
+        """Follow the offset in a field, and return the start and item count of the vector there."""
         at = field + self.number(U32, field)
         count = self.number(U32, at)
         if at + 4 + count * item_bytes > len(self.data):
@@ -79,7 +79,7 @@ class FlatBuffer:
         return at + 4, count
 
     def indirect(self, position: int) -> int:
-        """Return the target of the offset that is stored at `position`."""
+        """Follow the offset stored at `position`."""
         return position + self.number(U32, position)
 
     def unsigned64(self, position: int) -> int:
@@ -102,7 +102,7 @@ class FlatBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a buffer."""
+    """A table in a buffer."""
 
     buffer: FlatBuffer
     position: int
@@ -112,21 +112,21 @@ class Table:
         return self.layout.fields[field] != ABSENT
 
     def at(self, field: int, name: str) -> int:
-        """Return the position of a required field."""
+        """Return the position of a field that must be present."""
         if not self.has(field):
             raise FormatError(f"{self.buffer.source}: expected the field {name!r}, found none; restore the file from a backup")
         return self.position + self.layout.fields[field]
 
     def number(self, field: int, layout: struct.Struct, default: int = 0) -> int:
-        """Return a scalar. Writers omit fields with the default value."""
+        """Read a scalar field. Writers omit a field that has the default value."""
         return self.buffer.number(layout, self.at(field, "")) if self.has(field) else default
 
 
 class TableReader:
     """Reads nested tables, strings and bytes in time and memory proportional to the buffer.
 
-    In a valid file, no two vectors overlap, so their total size is at most the size of the buffer.
-    Only strings may be shared. A damaged file can refer to a vector any number of times.
+    In a valid file, vectors do not overlap, so together they are not larger than the buffer. Only
+    strings may be shared. A damaged file could refer to the same vector any number of times.
     """
 
     def __init__(self, buffer: FlatBuffer) -> None:
@@ -136,13 +136,13 @@ class TableReader:
         self._strings: dict[int, str] = {}
 
     def tables(self, field: int, known_fields: int) -> Iterator[Table]:
-        """Yield the tables in the vector referenced by the offset field at position `field`."""
+        """Yield the tables of the vector to which an offset field points."""
         start, count = self._vector(field, 4)
         for index in range(count):
             yield self.table(start + 4 * index, known_fields)
 
     def table(self, field: int, known_fields: int) -> Table:
-        """Return the table referenced by the offset field at position `field`."""
+        """Return the table to which an offset field points."""
         table = self._buffer.table(self._buffer.indirect(field), known_fields)
         self._unread_tables -= 1
         if self._unread_tables < 0:
@@ -151,13 +151,13 @@ class TableReader:
         return table
 
     def strings(self, field: int) -> Iterator[str]:
-        """Yield the strings in the vector referenced by the offset field at position `field`."""
+        """Yield the strings of the vector to which an offset field points."""
         start, count = self._vector(field, 4)
         for index in range(count):
             yield self.string(start + 4 * index)
 
     def string(self, field: int) -> str:
-        """Return the string referenced by the offset field at position `field`."""
+        """Return the string to which an offset field points."""
         position = self._buffer.indirect(field)
         if (known := self._strings.get(position)) is not None:
             return known
@@ -169,11 +169,11 @@ class TableReader:
             raise FormatError(f"{source}: expected a string in UTF-8, found {error}; restore the file from a backup") from error
 
     def raw(self, field: int) -> bytes:
-        """Return the byte vector referenced by the offset field at position `field`."""
+        """Return the bytes to which an offset field points."""
         return self._buffer.take(*self._vector(field, 1))
 
     def structs(self, field: int, item_bytes: int) -> list[bytes]:
-        """Return the structs in the vector referenced by the offset field at position `field`."""
+        """Return the structs of the vector to which an offset field points."""
         start, count = self._vector(field, item_bytes)
         raw = self._buffer.take(start, count * item_bytes)
         return [raw[at : at + item_bytes] for at in range(0, len(raw), item_bytes)]

@@ -1,7 +1,8 @@
-"""A reader of FlexBuffers maps and strings that verifies each position against the size of the buffer.
+"""Read FlexBuffers maps and strings, and check every position against the size of the buffer.
 
-Format: flatbuffers.dev, "FlexBuffers". The package `flatbuffers` also has a reader, but that reader
-accepts positions outside the buffer and does not bound its time. Lists and numbers are not read.
+Format: flatbuffers.dev, "FlexBuffers". The reader in the package `flatbuffers` is not used, because
+it accepts positions outside the buffer, and a damaged buffer can keep it busy indefinitely. Lists
+and numbers are not supported.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ _WIDTHS: Final = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class FlexValue:
-    """An element of a map, or the root.
+    """A map element, or the root.
 
     Attributes:
-        position: Position of the element.
-        width: Size of the element, which contains a number or the distance to its content.
+        position: Where the element starts.
+        width: Size of the element, which is a number or the distance to its content.
         type: Type of the content.
         content_width: Size of the elements in the content.
     """
@@ -35,8 +36,8 @@ class FlexValue:
 class FlexReader:
     """Reads a buffer in time and memory proportional to its size.
 
-    Contents precede the elements that point to them. In a valid buffer, no two maps overlap, so
-    their total number of elements is less than the number of bytes in the buffer.
+    Content precedes the elements that point to it. In a valid buffer, maps do not overlap, so they
+    have fewer elements in total than the buffer has bytes.
     """
 
     def __init__(self, source: str, data: bytes) -> None:
@@ -45,22 +46,23 @@ class FlexReader:
         self._unread_bytes = len(data)
 
     def root(self) -> FlexValue:
-        """Return the root. Its width is in the last byte of the buffer, its type in the byte
-        before.
+        """Return the root value.
+
+        The last byte of the buffer contains its width, and the byte before contains its type.
         """
         if len(self._data) < 3 or (width := self._data[-1]) not in _WIDTHS:
             raise self.damage_error("no root")
         return self._value(len(self._data) - 2 - width, width, self._data[-2])
 
     def values(self, value: FlexValue) -> list[FlexValue]:
-        """Return the values of a map in the order of its keys."""
+        """Return the values of a map, ordered by key."""
         start, count = self._map(value)
         width = value.content_width
         types = self._take(start + count * width, count)
         return [self._value(start + number * width, width, packed) for number, packed in enumerate(types)]
 
     def fields(self, value: FlexValue, *names: str) -> list[FlexValue | None]:
-        """Return the values of a map for the given keys. Missing keys yield None."""
+        """Look up keys in a map. The result contains None for each missing key."""
         values = self.values(value)
         start, width = self._keys(value, len(values))
         found: dict[bytes, FlexValue] = {}
@@ -75,7 +77,7 @@ class FlexReader:
         return [found.get(name) for name in wanted]
 
     def text(self, value: FlexValue) -> str:
-        """Return a string."""
+        """Decode a string value."""
         if value.type != STRING:
             raise self.damage_error(f"a value of type {value.type} instead of a string")
         start = self._target(value.position, value.width)
@@ -90,7 +92,7 @@ class FlexReader:
         return FormatError(f"{self._source}: expected a valid FlexBuffer of {len(self._data):,} bytes, found {found}")
 
     def _map(self, value: FlexValue) -> tuple[int, int]:
-        """Return the position of a map's first element, and the number of its elements."""
+        """Return the position of a map's first element, and the number of elements."""
         if value.type != MAP:
             raise self.damage_error(f"a value of type {value.type} instead of a map")
         start = self._target(value.position, value.width)
@@ -99,7 +101,7 @@ class FlexReader:
         return start, count
 
     def _keys(self, value: FlexValue, count: int) -> tuple[int, int]:
-        """Return the position of a map's first key, and the width of each key."""
+        """Return the position of a map's first key, and the size of each key."""
         width = value.content_width
         start = self._target(value.position, value.width)
         keys_width = self._number(start - 2 * width, width)
@@ -115,7 +117,7 @@ class FlexReader:
         return FlexValue(position, width, packed >> 2, 1 << (packed & 3))
 
     def _target(self, position: int, width: int) -> int:
-        """Return the position referenced by the element at `position`."""
+        """Return the position to which the element at `position` points."""
         target = position - self._number(position, width)
         if target < 0:
             raise self.damage_error(f"the position {target}")

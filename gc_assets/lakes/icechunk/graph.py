@@ -1,6 +1,6 @@
-"""The commit graph of a repository by position, with its refs and their rules.
+"""Commit graph of a repository by position, with its refs and the rules that apply to them.
 
-The functions are pure.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gc_assets.lakes.protocol import Commit, FrozenRefs
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import COMMIT_GRAPH
 
-# Keys of a commit's summary for the reason why its snapshot object is unreadable and, in spec
-# version 2, for its entry in `repo` as JSON. A snapshot file that `repo` does not list has no
-# entry.
+# Keys in a commit's summary. `UNREADABLE` contains the reason if the snapshot object cannot be
+# read. `ENTRY` contains the snapshot's entry in `repo` as JSON (spec version 2). It is missing for
+# snapshot files that `repo` does not list.
 UNREADABLE = "unreadable"
 ENTRY = "entry"
-# The storage time of a listed snapshot's object, in microseconds since 1970.
+# When a listed snapshot's object was stored, in microseconds since 1970.
 STORED = "stored_us"
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,18 +34,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Snapshots and refs of a repository.
+    """Snapshots and refs of a repository. All mappings have snapshot positions as keys.
 
     Attributes:
-        missing_parent: By position, the id of a parent that is not among the snapshots.
-        unreadable: By position, the reason why a snapshot is unreadable.
-        entries: By position, the entries of snapshots listed in `repo`. It is empty for spec
-            version 1.
-        stored: By position, the storage times of their objects in microseconds since 1970.
+        missing_parent: Id of the parent, if it is not among the snapshots.
+        unreadable: Why the snapshot cannot be read.
+        entries: Entry in `repo`, for listed snapshots. Empty for spec version 1.
+        stored: When the snapshot's object was stored, in microseconds since 1970.
         pointers: The refs, tags first, by name.
-        renamed: Refs that have a second name with a different rule, with that rule. They only
-            protect snapshots.
-        reach: By position, the refs that reach the snapshot before any edit.
+        renamed: Refs that have a second name to which another rule applies, with this rule. They
+            only protect snapshots.
+        reach: Refs that reach each snapshot before any edit, by position.
     """
 
     history: History
@@ -71,7 +70,7 @@ def moment_micros(moment: datetime | None) -> int | None:
 
 
 def commit_table(commits: Iterable[Commit]) -> pa.Table:
-    """Return the columns of `commit_graph` needed by `read_graph`."""
+    """Build a table of those `commit_graph` columns that `read_graph` needs."""
     names = ("commit_id", "parents", "committed_at", "summary")
     rows = [(commit.commit_id, commit.parents, commit.committed_at, list(commit.summary.items())) for commit in commits]
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
@@ -83,10 +82,10 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
     """Build the graph.
 
     Args:
-        refs: The frozen refs.
+        refs: Frozen refs.
         commits: All snapshots, with the columns of `commit_graph`.
         as_of: Time from which ages are counted.
-        config: The configuration with the rules.
+        config: Configuration that contains the rules.
 
     Raises:
         LakeUnreadable: If the head of a ref is not among the snapshots.
@@ -127,5 +126,5 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
 
 
 def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:
-    """Return the names that are shared by several refs, such as a branch and a tag."""
+    """Return the names that more than one ref has, such as a branch and a tag."""
     return frozenset(name for name, count in Counter(pointer.ref.ref_name for pointer in pointers).items() if count > 1)

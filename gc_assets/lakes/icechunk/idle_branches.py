@@ -1,7 +1,7 @@
-"""Protect branches of a repository, and delete idle ones.
+"""Protect some branches of a repository, and delete idle ones.
 
-In spec version 1, a branch is one object, which is removed if it still has the planned head. In
-version 2, all deletions of a plan are made by one replacement of `repo`.
+In spec version 1, each branch is an object, which is removed if it still has the planned head. In
+version 2, a single replacement of `repo` makes all deletions of a plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IS_SHARED = "several refs have its name"
 
 
 def protect_branches(refs: FrozenRefs) -> FrozenRefs:
-    """Return the refs, adding to each protected branch why it is never deleted as idle."""
+    """Mark branches that must not be deleted as idle, by setting `PROTECTED` to the reason."""
     settings, shared = RepositorySettings.of(refs.sources), _shared_names(refs.refs)
     lock = None if settings.availability == ONLINE else f"the repository is {settings.availability}"
 
@@ -39,7 +39,7 @@ def protect_branches(refs: FrozenRefs) -> FrozenRefs:
 
 
 def find_protection(ref: Ref, shared: Collection[str]) -> str | None:
-    """Return the reason why a branch is never deleted as idle, or None."""
+    """Return why a branch must never be deleted as idle, or None if it may be."""
     if ref.ref_name == MAIN:
         return _IS_MAIN
     if ref.ref_name in shared:
@@ -54,12 +54,12 @@ def _shared_names(refs: Sequence[Ref]) -> frozenset[str]:
 
 
 def delete_ref_objects(actions: Sequence[ExpiryAction], refs: Sequence[Ref], editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Delete branches of a repository of spec version 1, yielding one outcome per branch.
+    """Delete branches of a repository with spec version 1. Yields one outcome per branch.
 
     Args:
-        actions: The approved deletions.
-        refs: The current refs.
-        editor: Removes the objects of the branches.
+        actions: Approved deletions.
+        refs: Current refs.
+        editor: Removes the branch objects.
     """
     shared = _shared_names(refs)
     branches = {ref.ref_name: ref for ref in refs if ref.ref_type == "branch"}
@@ -73,7 +73,7 @@ def delete_ref_objects(actions: Sequence[ExpiryAction], refs: Sequence[Ref], edi
 
 
 def delete_in_repo(actions: Sequence[ExpiryAction], file: RepoFile) -> Iterator[ExpiryOutcome]:
-    """Delete branches of a repository of spec version 2, yielding one outcome per branch."""
+    """Delete branches of a repository with spec version 2. Yields one outcome per branch."""
 
     def decide(stored: StoredRepo) -> Decision:
         checks = {action: _check(action, stored.info) for action in actions}
@@ -85,7 +85,7 @@ def delete_in_repo(actions: Sequence[ExpiryAction], file: RepoFile) -> Iterator[
 
 
 def _check(action: ExpiryAction, info: RepoInfo) -> tuple[ExpiryVerdict, str] | None:
-    """Return the outcome of a deletion that must not be executed, or None if it may be."""
+    """Return the outcome of a deletion if it must not be executed, otherwise None."""
     name, head = str(action.ref_name), heads_of(info).get(ref_of(action))
     if head is None:
         return "absent", f"{label(action)} no longer exists"

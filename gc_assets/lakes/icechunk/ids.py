@@ -1,6 +1,6 @@
-"""Object ids of Icechunk: 12 random bytes, spelled as 20 characters of Crockford's base32.
+"""Icechunk's object ids: 12 random bytes, written as 20 characters of Crockford's base32.
 
-Format: Icechunk `spec.md`, "Object Ids". The functions are pure. Arrays of ids consist of unsigned
+Format: Icechunk `spec.md`, "Object Ids". All functions are pure. Arrays of ids contain unsigned
 bytes and have the shape (n, 12).
 """
 
@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 ID_BYTES = 12
 ID_CHARS = 20
 _ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-# 96 bits fill 19 characters and one bit of the last one. Its four padding bits are zero, so it is 0
-# or G.
+# The 96 bits fill 19 characters and one bit of the last character. Its other bits are zero padding,
+# so the last character is 0 or G.
 _SPELLED = re.compile("[0-9A-HJKMNP-TV-Z]{19}[0G]")
-# Both encodings split the bits in the same way and differ only in their alphabets.
+# RFC 4648 splits the bits in the same way. Only its alphabet differs.
 _RFC_4648 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _FROM_RFC_4648, _TO_RFC_4648 = bytes.maketrans(_RFC_4648, _ALPHABET), bytes.maketrans(_ALPHABET, _RFC_4648)
-# Two characters for each ten-bit value, so that an id takes ten lookups.
+# Converting ten bits to two characters at a time takes ten lookups per id.
 _PAIRS = np.frombuffer(b"".join(bytes((_ALPHABET[value >> 5], _ALPHABET[value & 31])) for value in range(1024)), "<u2")
 
 Ids = NDArray[np.uint8]
 
 
 def is_object_id(name: str) -> bool:
-    """Return True if a name is the canonical spelling of an id."""
+    """Return True if a name is an object id in its canonical spelling."""
     return _SPELLED.fullmatch(name) is not None
 
 
 def spell(ids: Ids) -> Ids:
-    """Return the ids as ASCII characters, shape (n, 20)."""
+    """Convert ids to ASCII characters, as an array of shape (n, 20)."""
     high, low = _halves(ids)
     pairs = np.empty((len(ids), ID_CHARS // 2), "<u2")
     for column in range(6):
@@ -51,14 +51,14 @@ def spell_one(object_id: bytes) -> str:
 
 
 def unspell_one(name: str) -> bytes:
-    """Return the bytes of a spelled id. Raises `ValueError` for any other name."""
+    """Convert a spelled id to bytes. Raises `ValueError` if the name is not an id."""
     if not is_object_id(name):
         raise ValueError(f"expected an object id of {ID_CHARS} characters, found {name!r}")
     return base64.b32decode(name.encode().translate(_TO_RFC_4648) + b"====")
 
 
 def distinct(ids: Ids, values: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int64]]:
-    """Return the distinct ids in the order of first appearance, each with its largest value."""
+    """Remove duplicate ids. Keeps their order, and the largest value of each."""
     high, low = _halves(ids)
     ordered = np.sort(high)
     if not np.any(ordered[1:] == ordered[:-1]):
@@ -66,14 +66,14 @@ def distinct(ids: Ids, values: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int64
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
     starts = np.flatnonzero(np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1]))))
-    # lexsort is stable, so the first of several equal ids is the one that appeared first.
+    # lexsort is stable, so among equal ids, the one that appeared first comes first.
     first, largest = order[starts], np.maximum.reduceat(values[order], starts)
     by_appearance = np.argsort(first)
     return ids[first[by_appearance]], largest[by_appearance]
 
 
 def _halves(ids: Ids) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the first 8 and the last 4 bytes of each id as big-endian numbers."""
+    """Split each id into its first 8 and last 4 bytes, as big-endian numbers."""
     parts = np.ascontiguousarray(ids).view(">u4")
     high = (parts[:, 0].astype(np.uint64) << np.uint64(32)) | parts[:, 1].astype(np.uint64)
     return high, parts[:, 2].astype(np.uint64)

@@ -1,4 +1,4 @@
-"""The lake kind `icechunk`. Importing this module does not import the kind's libraries."""
+"""The lake kind `icechunk`. The kind's libraries are not imported until they are needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gc_assets.lakes.protocol import FrozenRefs, Lake
 
 MAGIC: Final = "ICE🧊CHUNK".encode()
-# An object id, optionally with a suffix such as `#1`, left by an unfinished write on a disk.
+# An object id. An unfinished write to a disk leaves a file with a suffix such as `#1`.
 _NAME_END: Final = "[0-9A-HJKMNP-TV-Z]{20}(#[0-9]+)?$"
 
 
@@ -74,8 +74,9 @@ KIND: Final = LakeKind(
     files=FileTraits(
         metadata_patterns=(MetadataPattern(r"(^|/)repo$", _classify_repo), MetadataPattern(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),
         spellings=_spellings,
-        rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # Expiry edits a snapshot's parent.
-        # The library's collector also ignores all other names (verified with 1.1.21 and 2.3.0).
+        rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # Expiry changes the parent in a snapshot file.
+        # The library's garbage collector ignores all other names, too (verified with 1.1.21 and
+        # 2.3.0).
         own_paths=rf"(^|/)(snapshots|manifests|transactions|chunks)/{_NAME_END}|(^|/)overwritten/repo\.[0-9]{{14}}\.{_NAME_END}",
     ),
 )

@@ -1,7 +1,7 @@
-"""Lake for an Icechunk repository.
+"""The Icechunk lake, which is a single repository.
 
-A commit is a snapshot, and its content root is the snapshot object itself. `Repository` abstracts
-from where each spec version stores refs and parents.
+Commits are snapshots. Their content root is the snapshot object itself. Spec versions 1 and 2 have
+different layouts, which `Repository` hides from this module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gc_assets.lakes.protocol import Commit, CommitSource, Container, ExpiryActi
 
 
 class IcechunkLake:
-    """Lake for one repository, picklable if `objects` is."""
+    """A lake that consists of one repository. It is picklable if `objects` is."""
 
     kind = "icechunk"
 
@@ -50,7 +50,7 @@ class IcechunkLake:
         """Read all branches and tags.
 
         Raises:
-            LakeUnreadable: If a ref cannot be read, or the repository has no refs.
+            LakeUnreadable: If a ref cannot be read, or the repository does not have any refs.
         """
         refs = protect_branches(self._open().freeze(as_of))
         if refs.named_prefixes is None or refs.named_prefixes.error is None:
@@ -62,20 +62,20 @@ class IcechunkLake:
         """Yield the snapshots in the source's shard.
 
         Raises:
-            LakeUnreadable: If the store fails, or the snapshots cannot be read completely.
+            LakeUnreadable: If the store fails, or not all snapshots can be read.
         """
         return (self._v2 if source.address == repo_address(self._repository) else self._v1).commits(source)
 
     def has_source(self, source: CommitSource) -> bool:
-        """Check if a frozen source has the current spec version."""
+        """Return True if a frozen source belongs to the repository's current spec version."""
         return self._is_v2() == (source.address == repo_address(self._repository))
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Return the children of a snapshot or a chunk manifest."""
+        """Decode a snapshot or chunk manifest into its children."""
         return entries.decode(container, raw, self._chunk_containers)
 
     def read_prefixes(self) -> NamedPrefixes:
-        """Read the virtual chunk containers. If they cannot be read, the result has the reason."""
+        """Read the virtual chunk containers. If that fails, the result contains the reason."""
         try:
             return self._open().read_prefixes()
         except LakeUnreadable as error:
@@ -85,13 +85,13 @@ class IcechunkLake:
         return IcechunkLake(self._config, self._objects, named_prefixes)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the configured cut-offs and semantics."""
+        """Apply the cut-offs and semantics in the configuration."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
         """Make the approved history edits.
 
-        If anything cannot be read, every action fails, because any of them may depend on it.
+        If anything cannot be read, all actions fail, because each of them may depend on it.
         """
         try:
             if self._is_v2():
@@ -99,7 +99,7 @@ class IcechunkLake:
                 return
             refs, commits = self._read_current()
             policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
-            if (now := self._v1.read_state()).refs != refs.refs:  # Refs may have moved while many snapshots were read.
+            if (now := self._v1.read_state()).refs != refs.refs:  # Refs can move while many snapshots are read.
                 refs, commits = now, [*commits, *self._v1.read_new_commits({commit.commit_id for commit in commits})]
                 policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
         except (LakeUnreadable, StoreError) as error:
@@ -121,11 +121,11 @@ class IcechunkLake:
         yield from delete_ref_objects(actions, refs, self._editor)
 
     def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Create deleted branches again if their whole history exists."""
+        """Recreate deleted branches whose entire history still exists."""
         yield from self.undo(actions)
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Undo actions if the repository is in the state that they left and the old history exists."""
+        """Undo actions whose result is still in place, if the old history exists."""
         try:
             if self._is_v2():
                 yield from restore_repo(actions, self._repo_file)
@@ -159,12 +159,11 @@ class IcechunkLake:
         return RepoFile(self._objects, self._repository)
 
     def _prepare_policy(self, as_of: datetime, grace_cutoff: datetime) -> Callable[[RepoInfo], Retention]:
-        """Return a function that applies the policy to any version of `repo` without sending
-        requests.
+        """Return a function that applies the policy to any version of `repo` without any requests.
 
-        Writers may commit between a read of `repo` and its replacement, so this interval must be
-        short. Unlisted snapshots, which only protect their ancestors, are therefore read once in
-        advance.
+        A writer may commit between the time when `repo` is read and when it is replaced, so this
+        time must be short. Unlisted snapshots are therefore read once in advance. Their only effect
+        is to protect their ancestors.
         """
         repository = self._v2
         info = repository.read()

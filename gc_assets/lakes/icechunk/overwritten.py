@@ -1,9 +1,9 @@
-"""Find the needed copies of `repo` in `overwritten/`.
+"""Find copies of `repo` in `overwritten/` that are still needed.
 
 The library copies `repo` to `overwritten/` before each change and never deletes a copy (icechunk
-issue 1852). Measured with 2.3.0: `ops_log()` reads the copy given by `repo_before_updates`, then
-the copy given by that one, and so on. If one of them is missing, the log ends there without an
-error.
+issue 1852). As measured with 2.3.0, `ops_log()` first reads the copy that `repo_before_updates`
+names, then the copy that this copy names, and so on. If one of them is missing, the log ends there
+without an error.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gc_assets.lakes.protocol import ContentRoot
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A copy of `repo`.
+    """Copy of `repo` in `overwritten/`.
 
     Attributes:
-        made_us: The time contained in its name.
-        written_us: The later of this time and the storage time.
+        made_us: Time in its name.
+        written_us: The time in its name or the storage time, whichever is later.
     """
 
     name: str
@@ -41,24 +41,24 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class NeededBackups:
-    """Needed objects in `overwritten/`, and messages for the report."""
+    """Objects in `overwritten/` that are needed, and messages for the report."""
 
     files: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
 
 
 def find_needed_backups(lake: str, objects: Objects, repository: str, info: RepoInfo, cutoff: Cutoff, as_of: datetime) -> NeededBackups:
-    """Find the needed objects in `overwritten/`.
+    """Find the objects in `overwritten/` that are needed.
 
-    These are the copies referenced by `repo`, the copies with earlier parts of the operations log,
-    the copies within the cut-off, and all objects with unknown names.
+    These are the copies that `repo` references, copies that contain earlier parts of the operations
+    log, copies within the cut-off, and all objects whose names are unknown.
 
     Args:
-        lake: Name of the lake, for messages.
-        objects: Objects of the store.
+        lake: Name of the lake for messages.
+        objects: Access to the store.
         repository: Address of the repository.
-        info: Its `repo` object.
-        cutoff: The rule `retention.overwritten`.
+        info: Content of its `repo` object.
+        cutoff: Value of `retention.overwritten`.
         as_of: Time from which ages are counted.
 
     Raises:
@@ -75,7 +75,7 @@ def find_needed_backups(lake: str, objects: Objects, repository: str, info: Repo
     limit = 0 if moment is None else micros(moment)
     needed = {*unknown, *info.backups, *(name for name, item in backups.items() if item.written_us >= limit)}
     log = _OperationsLog(objects, repository, backups)
-    # The log is only followed if a copy could be garbage, because its copies may be large.
+    # Copies may be large, so the log is only followed if one of them could be garbage.
     problem = log.follow(info, needed) if backups.keys() - needed else None
     notes = [f"lake {lake}: the operations log cannot be read completely: {problem}"] if problem is not None else []
     if unknown:
@@ -107,14 +107,14 @@ class _OperationsLog:
     backups: Mapping[str, Backup]
 
     def follow(self, info: RepoInfo, needed: set[str]) -> str | None:
-        """Add the copies with earlier parts of the log to `needed`.
+        """Add the copies that contain earlier parts of the log to `needed`.
 
-        If one of them is damaged, the earlier parts are unknown, so all copies are added. If one is
-        missing, the earlier parts are in copies made before it. All of these are added, because the
-        library reads them again once the missing copy is restored.
+        If a copy is damaged, it is unknown where the log continues, so all copies are added. If one
+        is missing, the log continues in copies that were made before it. These are added, because
+        the library reads them again once the missing copy is restored.
 
         Returns:
-            The reason why the log could not be followed to its start, or None.
+            Why the log could not be followed to its start, or None if it could.
         """
         name, visited = info.repo_before_updates, set[str]()
         while name is not None and name not in visited:
@@ -134,7 +134,7 @@ class _OperationsLog:
 
 
 def _parse_continuation(source: str, raw: bytes) -> str | None:
-    """Return the name of the copy that continues the log with earlier entries, or None."""
+    """Return the name of the copy in which the log continues with older entries, or None."""
     buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.REPO_INFO, envelope.SPEC_V2))
     root = buffer.root(REPO_FIELDS, IDENTIFIER)
     return TableReader(buffer).string(root.at(BEFORE_UPDATES, "")) if root.has(BEFORE_UPDATES) else None

@@ -1,6 +1,6 @@
-"""The reason for each snapshot's state, and the time until which the snapshot is kept by its age.
+"""Explain the state of each snapshot, and compute how long its age keeps it.
 
-The module only describes decisions made in `expiration` and `retention`.
+The decisions themselves are made in `expiration` and `retention`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gc_assets.lakes.icechunk.graph import MICROSECOND, Graph
 
 
 class Reasons:
-    """Builds the reason for each snapshot."""
+    """Explains the state of each snapshot."""
 
     def __init__(self, graph: Graph, expiration: Expiration, config: IcechunkLakeConfig, protecting: Iterable[Pointer]) -> None:
         self._graph = graph
@@ -32,7 +32,7 @@ class Reasons:
         self._reached_from = _first_through(graph)
 
     def explain_kept(self, index: int) -> str:
-        """Return the reason for a snapshot that is reachable from a ref after expiry."""
+        """Explain why a snapshot is kept that a ref reaches after expiry."""
         history, walk = self._graph.history, self._expiration.reached[index]
         if index in self._heads and id(self._heads[index]) not in self._deleted:
             return f"kept: head of {self._heads[index].label}"
@@ -49,7 +49,7 @@ class Reasons:
         return f"kept: {walk.pointer.rule} requires no edit of the history of {walk.pointer.label}"
 
     def explain_lost(self, index: int) -> str:
-        """Return the reason for a snapshot that is not kept."""
+        """Explain why a snapshot is not kept."""
         if not self._graph.reach[index].count:
             return "dangling: no ref reaches it, and it is older than retention.dangling and the grace period"
         pointer = self._reached_from[index]
@@ -74,7 +74,7 @@ def _kept_by_rule(history: History, pointer: Pointer, index: int) -> str:
 
 
 def _first_through(graph: Graph) -> dict[int, Pointer]:
-    """Return for each snapshot one ref that reaches it before any edit, preferably a branch."""
+    """For each snapshot, find a ref that reaches it before any edit. Branches are preferred."""
     through: dict[int, Pointer] = {}
     for pointer in sorted(graph.pointers, key=lambda item: item.ref.ref_type != "branch"):
         index = pointer.head
@@ -85,7 +85,7 @@ def _first_through(graph: Graph) -> dict[int, Pointer]:
 
 
 def keep_until(graph: Graph, expiration: Expiration, index: int, reason: str) -> int | None:
-    """Return the time until which a snapshot is kept, or None unless its own age is the reason."""
+    """Return how long a snapshot is kept because of its age, or None if its age is irrelevant."""
     keeper = expiration.keepers.get(index)
     if keeper is None or not reason.startswith("kept: within"):
         return None

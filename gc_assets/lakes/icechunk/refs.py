@@ -1,9 +1,9 @@
-"""Refs in a repository with spec version 1, one JSON object per branch or tag in `refs/`.
+"""Refs of a repository with spec version 1, which has one JSON object per branch or tag in `refs/`.
 
-Format: Icechunk `spec.md`, "References". The module only lists and reads, and raises an error for
-every unreadable object. The official library treats an unreadable tag as deleted, and its garbage
-collector then deletes the tag's data. This was reproduced with 1.1.21 for a truncated object and
-for the statuses 403 and 503.
+Format: Icechunk `spec.md`, "References". This module only lists and reads. It raises an error for
+every unreadable object, unlike the official library, which treats an unreadable tag as deleted. Its
+garbage collector then deletes the tag's data. We reproduced this with 1.1.21 for a truncated object
+and for the statuses 403 and 503.
 """
 
 from __future__ import annotations
@@ -25,37 +25,36 @@ from gc_assets.lakes.protocol import ContentRoot, Ref, RefType
 
 POINTER = "ref.json"
 TOMBSTONE = f"{POINTER}.deleted"
-# Property of a ref in a directory that the library would name differently, so that it can only be
-# read.
+# Property of a ref whose directory the library would name differently. Such a ref is read-only.
 READ_ONLY = "read_only"
-# If a process is killed while it creates or removes a branch on a local disk, it leaves such a file
-# behind. The library does not list such names either. Tags are never removed, so a tag without any
-# other file is damaged.
+# When a process is killed while it creates or removes a branch on a local disk, such a file
+# remains. The library does not list these names either. Tags are never removed, so a tag that has
+# no other file is damaged.
 _STAGED = re.compile(rf"{re.escape(POINTER)}#[0-9]+")
-# Maximum number of attempts to read the refs without a change in the meantime.
+# How often to read the refs until they do not change in the meantime.
 _MAX_READS = 10
 _TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
 
 
 @dataclass(frozen=True, slots=True)
 class RefListing:
-    """Refs, tags first and ordered by name, and all their files, including those of deleted tags."""
+    """Refs, tags first and sorted by name, and all of their files, including those of deleted tags."""
 
     refs: tuple[Ref, ...]
     files: tuple[ContentRoot, ...]
 
 
 class _BranchDeleted(LakeUnreadable):
-    """A branch was deleted between the listing and the read."""
+    """Raised if a branch was deleted between listing and reading."""
 
 
 def read_refs(lake: str, objects: Objects, repository: str) -> RefListing:
     """Read all refs in `<repository>/refs/`.
 
-    A directory without objects is not a ref. On a local disk, deleting a branch leaves one behind.
+    A directory without objects is not a ref. On a local disk, it remains after a branch is deleted.
 
-    Listing and reading are not atomic, and a branch that is renamed in the meantime may be missing
-    under both names. The refs are therefore only valid if a second listing contains the same refs.
+    Listing and reading are not atomic. If a branch is renamed in the meantime, it may be missing
+    under both names. The refs are therefore listed again, and only valid if nothing has changed.
 
     Raises:
         LakeUnreadable: If an object cannot be read or parsed, or the refs keep changing.
@@ -76,7 +75,7 @@ def read_refs(lake: str, objects: Objects, repository: str) -> RefListing:
 
 
 def list_ref_files(lake: str, objects: Objects, repository: str) -> tuple[ContentRoot, ...]:
-    """List all objects in `refs/`. Raises `LakeUnreadable` if they cannot be listed."""
+    """List all objects in `refs/`. Raises `LakeUnreadable` if that fails."""
     listed = _list_objects(lake, objects, repository)
     return tuple(_content_roots(sorted(listed), listed))
 
@@ -91,7 +90,7 @@ def _list_objects(lake: str, objects: Objects, repository: str) -> dict[str, int
 
 
 def _ref_files(listed: Iterable[str]) -> set[str]:
-    """Return the addresses, excluding files of unfinished writes."""
+    """Filter out files that unfinished writes left behind."""
     return {address for address in listed if address.rpartition("/")[2] in {POINTER, TOMBSTONE}}
 
 
@@ -144,7 +143,7 @@ def _read_head(lake: str, objects: Objects, address: str, ref_type: RefType, ref
 
 
 def parse_head(source: str, raw: bytes) -> str:
-    """Return the snapshot id in a ref's object. Raises `FormatError` if the object is invalid."""
+    """Parse the snapshot id in a ref object. Raises `FormatError` if the object is invalid."""
     try:
         document: Any = parse_json(raw)
     except ValueError as error:
@@ -156,19 +155,19 @@ def parse_head(source: str, raw: bytes) -> str:
 
 
 def head_document(snapshot_id: str) -> bytes:
-    """Return the content of a ref's object, in the form in which the library writes it."""
+    """Serialize a ref object exactly as the library does."""
     return json.dumps({"snapshot": snapshot_id}, separators=(",", ":")).encode()
 
 
 def ref_address(repository: str, ref_type: RefType, ref_name: str) -> str:
-    """Return the address at which the library writes a ref's object in this store."""
+    """Return the address to which the library writes a ref object in this store."""
     return f"{repository}/refs/{ref_type}.{stored_name(repository, ref_name)}/{POINTER}"
 
 
 def tombstone_address(repository: str, tag_name: str) -> str:
     """Return the address of the empty object that marks a tag as deleted.
 
-    The tag's own object is kept, and its name can never be used again.
+    The tag's own object remains, and its name can never be used again.
     """
     return f"{repository}/refs/tag.{stored_name(repository, tag_name)}/{TOMBSTONE}"
 

@@ -1,12 +1,13 @@
-"""Edits of the `repo` object for expiry and restore, as functions of its content.
+"""Edit the content of the `repo` object for expiry and restore.
 
-The functions are pure. They follow the rules of the library's `ops/gc.rs` and `repo_info.rs`:
+All functions are pure. They follow the rules in the library's `ops/gc.rs` and `repo_info.rs`:
 
-- A snapshot with a new parent takes over the transaction logs of the snapshots in between.
-- The operations log gets an entry with a later time, and the previous entry gets the name of the
-  copy in `overwritten/`.
+- If a snapshot gets a new parent, it takes over the transaction logs of the snapshots in between.
+- The operations log gets a new entry with a later time. The previous entry gets the name of the
+copy
+  in `overwritten/`.
 
-Unlike in the library, an edit keeps everything else, including the reserved bytes.
+Unlike the library, an edit preserves everything else, including reserved bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gc_assets.lakes.icechunk.repo_info import MAIN, RepoInfo, SnapshotInfo
 from gc_assets.lakes.icechunk.repo_updates import Update, UpdateKind
 from gc_assets.lakes.protocol import RefType
 
-# Default of the library for `num_updates_per_repo_info_file`.
+# The library's default for `num_updates_per_repo_info_file`.
 MAX_UPDATES: Final = 1000
 
 RefKey = tuple[RefType, str]
@@ -33,15 +34,15 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class RepoEdits:
-    """Changes of `repo`.
+    """Changes to make in `repo`.
 
     Attributes:
-        parents: New parents of listed snapshots, which take over the logs of the snapshots that are
+        parents: New parents of listed snapshots. These take over the logs of the snapshots that are
             cut off.
         removed: Snapshots to remove from the list.
         deleted_refs: Refs to delete.
-        restored: Entries to list again, or to put in place of entries with a different parent.
-        created_branches: Heads of branches to create.
+        restored: Entries to list again, or to replace because their parent differs.
+        created_branches: Branches to create, with their heads.
     """
 
     parents: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -56,15 +57,14 @@ class RepoEdits:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """New entry of the operations log.
+    """New entry for the operations log.
 
     Attributes:
-        kind: The operation.
-        now_us: Current time in microseconds since 1970. If it is not later than the newest entry,
-            the new entry gets the next microsecond, because the library requires increasing times.
-        backup: Name of the copy of the replaced object in `overwritten/`.
-        max_updates: Maximum number of entries in one object. Older entries are only kept in its
-            copies.
+        kind: Kind of operation.
+        now_us: Current time in microseconds since 1970. The library requires increasing times, so
+            if this is not later than the newest entry, the entry gets the next microsecond.
+        backup: Name of the copy in `overwritten/` of the object that is replaced.
+        max_updates: Maximum number of entries in one object. Older entries are only kept in copies.
     """
 
     kind: UpdateKind
@@ -77,14 +77,14 @@ def apply_edits(source: str, info: RepoInfo, edits: RepoEdits, entry: LogEntry) 
     """Apply the edits and return the new content.
 
     Args:
-        source: Name of the object in error messages.
-        info: The current content.
-        edits: The changes.
-        entry: The entry for the operations log.
+        source: Name of the object for error messages.
+        info: Current content.
+        edits: Changes to make.
+        entry: New entry for the operations log.
 
     Raises:
-        FormatError: If the edits do not fit the content, or if a ref or a parent would refer to an
-            unlisted snapshot.
+        FormatError: If the edits do not fit the content, or would leave a ref or parent that refers
+            to an unlisted snapshot.
     """
     snapshots = dict(info.snapshots)
     for snapshot_id, parent in edits.parents.items():
@@ -107,7 +107,7 @@ def apply_edits(source: str, info: RepoInfo, edits: RepoEdits, entry: LogEntry) 
 
 
 def verify(source: str, info: RepoInfo) -> None:
-    """Raise `FormatError` if the library would be unable to read the content."""
+    """Raise `FormatError` if the library could not read this content."""
     if MAIN not in info.branches:
         raise FormatError(f"{source}: the edit would leave no branch {MAIN!r}; nothing was changed")
     for ref_type, refs in (("branch", info.branches), ("tag", info.tags)):
@@ -139,10 +139,10 @@ def _verify_no_ring(source: str, info: RepoInfo) -> None:
 
 
 def needed_snapshots(info: RepoInfo, edits: RepoEdits) -> set[str]:
-    """Return the snapshots that must stay listed, i.e. remaining heads, other entries, and their
-    ancestors.
+    """Return the snapshots that must stay listed.
 
-    Removing one of them would leave a ref or a parent without an entry.
+    These are the heads of remaining refs, the entries that are not removed, and all their
+    ancestors. If one of them were removed, a ref or parent would refer to a missing entry.
     """
     removed = set(edits.removed)
     heads = [head for name, head in info.branches.items() if ("branch", name) not in edits.deleted_refs]
@@ -157,7 +157,7 @@ def needed_snapshots(info: RepoInfo, edits: RepoEdits) -> set[str]:
 
 
 def entry_document(entry: SnapshotInfo) -> str:
-    """Serialize the entry of a snapshot as JSON, without its id and its parent."""
+    """Serialize a snapshot's entry as JSON, without its id and parent."""
     metadata = [[name, base64.b64encode(value).decode()] for name, value in entry.metadata]
     document: dict[str, Any] = {"flushed_us": entry.flushed_us, "message": entry.message}
     document |= {"metadata": metadata} if metadata else {}
@@ -166,10 +166,10 @@ def entry_document(entry: SnapshotInfo) -> str:
 
 
 def parse_entry(snapshot_id: str, parent_id: str | None, document: str) -> SnapshotInfo:
-    """Parse the result of `entry_document` back to an entry.
+    """Parse the result of `entry_document`.
 
     Raises:
-        FormatError: If the document has a different form.
+        FormatError: If the document does not have this form.
     """
     try:
         fields: dict[str, Any] = json.loads(document)
@@ -186,10 +186,10 @@ def parse_entry(snapshot_id: str, parent_id: str | None, document: str) -> Snaps
 
 
 def with_old_parent(source: str, entry: SnapshotInfo, parent: str) -> SnapshotInfo:
-    """Return the entry as it was before an edit, with its old parent and its old logs.
+    """Return the entry as it was before an edit, with its old parent and logs.
 
     Raises:
-        FormatError: If the entry did not take over that parent's log.
+        FormatError: If the entry did not take over the log of that parent.
     """
     if parent not in entry.pruned_logs:
         raise FormatError(
@@ -207,7 +207,7 @@ def _id(name: str) -> str:
 
 
 def _with_parent(source: str, info: RepoInfo, snapshot_id: str, parent: str) -> SnapshotInfo:
-    """Return the entry with another parent, taking over the logs of the snapshots that are cut off."""
+    """Give an entry another parent, and the logs of the snapshots that this cuts off."""
     entry = info.snapshots[snapshot_id]
     between = list(_ancestors_until(source, info, entry, parent))
     logs = [log for ancestor in reversed(between) for log in (*ancestor.pruned_logs, ancestor.snapshot_id)]
@@ -224,10 +224,10 @@ def _ancestors_until(source: str, info: RepoInfo, entry: SnapshotInfo, end: str)
 
 
 def _log(source: str, info: RepoInfo, entry: LogEntry) -> dict[str, Any]:
-    """Return the fields of the operations log with the new entry.
+    """Return the operations log with the new entry, as fields of `RepoInfo`.
 
-    Beyond `max_updates`, the log continues in the copy recorded in the first dropped entry. As in
-    the library, entries without a copy are kept.
+    After `max_updates` entries, the log continues in the copy that the first dropped entry names.
+    As in the library, entries that do not name a copy are kept.
     """
     if not info.updates or info.updates[0].backup_path is not None:
         raise FormatError(f"{source}: expected an operations log whose newest operation has no copy; nothing was changed")
@@ -241,5 +241,5 @@ def _log(source: str, info: RepoInfo, entry: LogEntry) -> dict[str, Any]:
 
 
 def _sort_names(items: Mapping[str, V]) -> dict[str, V]:
-    # Code points and UTF-8 bytes have the same order, and ids have the order of their bytes.
+    # Sorting by code points is the same as sorting by UTF-8 bytes. Ids sort like their bytes.
     return dict(sorted(items.items()))

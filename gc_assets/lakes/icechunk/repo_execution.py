@@ -1,8 +1,8 @@
-"""Decide which planned edits are made in a repository of spec version 2.
+"""Decide which planned edits to make in a repository with spec version 2.
 
-An action is executed if the repository is in the planned state and the policy still requires it.
-Even if only a part of a plan is executed, no ref, parent or new commit loses the entry to which it
-refers.
+An action is executed if the repository is in the planned state and the policy still requires the
+action. Even if only a part of a plan is executed, every entry remains that a ref, a parent or a new
+commit refers to.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Refusal = tuple[ExpiryVerdict, str] | None
 
 
 def execute_repo(actions: Sequence[ExpiryAction], policy: Callable[[RepoInfo], Retention], file: RepoFile) -> Iterator[ExpiryOutcome]:
-    """Execute the approved actions in one replacement of `repo`, yielding one outcome per action.
+    """Execute the approved actions in one replacement of `repo`. Yields one outcome per action.
 
     Args:
-        actions: The approved actions.
+        actions: Approved actions.
         policy: Applies the policy to the content of `repo`.
-        file: The object.
+        file: The `repo` object.
     """
 
     def decide_again(stored: StoredRepo) -> Decision:
@@ -45,7 +45,7 @@ def execute_repo(actions: Sequence[ExpiryAction], policy: Callable[[RepoInfo], R
 
 
 def _operation(edits: RepoEdits) -> UpdateKind:
-    """Return the library's name of the operation. Its collector only removes unreachable snapshots."""
+    """Name the operation as the library would. Its collector only removes unreachable snapshots."""
     return UpdateKind.EXPIRATION_RAN if edits.parents or edits.deleted_refs else UpdateKind.GC_RAN
 
 
@@ -53,9 +53,9 @@ def decide(actions: Sequence[ExpiryAction], info: RepoInfo, required: Sequence[E
     """Compare the approved actions with the current content and policy. This function is pure.
 
     Args:
-        actions: The approved actions.
-        info: The current content.
-        required: The actions that the policy requires now.
+        actions: Approved actions.
+        info: Current content of `repo`.
+        required: Actions that the current policy requires.
     """
     requested = RequestedEdits.of(required)
     settled: list[ExpiryOutcome] = []
@@ -94,7 +94,7 @@ def _to_edits(actions: Sequence[ExpiryAction]) -> RepoEdits:
 
 
 def _reached_deletions(accepted: Sequence[ExpiryAction], info: RepoInfo) -> dict[ExpiryAction, str]:
-    """Return the ref deletions, with the reason, whose head is still reached by another ref."""
+    """Find ref deletions whose head another ref still reaches. Returns the reason for each."""
     edits = _to_edits(accepted)
     parents = {name: edits.parents.get(name, entry.parent_id) for name, entry in info.snapshots.items()}
     reached: set[str] = set()
@@ -117,7 +117,7 @@ def heads_of(info: RepoInfo) -> dict[tuple[RefType, str], str]:
 
 
 def _check(action: ExpiryAction, info: RepoInfo, requested: RequestedEdits) -> Refusal:
-    """Return the outcome of an action that must not be executed, or None if it may be."""
+    """Return the outcome of an action if it must not be executed, otherwise None."""
     check = _CHECKS.get(action.action)
     if check is None:
         return "denied", f"Icechunk has no action {action.action!r}; plan again"

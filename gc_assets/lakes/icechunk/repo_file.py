@@ -1,7 +1,7 @@
-"""Read and conditionally replace the `repo` object of a repository of spec version 2.
+"""Read the `repo` object of a repository with spec version 2, and replace it conditionally.
 
-All changes of a plan are made by one replacement. As in the library, the replaced object is first
-copied to `overwritten/`. If the process is killed in between, no log refers to this copy.
+A single replacement makes all changes of a plan. As in the library, the old object is copied to
+`overwritten/` first. If the process is killed in between, the copy stays there unreferenced.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gc_assets.lakes.icechunk.repo_updates import Availability, UpdateKind
 from gc_assets.lakes.icechunk.repo_writer import write_repo
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict
 
-# An attempt takes a few requests, and some seconds for 100,000 snapshots. Even if writers commit
-# every second, one of several attempts succeeds.
+# An attempt takes a few requests, or some seconds if there are 100,000 snapshots. One of several
+# attempts succeeds even if writers commit every second.
 _FEWEST_ATTEMPTS = 12
 _LEAST_SECONDS = 60
 _LONGEST_PAUSE = 2.0
@@ -31,7 +31,7 @@ _LONGEST_PAUSE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class StoredRepo:
-    """Content of `repo`, with the etag needed to replace it."""
+    """Content of `repo`, and the etag that is needed to replace it."""
 
     raw: bytes
     etag: str
@@ -44,8 +44,8 @@ class Decision:
 
     Attributes:
         settled: Outcomes of actions that must not be executed.
-        accepted: Actions executed by `edits`.
-        edits: The changes.
+        accepted: Actions that `edits` executes.
+        edits: Changes to make.
     """
 
     settled: Sequence[ExpiryOutcome]
@@ -55,7 +55,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class RepoFile:
-    """The `repo` object of the repository at an address without a trailing slash."""
+    """The `repo` object of a repository. `repository` is its address without a trailing slash."""
 
     objects: EditableObjects
     repository: str
@@ -65,19 +65,19 @@ class RepoFile:
         return f"{self.repository}/repo"
 
     def read(self) -> StoredRepo:
-        """Read the object. Raises `FormatError` or `OSError`."""
+        """Read the object. Raises `FormatError` or `OSError` if that fails."""
         raw, etag = self.objects.read_with_etag(self.address)
         return StoredRepo(raw, etag, parse_repo(self.address, raw))
 
     def replace(self, stored: StoredRepo, edits: RepoEdits, kind: UpdateKind) -> str:
-        """Write the edited content if the object has not changed since it was read.
+        """Write the edited content, provided that the object has not changed since it was read.
 
         Returns:
             The name of the copy of the replaced object.
 
         Raises:
-            FormatError: If the edits do not fit the content, or a rewrite would lose a part of the
-                object.
+            FormatError: If the edits do not fit the content, or the new object would lose some part
+                of the old one.
             ObjectChanged: If a writer replaced the object.
             StoreError: If the object cannot be read after the replacement.
             OSError: If the store fails.
@@ -87,15 +87,15 @@ class RepoFile:
         edited = apply_edits(self.address, stored.info, edits, LogEntry(kind, now_us, backup))
         content = write_repo(self.address, stored.raw, edited)
         copy = f"{self.repository}/{BACKUP_FOLDER}/{backup}"
-        with suppress(FileExistsError):  # The copy is from an attempt whose response was lost.
+        with suppress(FileExistsError):  # An earlier attempt created it, but its response was lost.
             self.objects.create(copy, stored.raw)
         if self.objects.read(copy) != stored.raw:
             raise FormatError(f"{copy}: the bytes read differ from the written ones; nothing was changed; check the storage")
         try:
             self.objects.replace(self.address, content, stored.etag)
         except ObjectChanged:
-            # The response may have been lost after the write, and a writer may have committed
-            # since.
+            # Our write may have succeeded with a lost response, and a writer may have committed
+            # after it.
             if not self._has_change(backup):
                 raise
         if not self._has_change(backup):
@@ -103,7 +103,7 @@ class RepoFile:
         return backup
 
     def _has_change(self, backup: str) -> bool:
-        """Check if the object contains the change with this copy. Raises `StoreError`."""
+        """Check if the object includes the change that made this copy. Raises `StoreError`."""
         try:
             return is_made(self.read().info, backup)
         except (FormatError, OSError) as error:
@@ -111,15 +111,15 @@ class RepoFile:
 
 
 def is_made(info: RepoInfo, backup: str) -> bool:
-    """Return True if the content contains the change with this copy.
+    """Return True if the content includes the change that made this copy.
 
-    A copy belongs to a single change, and later changes keep its name in the log.
+    Each change makes its own copy, and later changes keep the copy's name in the log.
     """
     return backup in info.backups
 
 
 def find_lock(info: RepoInfo) -> str | None:
-    """Return the reason why a user forbids history changes, or None if the repository is online."""
+    """Return why a user has forbidden history changes, or None if the repository is online."""
     if info.status.availability == Availability.ONLINE:
         return None
     state = "read-only" if info.status.availability == Availability.READ_ONLY else "offline"
@@ -134,17 +134,16 @@ def edit_repo(
     kind: Callable[[RepoEdits], UpdateKind],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[ExpiryOutcome]:
-    """Make all accepted changes in one replacement, yielding one outcome per action.
+    """Make all accepted changes in one replacement. Yields one outcome per action.
 
-    If a writer replaces the object in the meantime, the decision is made again for the new content.
+    If a writer replaces the object first, the decision is repeated for the new content.
 
     Args:
-        actions: The actions.
-        file: The object.
-        decide: Function that compares the actions with the content. It raises `LakeUnreadable` or
-            `StoreError`.
-        kind: Function that returns the operation for the log.
-        pause: Function that waits between attempts.
+        actions: Actions to execute.
+        file: The `repo` object.
+        decide: Compares the actions with the content. May raise `LakeUnreadable` or `StoreError`.
+        kind: Returns the kind of operation for the log.
+        pause: Waits between attempts.
     """
     error: Exception | None = None
     started, attempt = time.monotonic(), 0

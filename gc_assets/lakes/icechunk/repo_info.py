@@ -1,9 +1,8 @@
-"""Parser for the `repo` object of spec version 2: refs, listed snapshots and the operations log.
+"""Parse the `repo` object of spec version 2: refs, listed snapshots and the operations log.
 
-Format: Icechunk `spec-v2.md`, "Repo Info File", and `repo.fbs`. `repo` is the only object that
-changes. It lists all snapshots with their parents. A snapshot file that it does not list is
-garbage. The parser rejects everything that the library never writes, because its meaning is
-unknown.
+Format: Icechunk `spec-v2.md`, "Repo Info File", and `repo.fbs`. `repo` is the only mutable object
+of a repository. It lists all snapshots with their parents, and any other snapshot file is garbage.
+Content that the library never writes is rejected, because its meaning is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ IDENTIFIER: Final = b"Ichk"
 SPEC_VERSION: Final = 2
 MAIN: Final = "main"
 NO_PARENT: Final = -1
-# Fields of the tables in the order of `repo.fbs`.
+# Fields of each table, in the order of `repo.fbs`.
 SPEC, TAGS, BRANCHES, DELETED_TAGS, SNAPSHOTS, STATUS, METADATA, UPDATES, BEFORE_UPDATES, CONFIG, ENABLED, DISABLED, EXTRA = range(13)
 REPO_FIELDS: Final = 13
 REF_NAME, REF_SNAPSHOT = range(2)
@@ -34,7 +33,7 @@ SNAPSHOT_FIELDS: Final = 6
 ITEM_NAME, ITEM_VALUE = range(2)
 ITEM_FIELDS: Final = 2
 
-# The library's feature flags by id. All are enabled by default.
+# Ids and names of the library's feature flags. By default, all of them are enabled.
 FEATURE_FLAGS: Final[Mapping[int, str]] = {3: "move_node", 4: "create_tag", 5: "delete_tag"}
 
 _RESTORE: Final = "restore the object from its newest copy in overwritten/"
@@ -45,16 +44,16 @@ MetadataItems = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """Entry of a listed snapshot.
+    """Entry for a listed snapshot.
 
     Attributes:
         snapshot_id: Spelled id.
-        parent_id: Spelled id of a listed snapshot, or None for a root.
-        flushed_us: Time of the commit in microseconds since 1970.
+        parent_id: Spelled id of another listed snapshot, or None for a root.
+        flushed_us: Commit time in microseconds since 1970.
         message: Commit message.
-        metadata: Names and FlexBuffer values as stored.
-        pruned_logs: Spelled ids of the transaction logs of expired ancestors, oldest first. The
-            library needs these logs.
+        metadata: Names and FlexBuffer values, as stored.
+        pruned_logs: Spelled ids of transaction logs of expired ancestors, oldest first. The library
+            still needs them.
     """
 
     snapshot_id: str
@@ -74,20 +73,20 @@ class RepoInfo:
     """Content of `repo`.
 
     Attributes:
-        header_spec: Spec version in the header of the file.
+        header_spec: Spec version in the file header.
         spec_version: Spec version of the repository.
         branches: Snapshot id of each branch, sorted by name.
         tags: Snapshot id of each tag, sorted by name.
-        deleted_tags: Names that cannot be used for a new tag.
-        snapshots: Listed snapshots, sorted by id.
+        deleted_tags: Names that new tags must not use.
+        snapshots: Entries of listed snapshots, sorted by id.
         status: Availability of the repository.
-        metadata: Names and FlexBuffer values as stored.
+        metadata: Names and FlexBuffer values, as stored.
         updates: Operations, newest first.
-        repo_before_updates: Name of the object in `overwritten/` that continues the log.
-        config: Configuration as a FlexBuffer, or None for the default configuration.
+        repo_before_updates: Name of the copy in `overwritten/` in which the log continues.
+        config: Configuration as a FlexBuffer, or None for the default.
         enabled_flags: Ids of enabled feature flags, or None if the list is missing.
         disabled_flags: Ids of disabled feature flags, or None if the list is missing.
-        extra: Reserved bytes written by later releases.
+        extra: Reserved bytes, which later releases may write.
     """
 
     header_spec: int
@@ -107,12 +106,12 @@ class RepoInfo:
 
     @property
     def disabled_features(self) -> frozenset[str]:
-        """Names of the feature flags disabled by a user."""
+        """Names of feature flags that a user has disabled."""
         return frozenset(FEATURE_FLAGS[flag] for flag in self.disabled_flags or ())
 
     @property
     def backups(self) -> tuple[str, ...]:
-        """Names in `overwritten/` that the log needs, for its operations and for its continuation."""
+        """Names of copies in `overwritten/` that the operations log refers to."""
         named = [update.backup_path for update in self.updates] + [self.repo_before_updates]
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
@@ -120,16 +119,17 @@ class RepoInfo:
 def parse_repo(source: str, raw: bytes) -> RepoInfo:
     """Parse and verify a `repo` object.
 
-    Times of parents and children are not compared, because repositories upgraded from spec version
-    1 can have children that are older than their parents.
+    The times of parents and children are not compared. If a repository was upgraded from spec
+    version 1, a child can be older than its parent.
 
     Args:
-        source: Name of the object in error messages.
-        raw: Its bytes.
+        source: Name of the object for error messages.
+        raw: Content of the object.
 
     Raises:
-        SpecVersionError: If the repository has a spec version other than 2.
-        FormatError: If the object is damaged, or a later library wrote something unknown.
+        SpecVersionError: If the spec version of the repository is not 2.
+        FormatError: If the object is damaged, or contains something that only a later library
+            could have written.
     """
     buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.REPO_INFO, envelope.SPEC_V2))
     root = buffer.root(REPO_FIELDS, IDENTIFIER)
@@ -191,7 +191,7 @@ def _parse_snapshots(source: str, reader: TableReader, root: Table) -> dict[str,
 
 
 def _verify_no_ring(source: str, ids: Sequence[str], parents: Sequence[int]) -> None:
-    """Raise `FormatError` if a snapshot is its own ancestor, as the library would not terminate."""
+    """Raise `FormatError` if a snapshot is its own ancestor. The library would never terminate."""
     is_verified = bytearray(len(parents))
     for start in range(len(parents)):
         line: list[int] = []
@@ -251,8 +251,8 @@ def _verify_flags(source: str, info: RepoInfo) -> None:
 
 
 def _verify_sorted(source: str, name: str, keys: list[str]) -> list[str]:
-    """Return the keys. Raise `FormatError` if the library's binary search would miss one of them."""
-    # Code points and UTF-8 bytes have the same order, and ids have the order of their bytes.
+    """Return the keys. If they are not sorted, the library's binary search fails: `FormatError`."""
+    # Sorting by code points is the same as sorting by UTF-8 bytes. Ids sort like their bytes.
     for first, second in pairwise(keys):
         if first >= second:
             raise FormatError(f"{source}: expected distinct sorted {name}, found {second!r} after {first!r}; {_RESTORE}")

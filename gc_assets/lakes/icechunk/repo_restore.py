@@ -1,8 +1,8 @@
-"""Restore the history of a repository of spec version 2 from an expiry log.
+"""Restore the history of a repository with spec version 2 from an expiry log.
 
-The result is a new `repo` with the old entries, parents and branches. Commits made in the meantime
-are kept. A snapshot is listed again only if its file, its transaction logs and all its manifests
-exist. Chunks are not checked, because the next mark counts missing ones.
+This writes a new `repo` with the old entries, parents and branches. Commits made since the expiry
+are kept. A snapshot is only listed again if its file, its transaction logs and all of its manifests
+exist. Chunks are not checked, because the next mark counts missing ones anyway.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ORDER = {REMOVE_SNAPSHOT: 0, EDIT_PARENT: 1, DELETE_REF: 2, DELETE_IDLE_BRANCH:
 
 
 def restore_repo(actions: Sequence[ExpiryAction], file: RepoFile) -> Iterator[ExpiryOutcome]:
-    """Undo executed actions in one replacement of `repo`, yielding one outcome per action."""
+    """Undo executed actions in one replacement of `repo`. Yields one outcome per action."""
     missing = _MissingFiles(file)
 
     def decide(stored: StoredRepo) -> Decision:
@@ -49,9 +49,9 @@ def decide_restore(actions: Sequence[ExpiryAction], info: RepoInfo, missing: Map
     """Compare the actions with the current content. This function is pure.
 
     Args:
-        actions: The executed actions.
-        info: The current content.
-        missing: By snapshot, the reason why it cannot be listed again.
+        actions: Executed actions.
+        info: Current content of `repo`.
+        missing: Why a snapshot cannot be listed again, by snapshot.
     """
     restoration = _Restoration(info, missing, {item.snapshot_id: item for item in actions if item.action == REMOVE_SNAPSHOT})
     settled: list[ExpiryOutcome] = []
@@ -74,7 +74,7 @@ class _Restoration:
 
     Attributes:
         removed: Removals by snapshot.
-        restored: New and changed entries.
+        restored: Entries to add or replace.
         branches: Branches to create.
     """
 
@@ -85,7 +85,7 @@ class _Restoration:
     branches: dict[str, str] = field(default_factory=dict[str, str])
 
     def undo(self, action: ExpiryAction) -> tuple[ExpiryVerdict, str] | None:
-        """Add the changes that undo an action, or return its outcome if it cannot be undone."""
+        """Add changes that undo an action. If that is impossible, return the action's outcome."""
         if action.action not in _ORDER:
             raise ValueError(f"Icechunk has no action {action.action!r}, so it cannot be undone")
         if action.details is None and action.action != DELETE_IDLE_BRANCH:
@@ -134,7 +134,7 @@ class _Restoration:
         return None
 
     def _require(self, snapshot_id: str, child: str | None = None) -> None:
-        """List a snapshot and its ancestors again. Raise `FormatError` if that is impossible."""
+        """List a snapshot and its ancestors again. Raises `FormatError` if that is impossible."""
         line: dict[str, SnapshotInfo] = {}
         at: str | None = snapshot_id
         while at is not None:
@@ -157,14 +157,14 @@ class _Restoration:
 
 
 class _MissingFiles:
-    """Finds missing files of removed snapshots, inspecting each snapshot only once."""
+    """Finds missing files of removed snapshots. Each snapshot is only inspected once."""
 
     def __init__(self, file: RepoFile) -> None:
         self._file = file
         self._inspected: dict[str, str | None] = {}
 
     def of(self, info: RepoInfo, actions: Sequence[ExpiryAction]) -> dict[str, str]:
-        """Return by snapshot the reason why a removed snapshot cannot be listed again."""
+        """Return the removed snapshots that cannot be listed again, each with the reason."""
         removed = {action.snapshot_id: action for action in actions if action.action == REMOVE_SNAPSHOT and action.details is not None}
         unknown = [action for name, action in removed.items() if name not in info.snapshots and name not in self._inspected]
         with ThreadPoolExecutor(_READERS) as readers:
@@ -172,7 +172,7 @@ class _MissingFiles:
         return {name: reason for name, reason in self._inspected.items() if reason is not None}
 
     def _inspect(self, action: ExpiryAction) -> str | None:
-        """Return the first missing or wrong file of a snapshot, or None if all files exist."""
+        """Describe the first file of a snapshot that is missing or wrong, or return None."""
         objects, repository, snapshot_id = self._file.objects, self._file.repository, action.snapshot_id
         address = f"{repository}/snapshots/{snapshot_id}"
         try:
@@ -183,7 +183,7 @@ class _MissingFiles:
                 address = f"{repository}/manifests/{manifest.manifest_id}"
                 if (found := objects.size(address)) != manifest.size_bytes:
                     return f"{address}: snapshot {snapshot_id} records {manifest.size_bytes:,}, found {found:,} bytes"
-            # The first snapshot of an upgraded repository has no log.
+            # If a repository was upgraded, its first snapshot has no log.
             for log in (*entry.pruned_logs, *([] if entry.parent_id is None else [snapshot_id])):
                 address = f"{repository}/transactions/{log}"
                 objects.size(address)

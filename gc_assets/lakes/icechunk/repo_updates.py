@@ -1,7 +1,7 @@
 """Operations log in the `repo` object of spec version 2.
 
-Format: Icechunk `repo.fbs`, table `Update` and union `UpdateType`. The log does not determine which
-objects are live. Therefore operations of a later library can be read, but not written.
+Format: Icechunk `repo.fbs`, table `Update` and union `UpdateType`. The log does not affect which
+objects are live. Operations that only a later library knows can therefore be read, but not written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk.flatbuffers import U8, U16, U64, Table, TableReader
 from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one
 
-# A union consists of two fields, its type and its value.
+# In FlatBuffers, a union is stored as two fields: its type and its value.
 KIND, VALUE, UPDATED_AT, BACKUP_PATH = range(4)
 UPDATE_FIELDS: Final = 4
 AVAILABILITY, SET_AT, REASON = range(3)
@@ -29,7 +29,7 @@ FieldType = Literal["u8", "u16", "bool", "string", "id", "status"]
 
 
 class Availability(IntEnum):
-    """Availability of a repository. Expiry and garbage collection are only allowed if it is online."""
+    """Availability of a repository. Expiry and garbage collection require that it is online."""
 
     ONLINE = 0
     READ_ONLY = 1
@@ -37,7 +37,7 @@ class Availability(IntEnum):
 
 
 class UpdateKind(IntEnum):
-    """Operation in the log, a member of `UpdateType`."""
+    """Kind of operation in the log (`UpdateType`)."""
 
     REPO_INITIALIZED = 1
     REPO_MIGRATED = 2
@@ -61,7 +61,7 @@ _NAME: Final[tuple[str, FieldType]] = ("name", "string")
 _BRANCH: Final[tuple[str, FieldType]] = ("branch", "string")
 _PREVIOUS: Final[tuple[str, FieldType]] = ("previous_snap_id", "id")
 _NEW: Final[tuple[str, FieldType]] = ("new_snap_id", "id")
-# Fields of each operation in the order of the schema.
+# The fields of each operation, in the order of the schema.
 UPDATE_VALUES: Final[Mapping[int, tuple[tuple[str, FieldType], ...]]] = {
     UpdateKind.REPO_INITIALIZED: (),
     UpdateKind.REPO_MIGRATED: (("from_version", "u8"), ("to_version", "u8")),
@@ -84,7 +84,7 @@ UPDATE_VALUES: Final[Mapping[int, tuple[tuple[str, FieldType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RepoStatus:
-    """Availability, the time since when it applies, and the reason given by a user."""
+    """Availability of a repository, since when it applies, and the user's reason for it."""
 
     availability: Availability
     set_us: int
@@ -96,15 +96,14 @@ UpdateValue = int | bool | str | RepoStatus
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An operation of the log.
+    """Operation in the log.
 
     Attributes:
         kind: Number of the operation, usually an `UpdateKind`.
-        value: Fields by their names in the schema, with spelled ids, or None if the kind is
-            unknown.
+        value: Fields by their names in the schema, with spelled ids. None if the kind is unknown.
         updated_us: Time in microseconds since 1970.
-        backup_path: Name of the copy in `overwritten/` that was made before the next operation in
-            the log. The newest operation has none.
+        backup_path: Name of the copy in `overwritten/` that was made before the next operation.
+            The newest operation does not have one yet.
     """
 
     kind: int
@@ -114,7 +113,7 @@ class Update:
 
 
 def parse_time(table: Table, field: int, name: str) -> int:
-    """Return a time in microseconds since 1970, at most in the year 9999."""
+    """Read a time in microseconds since 1970. It must not be later than the year 9999."""
     found = table.number(field, U64)
     if found > _END_OF_TIME_US:
         raise FormatError(
@@ -125,7 +124,7 @@ def parse_time(table: Table, field: int, name: str) -> int:
 
 
 def parse_status(reader: TableReader, field: int) -> RepoStatus:
-    """Parse a status. An unknown availability, which may forbid changes, raises `FormatError`."""
+    """Parse a status. Raises `FormatError` if it is unknown, because it may forbid changes."""
     table = reader.table(field, STATUS_FIELDS)
     number = table.number(AVAILABILITY, U8)
     if number not in set(Availability):
@@ -136,7 +135,7 @@ def parse_status(reader: TableReader, field: int) -> RepoStatus:
 
 
 def parse_update(reader: TableReader, table: Table) -> Update:
-    """Parse one operation. If its kind is unknown, its value is None."""
+    """Parse one operation. The value is None if the kind is unknown."""
     kind = table.number(KIND, U8)
     fields = UPDATE_VALUES.get(kind)
     value: dict[str, UpdateValue] | None = None

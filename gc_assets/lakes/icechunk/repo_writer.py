@@ -1,7 +1,7 @@
-"""Writer for the `repo` object of spec version 2.
+"""Write the `repo` object of spec version 2.
 
-Format: Icechunk `repo.fbs`. The library's own rewrite of `repo` drops `extra`, whereas this writer
-keeps it.
+Format: Icechunk `repo.fbs`. When the library rewrites `repo`, it drops `extra`. This module keeps
+it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ _ID_WORDS: Final = struct.Struct("<3I")
 
 
 def write_repo(source: str, raw: bytes, info: RepoInfo) -> bytes:
-    """Serialize the content `info` as a `repo` object.
+    """Serialize content as a `repo` object.
 
-    The result is parsed again, so it is valid and equal to `info`.
+    The result is parsed again and must be equal to `info`.
 
     Args:
-        source: Name of the object in error messages.
-        raw: Object to be replaced by the result. It determines the header and the compression.
-        info: New content. Its newest operation is later than the others and has no copy, as
-            required by the library before the next write.
+        source: Name of the object for error messages.
+        raw: The object that will be replaced. Its header and compression are reused.
+        info: New content. The library requires that the newest operation is later than all others,
+            and that it does not name a copy yet.
 
     Raises:
-        FormatError: If the content is invalid, or contains an operation of a later library.
+        FormatError: If the content is invalid, or contains an operation that only a later library
+            knows.
     """
     _verify_updates(source, info.updates)
     try:
@@ -69,7 +70,7 @@ def _optional(write: Callable[[T], int], value: T | None) -> int | None:
 
 
 class _Writer:
-    """Builds tables from the end of the buffer, children before parents. Lists are sorted."""
+    """Builds tables from the end of the buffer, so children precede parents. Lists are sorted."""
 
     def __init__(self) -> None:
         self._builder: Any = flatbuffers.Builder(1 << 16)
@@ -196,7 +197,7 @@ class _Writer:
             self._builder.PrependUint32(word)
 
     def _end(self, fields: Mapping[int, int | None]) -> int:
-        """Finish a table with the offsets of its children."""
+        """Finish a table after its children have been written at these offsets."""
         for slot, offset in fields.items():
             if offset is not None:
                 self._builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
