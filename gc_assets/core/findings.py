@@ -15,7 +15,7 @@ OK: Final = "ok"
 WARN: Final = "warn"
 FAIL: Final = "fail"
 SKIPPED: Final = "skipped"
-_FIX_FIRST: Final = "Fix this first. No plan can be made or applied before."
+_FIX_FIRST: Final = "Fix this first. No plan can be made or applied until then."
 
 
 @dataclass(frozen=True, slots=True)

@@ -456,7 +456,7 @@ def test_warning_exits_with_0(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> 
     assert "approved by 1 of 2 names" in message
     assert f"gc-assets approve {setup.plan.plan_id[:12]} --by ANOTHER_NAME" in looks.values()
     assert "latest is a symbolic link to" in message
-    assert "1 verification mark: " in message
+    assert "interrupted applies have left 1 verification mark in " in message
     assert len(looks) == 5
 
 

@@ -224,7 +224,7 @@ def foreign_copies(
         copies: Quarantined copies with the columns key, etag, lake and source_plan_id.
 
     Returns:
-        The foreign copies with the columns key, source_plan_id and rule, or None if there are none.
+        The foreign copies with the columns key, source_plan_id and rule, or None without any.
     """
     claimed = copies.filter(F.col("lake").isNotNull()).select("key", "etag", "lake", "source_plan_id")
     if not collect(claimed.select("key").limit(1)):

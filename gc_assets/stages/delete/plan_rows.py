@@ -155,7 +155,7 @@ def _denied_actions(spark: SparkSession, inputs: PlanInputs) -> DataFrame | None
     """Find actions that the store denied to earlier applies.
 
     Returns:
-        The distinct actions with a true column `_denied` to join on, or None if there are none.
+        The distinct actions with a true column `_denied` to join on, or None without any.
     """
     found = denied_objects(spark, inputs.context, inputs.storage)
     if found is None:

@@ -34,7 +34,7 @@ def describe_accepted_prefix(config: Config, storage: str, prefix: str) -> str:
             files, inner = files + 1, inner + (is_hidden or row["foreign_rule"] == OTHER_FORMAT)
     found = f"the run of {swept.receipt.run_date} found"
     if not files:
-        return f"The record changes nothing now: {found} no foreign file under {prefix}. Notes of a run name the locations to accept."
+        return f"The record has no effect yet: {found} no foreign files under {prefix}. The notes of a run list the locations to accept."
     text = f"{found.capitalize()} {files:,} foreign files under {prefix}."
     if not inner:
         return text
@@ -69,8 +69,8 @@ def describe_dead_table(config: Config, storage: str, record: DeadTable) -> str 
     if found or summary.foreign_metadata_count > len(summary.foreign_metadata):
         return None
     return (
-        f"The record changes nothing now: the run of {swept.receipt.run_date} found no metadata of table {record.table_uuid} under "
-        f"{record.prefix} that refuses a plan. Copy the uuid and the location from the message of the gate foreign_metadata."
+        f"The record has no effect yet: the run of {swept.receipt.run_date} did not find metadata of table {record.table_uuid} under "
+        f"{record.prefix} that blocks a plan. Copy the uuid and the location from the message of the gate foreign_metadata."
     )
 
 

@@ -46,7 +46,7 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
         return [open_listing(state, published) if table is STORAGE_INVENTORY else published]
     if not found:
         how = (
-            "`gc-assets apply PLAN_ID` writes it at its end, and continues an interrupted apply"
+            "`gc-assets apply PLAN_ID` writes it when it finishes, and also continues an interrupted apply"
             if table.by_apply
             else f"run `{command('run', run_date=str(run_date))}` first"
         )

@@ -171,7 +171,7 @@ def _check_clock(context: RunContext) -> Iterator[Finding]:
     with files.probe(name, content):
         ours, theirs, answer = datetime.now(UTC), files.modified_at(name), files.read(name)
     if answer != content:
-        found = f"{files.uri(name)} was written, but another content was read from it"
+        found = f"{files.uri(name)} was written, but different content was read back"
         yield Finding("state", "readable", FAIL, found, "Check the disk or the store: runs and plans would be damaged.")
     skew = abs(theirs - ours)
     found = f"{files.root} can be written and read, its clock differs by {skew.total_seconds():.1f} s"

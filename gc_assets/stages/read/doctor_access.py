@@ -23,7 +23,7 @@ ACCESS_SECONDS: Final = 15.0
 LAKE_CHECK: Final = "readable"
 STORAGE_CHECK: Final = "listable"
 _CONCURRENT: Final = 8
-_FIX_FIRST: Final = "Fix this first. No plan can be made or applied before."
+_FIX_FIRST: Final = "Fix this first. No plan can be made or applied until then."
 _REPEAT: Final = "Check the server, and that this machine is not overloaded, then run gc-assets doctor again. A run waits longer."
 
 

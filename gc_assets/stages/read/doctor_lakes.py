@@ -47,7 +47,7 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
         if note not in refs.wrong_names:
             yield Finding(name, "note", WARN, note)
     for note in refs.wrong_names:
-        yield Finding(name, "names", FAIL, note, "Correct the name in lakes.yaml. Without it, runs read no table of this lake.")
+        yield Finding(name, "names", FAIL, note, "Correct the name in lakes.yaml. Until then, runs do not read any table of this lake.")
     resolver = context.resolver()
     outside = [claim.address for claim in refs.claims if not claim.is_unread and resolver.locate_one(claim.address) is None]
     if outside:
@@ -75,10 +75,10 @@ def _check_unreadable(context: RunContext, name: str, tables: Sequence[Unreadabl
         more = f" and {len(items) - 3:,} more" if len(items) > 3 else ""
         found = first.reason if len(items) == 1 else f"tables {', '.join(names[:3])}{more} could not be read: {first.cause}"
         set_aside = command("set-aside", names[0], by="WHO", comment="WHY")
-        advice = "No file under their claims is changed and nothing is purged until they can be read. To purge without the first one"
+        advice = "Until they can be read, their files are not changed and nothing is purged. To purge without waiting for the first one"
         if len(items) == 1:
-            advice = "No file under its claims is changed and nothing is purged until it can be read. To purge without it"
-        yield Finding(name, "unreadable", FAIL, found, f"{advice}: `{set_aside}`.", first.cause)
+            advice = "Until it can be read, its files are not changed and nothing is purged. To purge without waiting for it"
+        yield Finding(name, "unreadable", FAIL, found, f"{advice}, run `{set_aside}`.", first.cause)
     for storage, count in waiting.items():
         found = f"{count_of(count, 'table')} in storage {context.config.label_of(storage)}"
         yield Finding(name, "unreadable", SKIPPED, f"{found}: depends on the failed check listable")
@@ -144,7 +144,7 @@ def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
             and (actual := _without_links(address)) is not None
             and (resolved := resolver.locate_one(actual))
         ):
-            found = f"the lake names {address}, in no storage, which is a symbolic link to {resolved[1]} in storage {resolved[0]}"
+            found = f"the lake refers to {address}, in no storage, which is a symbolic link to {resolved[1]} in storage {resolved[0]}"
             yield Finding(refs.lake, "links", FAIL, f"{found}: under that key it would look unreferenced", _REPLACE)
 
 
@@ -181,7 +181,7 @@ def check_addresses(context: RunContext, name: str) -> Iterator[Finding]:
         found = (
             f"in the run of {last.receipt.run_date}, {count_of(summary.unknown_addresses, 'address')} had an unknown location: {examples}"
         )
-        remedy = "If they are other names of a storage, add their beginning to its `aliases`. Otherwise nothing is needed."
+        remedy = "If they are other names of a storage, add their common prefix to its `aliases`. Otherwise, no action is required."
         yield Finding(name, "addresses", WARN, found, remedy)
 
 
@@ -225,7 +225,7 @@ def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[F
             found += f", in storage {target[0]}: its files have two addresses"
             yield Finding(storage_name, "links", FAIL, found, _REPLACE)
         elif any(resolved is not None and _is_claimed(claims, resolved[1]) for resolved in (source, target)):
-            found += ", and a lake claims one of the two: a live file behind the link stops the plans"
+            found += ", and a lake claims one of the two: if a live file has the link in its path, plans are refused"
             yield Finding(storage_name, "links", FAIL, found, _REPLACE)
         else:
             yield Finding(storage_name, "links", WARN, f"{found}; no lake claims either", "It is not followed.")

@@ -59,7 +59,7 @@ def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding
             found = f"plan {name} is {stored.verdict.missing}"
             yield Finding(storage.name, "approvals", WARN, found, command("approve", name, by="ANOTHER_NAME"))
         if stored.verdict.is_approved and stored.header.policy_digest != context.config.policy_digest():
-            found = f"plan {name} was approved under another policy than that of lakes.yaml, so it cannot be applied"
+            found = f"plan {name} is approved but cannot be applied, because the policy in lakes.yaml has changed since it was made"
             yield Finding(storage.name, "plans", WARN, found, "Make a new plan with `gc-assets run`.")
     yield Finding(storage.name, "plans", OK, f"{count_of(count, 'plan')} can still be applied; each was read completely")
 
@@ -73,19 +73,21 @@ def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[
     refused = [gate for gate in header.failed_gates if gate_name(gate.name) not in {*_CHECKED_AGAIN, *last.verdict.overrides}]
     for gate in refused:
         found = f"{when}: refused by gate {gate.name}: {gate.message}"
-        yield Finding(storage.name, "last_run", FAIL, found, "Fix the named problem, then `gc-assets run`.")
+        yield Finding(storage.name, "last_run", FAIL, found, "Fix this problem, then run `gc-assets run`.")
     reported = {item.reason for refs in frozen.values() for item in refs.unreadable}
     unreadable = [item for item in header.unreadable if item.why not in reported]
     for item in unreadable:
         found = f"{when}: {item.message}"
         set_aside = command("set-aside", item.label, by="WHO", comment="WHY")
-        advice = f"Repair the table, or drop it from its catalog, then `gc-assets run`. If purges need not wait for it: `{set_aside}`."
+        advice = (
+            f"Repair the table, or drop it from its catalog, then run `gc-assets run`. To purge without waiting for it, run `{set_aside}`."
+        )
         yield Finding(storage.name, "unreadable", FAIL if item.blocks_purges else WARN, found, advice)
     for item in header.left_out:
-        yield Finding(storage.name, "left_out", WARN, f"{when}: {item}", "The files stay until then.")
+        yield Finding(storage.name, "left_out", WARN, f"{when}: {item}", "Until this is resolved, the files stay in place.")
     yield from _check_patterns(context, storage, header)
     if not refused and not unreadable:
-        yield Finding(storage.name, "last_run", OK, f"{when} found nothing that stops a plan")
+        yield Finding(storage.name, "last_run", OK, f"{when} did not find any problem that blocks a plan")
 
 
 def _check_patterns(context: RunContext, storage: StorageConfig, header: PlanHeader) -> Iterator[Finding]:
@@ -131,8 +133,8 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
     unknown = unknown_plans(context.config, storage.name)
     if unknown:
         adopt, names = command("adopt", storage.label, by="WHO"), ", ".join(plan[:12] for plan in unknown[:3])
-        found = f"the state contains logs of {count_of(len(unknown), 'plan')} that it does not know: {names}"
-        yield Finding(storage.name, "interrupted", FAIL, found, f"{adopt} records the files that they moved, and ends them.")
+        found = f"the state contains logs of {count_of(len(unknown), 'plan')}, but not the plans themselves: {names}"
+        yield Finding(storage.name, "interrupted", FAIL, found, f"{adopt} records the files that were moved, and ends these plans.")
     begun = [plan for plan in begun if plan not in unknown]
     if not begun:
         return
@@ -140,7 +142,7 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
     found = f"{count_of(len(begun), 'plan')} began and did not finish: {names}"
     finish, end = command("apply", begun[0][:12]), command("apply", begun[0][:12], end=True)
     yield Finding(
-        storage.name, "interrupted", FAIL, found, f"{finish}, or {end} to give up the rest. A run closes it when its time has ended."
+        storage.name, "interrupted", FAIL, found, f"{finish}, or {end} to give up the rest. When the plan expires, a run closes it."
     )
 
 
@@ -156,7 +158,7 @@ def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Findin
             context.state.open(run)
         except StateError as error:
             damaged += 1
-            todo = "Restore that file from a backup of the state. Do not apply or purge anything before."
+            todo = "Restore that file from a backup of the state. Do not apply or purge anything until then."
             yield Finding(storage.name, "ledger", FAIL, str(error), todo)
     if not damaged:
         yield Finding(storage.name, "ledger", OK, f"{count_of(len(runs), 'deletion log', 'are')} complete")
@@ -168,7 +170,7 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
     if unknown.copies:
         first = unknown.copies[0]
         found = (
-            f"{count_of(len(unknown.copies), 'file')} in the trash are copies with other identities than the ledger has, "
+            f"{count_of(len(unknown.copies), 'file')} in the trash are copies that differ from the ones in the ledger, "
             f"such as {first.plan_id[:12]}/{first.key}: they are neither restored nor purged"
         )
         yield Finding(storage.name, "trash", WARN, found, command("adopt", storage.label, by="WHO"))
@@ -180,9 +182,8 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
     plans = ", ".join(plan[:12] for plan in unknown.plan_ids[:3])
     at_least = "" if unknown.is_complete else "at least "
     found = (
-        f"{at_least}{count_of(unknown.amount.files, 'file')} ({format_bytes(unknown.amount.bytes)}) are in the trash, "
-        f"but in no log of the state, "
-        f"of the plans {plans}: they are neither restored nor purged"
+        f"{at_least}{count_of(unknown.amount.files, 'file')} ({format_bytes(unknown.amount.bytes)}) of the plans {plans} are in the trash, "
+        "but not in any log of the state: they are neither restored nor purged"
     )
     yield Finding(storage.name, "trash", WARN, found, command("adopt", storage.label, by="WHO"))
 
@@ -211,7 +212,8 @@ def check_leftovers(context: RunContext) -> Iterator[Finding]:
     abandoned = [name for name in names if name.rpartition("-")[0] not in holders]
     if abandoned:
         directory = f"{context.state.files.root}/{VERIFICATION_MARKS}"
-        found = f"left by interrupted applies in {directory}: {count_of(len(abandoned), 'verification mark')}: {', '.join(abandoned[:3])}"
+        marks = f"{count_of(len(abandoned), 'verification mark')} in {directory}"
+        found = f"interrupted applies have left {marks}: {', '.join(abandoned[:3])}"
         yield Finding("state", "leftovers", WARN, found, "They only use space. The next apply in their storage removes them.")
 
 

@@ -265,7 +265,7 @@ def test_copy_is_not_purged_after_it_becomes_foreign(spark: SparkSession, tmp_pa
         house.config, house.storage, "db/t/landing/"
     )
     assert "found 1 foreign files under db/t/landing/_old/." in describe_accepted_prefix(house.config, house.storage, "db/t/landing/_old/")
-    assert "changes nothing now" in describe_accepted_prefix(house.config, house.storage, "db/t/landed/")
+    assert "has no effect yet" in describe_accepted_prefix(house.config, house.storage, "db/t/landed/")
     accept_prefix(house.config, house.clock, landing, "ada", "an old export")
     header = house.plan()
     assert house.keys("deletion_plan") == lost | {invoices, more, left}
