@@ -1,1 +1,1 @@
-"""Models and parser for `lakes.yaml`."""
+"""The configuration file `lakes.yaml`: its models, and how it is parsed and validated."""

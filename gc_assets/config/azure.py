@@ -1,6 +1,6 @@
-"""Settings of Azure Blob Storage (`azure` in `lakes.yaml`).
+"""Settings for Azure Blob Storage, under `azure` in `lakes.yaml`.
 
-They refer to environment variables and identities, and contain no secrets.
+Secrets are never part of the settings. They are referenced by environment variable or identity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gc_assets.core.requests import Kind
 # 2026).
 AZURE_PRICES: Final[Mapping[Kind, float]] = {"LIST": 5.0, "GET": 0.4, "HEAD": 0.4, "PUT": 5.0, "COPY": 5.0, "DELETE": 0.0}
 
-# Environment variable of the Azure command line.
+# The Azure command line uses the same environment variable.
 CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
 _ENDPOINT = re.compile(r"(?:^|;)BlobEndpoint=(https?://[^;@\s]+)")
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -72,7 +72,7 @@ class AzureConfig(StoreSettings):
         return self
 
     def server_of_environment(self) -> str | None:
-        """Return the blob endpoint in the connection string, unless it is an Azure host."""
+        """Return the endpoint in the connection string, unless it belongs to Azure itself."""
         text = os.environ.get(self.secret_variable or CONNECTION_STRING, "")
         found = _ENDPOINT.search(text)
         if found is None or azure_host(found[1].partition("://")[2].partition("/")[0]) is not None:

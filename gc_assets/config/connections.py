@@ -1,7 +1,7 @@
-"""Connections to object stores, i.e. the settings of each kind of store by location.
+"""How to connect to object stores: which settings apply to which location.
 
-Connections do not contain secrets. Credentials come from the environment, a profile, the machine or
-a role.
+Settings contain no secrets. Credentials come from the environment, a profile, a role or the machine
+itself.
 """
 
 from __future__ import annotations
@@ -57,31 +57,31 @@ class StoreSettings(Model):
 
     @property
     def server(self) -> str | None:
-        """Return the server's address, or None for the provider's default server."""
+        """The address of the server, or None to use the cloud provider."""
         return self.endpoint
 
     def server_of_environment(self) -> str | None:
-        """Return the server that the client would take from the environment, or None."""
+        """Return the server that the client library finds in the environment, if any."""
         return None
 
     @property
     def is_read_only(self) -> bool:
-        """Return True if the connection has no credentials, so that nothing can be changed."""
+        """Whether nothing can be changed, because the connection has no credentials."""
         return self.anonymous
 
     @property
     def requests_per_second(self) -> float | None:
-        """Return the total budget of all processes, or None if there is no limit."""
+        """The request rate that all processes together may reach, or None for no limit."""
         return self.max_requests_per_second
 
     def usd_per_million(self, kind: Kind) -> float | None:
-        """Return the price per million requests, or None if unknown."""
+        """Return the price of a million requests, if it is known."""
         if self.prices is not None:
             return self.prices.get(kind)
         return self.LIST_PRICES[kind] if self.endpoint is None else None
 
     def over(self, other: Self) -> Self:
-        """Return these settings with the unset keys taken from `other`."""
+        """Merge the settings with others, which provide the keys that are not set here."""
         own: Mapping[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
         return self.model_validate({**{name: getattr(other, name) for name in other.model_fields_set}, **own})
 
@@ -91,12 +91,14 @@ _Settings = TypeVar("_Settings", bound=StoreSettings)
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """Connections by address. Instances are picklable and contain no secrets.
+    """The settings for all object stores of a configuration.
+
+    Connections are sent to Spark executors, so they must be picklable and must not contain secrets.
 
     Attributes:
-        own: Settings of individual locations, of any kind of store.
-        defaults: Settings of all other addresses, one for each kind of store.
-        read_seconds: Timeout for reading an object.
+        own: Locations with settings of their own.
+        defaults: The settings for all other addresses, one for each kind of store.
+        read_seconds: The timeout for reading an object.
     """
 
     own: tuple[tuple[Location, StoreSettings], ...] = ()
@@ -105,11 +107,11 @@ class Connections:
 
     @classmethod
     def of(cls, *defaults: StoreSettings, read_seconds: float = READ_SECONDS) -> Self:
-        """Build connections that use the same settings for all addresses of a kind of store."""
+        """Build connections in which no location has settings of its own."""
         return cls(defaults=defaults, read_seconds=read_seconds)
 
     def settings_for(self, address: str, kind: type[_Settings]) -> _Settings:
-        """Return the settings for the innermost location containing the address."""
+        """Look up the settings for an address. The innermost configured location wins."""
         path = "/".join(bucket_and_key(address, kind.SCHEME))
         matches = [
             (len(location.root), settings)
@@ -119,7 +121,7 @@ class Connections:
         return max(matches, key=lambda item: item[0])[1] if matches else self.default(kind)
 
     def default(self, kind: type[_Settings]) -> _Settings:
-        """Return the settings for addresses outside the locations that have their own settings."""
+        """Return the settings that apply unless a location has its own."""
         return next((settings for settings in self.defaults if isinstance(settings, kind)), None) or kind()
 
 

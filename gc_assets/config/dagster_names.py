@@ -1,4 +1,4 @@
-"""Names and intervals of the Dagster definitions (`dagster` in `lakes.yaml`)."""
+"""Settings for the Dagster definitions, under `dagster` in `lakes.yaml`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Format `lakes.yaml` validation errors with the key and its allowed values.
+"""Readable messages for errors in `lakes.yaml`, which name the key and what it may contain.
 
-pydantic's own messages describe Python types.
+pydantic's own messages are about Python types, which users of a YAML file do not know.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from gc_assets.config.text import ConfigText
 from gc_assets.core.suggest import did_you_mean, join_names
 
-# Keys with secret values, even if these are written in the file, and values that refer to a secret.
+# The value of a key is not shown if the key or the value matches.
 _SECRET: Final = re.compile(r"secret|password|token|credential|plan_key|access[_-]key", re.IGNORECASE)
 _LIMITS: Final = {
     "greater_than": ("gt", "write a number above {}"),
@@ -52,13 +52,13 @@ _PATTERNS: Final = {
 
 
 def format_error(item: Mapping[str, Any], text: ConfigText, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> str:
-    """Format one validation error as a line with the key's path.
+    """Format a validation error as a line that begins with the path of the key.
 
     Args:
-        item: The error, as reported by pydantic.
-        text: The configuration.
-        model: Document model.
-        kinds: Lake models by kind.
+        item: The error as reported by pydantic.
+        text: The configuration file, whose secrets must not be shown.
+        model: The model of the whole document.
+        kinds: The model of each kind of lake.
     """
     steps: tuple[str | int, ...] = item["loc"]
     path, found = _path(steps), item.get("input")
@@ -95,7 +95,7 @@ def _join_alternatives(names: list[str]) -> str:
 
 
 def _keys_at(steps: tuple[str | int, ...], document: Any, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> list[str]:
-    """Return the allowed keys of the mapping at a path, or no keys if the path has no model."""
+    """List the keys that are allowed in the mapping at a path, if they are known."""
     at: type[BaseModel] | None = model
     for depth, step in enumerate(steps):
         document = document[step]

@@ -1,4 +1,7 @@
-"""Load `lakes.yaml` as a `Config`, with key paths in errors and file paths relative to the file."""
+"""Load a `lakes.yaml`.
+
+Relative paths in it start at its own directory, and error messages name the key that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,20 @@ def load_config(
     find_unsupported_settings: Unsupported = lambda _: (),
     text: str | None = None,
 ) -> Config:
-    """Load a configuration.
+    """Load and validate a configuration.
 
     Args:
-        path: Path of the file. Relative paths in the file are resolved against its directory.
-        environment: Environment variables for `${NAME}`.
-        lake_kinds: Lake models by kind.
-        grace_floor: Minimum grace period.
-        find_unsupported_settings: Yields storage keys not supported by the store, with advice.
-        text: File content if the file is on another machine.
+        path: The path of the file.
+        environment: The environment variables that replace `${NAME}`.
+        lake_kinds: The model of each kind of lake.
+        grace_floor: The shortest grace period that is allowed.
+        find_unsupported_settings: Called with each storage. Yields the keys that its store does not
+            support, with advice.
+        text: The content of the file, if the file itself is on another machine.
 
     Raises:
-        UsageError: If keys are invalid. The message lists each invalid key, its value and the
-            allowed values.
+        UsageError: If the configuration is invalid. The message lists every invalid key with its
+            value and the allowed values.
     """
     read = read_config_text(path, environment, text)
     try:
@@ -50,9 +54,9 @@ def load_config(
     for index, storage in enumerate(config.storages):
         if storage.grace < grace_floor:
             raise UsageError(
-                f"{path}: storages[{index}].grace is {format_duration(storage.grace)}, the floor is {format_duration(grace_floor)}: "
-                "a shorter grace deletes files of writers that have not committed yet. "
-                "For a trial set GC_ASSETS_UNSAFE_GRACE_FLOOR; every plan then reports it."
+                f"{path}: storages[{index}].grace is {format_duration(storage.grace)}, but must be at least "
+                f"{format_duration(grace_floor)}. With a shorter grace period, files could be deleted before their writers commit. "
+                "For a trial, set GC_ASSETS_UNSAFE_GRACE_FLOOR. Every plan then contains a warning."
             )
     try:
         config = config.resolve_paths(BaseFolder(path.resolve().parent)).with_path(str(path.absolute()))
@@ -70,7 +74,11 @@ def load_config(
 
 
 def _check_state(config: Config, path: Path) -> None:
-    """Raise `UsageError` if the state cannot be stored at its address."""
+    """Check that the state can be stored at its address.
+
+    Raises:
+        UsageError: If the address is invalid or read-only.
+    """
     if scheme_of(config.state) not in {FILE, *STORE_SETTINGS}:
         raise UsageError(f"{path}: state is {config.state!r}; write a path, such as ./state, or s3://bucket/prefix")
     try:

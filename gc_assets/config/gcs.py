@@ -1,4 +1,4 @@
-"""Settings of Google Cloud Storage (`gcs` in `lakes.yaml`)."""
+"""Settings for Google Cloud Storage, under `gcs` in `lakes.yaml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options for remote Spark jobs."""
+"""Settings for running Spark jobs on EMR Serverless or Databricks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Pydantic models for `lakes.yaml`. Unknown keys are rejected, and errors contain key paths.
+"""Pydantic models for `lakes.yaml`.
 
-Options shared by all lakes and storages are defined here. Lake kind models are in
-`lakes/<kind>/config.py` and passed to `Config.of`. This module does not open files, lakes or
-storages.
+This module defines everything that does not depend on the kind of a lake. The models of the kinds
+are in `lakes/<kind>/config.py` and are passed to `Config.of`, so that this module does not have to
+import them. Validation never opens a file, lake or storage.
 """
 
 from __future__ import annotations
@@ -61,24 +61,25 @@ from gc_assets.core.paths import AZURE, GCS, Location, is_in_bucket, scheme_of
 from gc_assets.core.suggest import did_you_mean, join_names
 from gc_assets.core.urls import provider_address, storage_urls, urls_without_account
 
-# Settings of each kind of object store. `Config` and `StorageConfig` have a field for each.
+# The settings of each kind of object store, by scheme. `Config` and `StorageConfig` have a field
+# for each of them.
 STORE_SETTINGS: Final[Mapping[str, type[StoreSettings]]] = {kind.SCHEME: kind for kind in (S3Config, AzureConfig, GcsConfig)}
 
 DEFAULT_GRACE = timedelta(hours=72)
-# A grace period of less than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR
-# lowers this minimum.
+# With a shorter grace period, files of slow writers could be deleted before they are committed.
+# Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers this minimum.
 GRACE_FLOOR = timedelta(hours=24)
-# Validation context key for the lake models by kind.
+# The key of the validation context under which the model of each kind of lake is passed.
 KINDS_KEY = "lake_kinds"
 BYTES_PER_GB = 10**9
-# A daily report may arrive two days late, and one report may be missing.
+# Leaves room for a daily report that arrives two days late, or for one missing report.
 MAX_INVENTORY_AGE: Final = timedelta(days=3)
-# With `run --no-listing`, a storage is listed if its last listing is as old as this.
+# Even with `run --no-listing`, a storage is listed again if its last listing is this old.
 MAX_LISTING_AGE: Final = timedelta(days=30)
 
 
 def _check_a_day(value: timedelta) -> timedelta:
-    # The dates of runs are compared, so that the time of day of a run does not matter.
+    # Only run dates are compared, because the time of day at which a run starts must not matter.
     if value < timedelta(days=1):
         raise ValueError("write at least 1d; without this key, every run lists the storage")
     return value
@@ -116,7 +117,7 @@ class Money(Model):
     )
 
     def usd_per_month(self, size_bytes: int) -> float:
-        """Return the price per month of this many bytes."""
+        """Compute what it costs to store these bytes for a month."""
         return size_bytes / BYTES_PER_GB * self.usd_per_gb_month
 
 
@@ -165,11 +166,11 @@ class _RecordOwner(AssetMetadata):
 
     @property
     def label(self) -> str:
-        """The name in `lakes.yaml`, whereas `name` is the name of its records in the state."""
+        """The name in `lakes.yaml`. It can differ from `name`, which is used in the state."""
         return self._label or self.name
 
     def with_recorded_name(self, name: str) -> Self:
-        """Return a copy with the given name for its records in the state."""
+        """Return a copy that uses the given name for its records in the state."""
         copy = self.model_copy(update={"name": name})
         copy._label = self.label
         return copy
@@ -205,16 +206,15 @@ class StorageConfig(_RecordOwner):
     )
 
     def usd_per_month(self, size_bytes: int) -> float | None:
-        """Return the price per month of this many bytes, or None if no price is configured."""
+        """Compute what it costs to store these bytes for a month, if a price is configured."""
         return None if self.money is None else self.money.usd_per_month(size_bytes)
 
     def with_listing(self, listing: bool | None) -> StorageConfig:
-        """Return the storage with a different choice between listing and reusing a listing, for one
-        run.
+        """Override for one run whether the storage is listed.
 
         Args:
-            listing: True lists the storage. False uses the last listing up to an age of
-                `MAX_LISTING_AGE`, or of `listing.every` if that is longer. None changes nothing.
+            listing: True to list the storage. False to reuse the last listing, unless it is older
+                than `MAX_LISTING_AGE` and than `listing.every`. None to keep the configuration.
         """
         if listing is None:
             return self
@@ -222,14 +222,15 @@ class StorageConfig(_RecordOwner):
         return self.model_copy(update={"listing": None if listing else ListingConfig(every=longest)})
 
     def locations(self) -> tuple[str, ...]:
-        """Return the locations of the storage and its inventory reports."""
+        """Return the location of the storage and, if it has inventory reports, their location."""
         return (self.location,) if self.inventory is None else (self.location, self.inventory.location)
 
     def policy(self) -> dict[str, Any]:
-        """Return the JSON covered by the policy digest.
+        """Return the settings that the policy digest covers, as JSON.
 
-        Keys added in 0.4 are only included if they differ from their default, so that older plan
-        digests stay valid. `protect` is left out because an apply checks it for each file.
+        Keys that were added in 0.4 are included only if they differ from their default. Otherwise
+        the digests of existing plans would become invalid. `protect` is not included, because an
+        apply checks it for each file anyway.
         """
         left_out = {"mode", "rehearsals", "money", *(kind.KEY for kind in STORE_SETTINGS.values()), "inventory", "listing", "protect"} | (
             {"approvals_needed"} if self.approvals_needed == 1 else set()
@@ -244,11 +245,11 @@ class StorageConfig(_RecordOwner):
                 del found["gates"][name]
         max_unreadable = found["gates"].pop("max_unreadable")
         if max_unreadable != Gates().max_unreadable:
-            found["gates"]["max_sick"] = max_unreadable  # the name that the digests of 0.3 contain
+            found["gates"]["max_sick"] = max_unreadable  # digests of 0.3 contain the old name
         return found
 
     def resolve_paths(self, anchor: BaseFolder) -> StorageConfig:
-        """Return the storage with absolute paths."""
+        """Return a copy of the storage in which all paths are absolute."""
         update: dict[str, Any] = {"location": anchor.absolute(self.location, "location")}
         if self.inventory is not None:
             reports = anchor.absolute(self.inventory.location, "inventory.location")
@@ -269,85 +270,88 @@ class LakeConfig(_RecordOwner):
     _read_seconds: float = PrivateAttr(default=READ_SECONDS)
 
     def catalog_location(self) -> tuple[str, str]:
-        """Return the identity of the catalog or repository, which is independent of its name.
+        """Identify the catalog or repository, so that the lake is recognized if it is renamed.
 
         Returns:
-            The kind of the lake with further identifying properties, and the address. Both are ""
-            if only the name identifies the lake.
+            The kind with further identifying properties, and the address. Both are empty if the
+            lake can only be identified by its name.
         """
         return "", ""
 
     def catalog_selectors(self) -> tuple[str, ...]:
-        """Return, without secrets, what selects one of several catalogs at `catalog_location`.
+        """Return the settings that select one of several catalogs at `catalog_location`.
 
-        Its changes never change the recorded name of the lake, so it may depend on the environment.
+        They contain no secrets. They may depend on the environment, because a change never affects
+        the recorded name of the lake.
         """
         return ()
 
     def location_detail(self) -> str:
-        """Return the settings that distinguish lakes of the same catalog, such as table patterns."""
+        """Return what distinguishes this lake from others in the same catalog, such as patterns."""
         return ""
 
     def own_locations(self) -> tuple[str, ...]:
-        """Return the configured locations, ending in `/`, to protect if the lake is unreadable."""
+        """Return locations, ending in `/`, whose files are kept while the lake is unreadable."""
         return ()
 
     @property
     def read_seconds(self) -> float:
-        """Catalog or server timeout (`read_timeout`)."""
+        """The timeout for requests to the catalog or server (`read_timeout`)."""
         return self._read_seconds
 
     @abstractmethod
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
-        """Return the retention policy as rows of `policy_table`, without the columns of the run.
+        """Convert the retention policy to rows of `policy_table`.
 
-        Ages are counted back from `as_of`.
+        Ages become points in time before `as_of`. The columns that describe the run are added
+        later.
         """
 
     def describe_retention(self, properties: Mapping[str, str]) -> str:
-        """Describe in words what the policy keeps, for messages.
+        """Describe what the policy keeps, to be shown to users.
 
         Args:
-            properties: Frozen properties of the table or repository (`CommitSource.properties`).
+            properties: The properties of the table or repository at the freeze
+                (`CommitSource.properties`).
         """
         del properties
         return "see policy_table"
 
     def with_retention(self, keep: str) -> Self:
-        """Return the lake with another default cut-off.
+        """Return a copy of the lake with another default cut-off.
 
         Raises:
-            UsageError: If the kind has no default cut-off.
+            UsageError: If lakes of this kind have no default cut-off.
         """
         raise UsageError(f"lake {self.name} is of kind {self.kind}, which has no default cut-off that {keep} could replace")
 
     def policy(self) -> dict[str, Any]:
-        """Return the JSON covered by the policy digest, i.e. everything except secrets."""
+        """Return the settings that the policy digest covers, as JSON: everything except secrets."""
         return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, str] | None:
-        """Return the lake identity for the digest, or None if it is already part of `policy`."""
+        """Identify the lake for the digest. None if `policy` already identifies it."""
         return None
 
     @property
     def ignores_tags(self) -> bool:
-        """True if the retention rules do not apply to tags, which then protect nothing."""
+        """Whether the policy ignores tags, so that they do not protect any commit."""
         return False
 
     @property
     def idle_rules(self) -> tuple[IdleRule, ...]:
-        """Rules for the deletion of idle branches."""
+        """The rules by which plans delete idle branches."""
         return ()
 
     def unused_rules(
         self, refs: Iterable[tuple[str, str]], as_of: datetime, properties: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """Return a note on each retention rule without any effect.
+        """Describe each retention rule that has no effect.
 
         Args:
-            refs: Type (`branch` or `tag`) and name of each ref.
-            as_of: Time of the run.
-            properties: Frozen properties of the repository (`CommitSource.properties`).
+            refs: The type (`branch` or `tag`) and name of each ref.
+            as_of: The reference time of the run.
+            properties: The properties of the repository at the freeze (`CommitSource.properties`).
         """
         del properties
         names = set(refs)
@@ -356,83 +360,83 @@ class LakeConfig(_RecordOwner):
         return tuple(f"lake {self.name}: {text}" for text in (*found, *describe_unused_idle_rules(self.idle_rules, branches)))
 
     def own_files(self) -> tuple[str, ...]:
-        """Return absolute paths of configuration and catalog files. Claims exclude them."""
+        """Return absolute paths of configuration and catalog files, which are never claimed."""
         return ()
 
     def with_library_settings(self) -> Self:
-        """Return the lake with the settings that its library reads from files and variables."""
+        """Add the settings that the lake's library would read from files and the environment."""
         return self
 
     def resolve_paths(self, anchor: BaseFolder) -> Self:
-        """Return the lake with absolute paths."""
+        """Return a copy of the lake in which all paths are absolute."""
         del anchor
         return self
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
-        """Return the settings on which decoded rows depend.
+        """Return the settings that influence how metadata is decoded.
 
-        If they change, metadata is decoded again.
+        Decoded metadata is cached. If one of these settings changes, it is decoded again.
 
         Args:
-            storages: Locations of the configured storages.
+            storages: The locations of all storages.
         """
         del storages
         return []
 
     def server(self) -> str:
-        """Return the server to which the commits belong, or "" if commit ids are globally unique."""
+        """Return the server on which commit ids are unique, or "" if they are globally unique."""
         return ""
 
     @property
     def tolerates_missing_history(self) -> bool:
-        """True if metadata may be missing for older live commits."""
+        """Whether old live commits may lack metadata without making the lake unreadable."""
         return False
 
     @property
     def full_listing_every(self) -> timedelta | None:
-        """Interval between full listings of claimed directories, or None if every run lists in
-        full.
+        """How often all claimed directories are listed, or None to list them in every run.
 
-        Between full listings, the listings of unchanged directories are reused.
+        Runs in between reuse the listings of unchanged directories.
         """
         return None
 
     @property
     def dropped_after(self) -> timedelta | None:
-        """Waiting time before the files of a dropped table are collected, or None to keep them."""
+        """How long the files of a dropped table are kept, or None to keep them permanently."""
         return None
 
     @property
     def collects_failed_creations(self) -> bool | None:
-        """Whether metadata of unknown tables without snapshots is garbage in the tables' locations.
+        """Whether metadata that a failed table creation left behind is garbage.
 
-        The value is None if this lake kind has no such setting.
+        Such metadata belongs to an unknown table, has no snapshots, and is in the location of a
+        table. None for kinds without this setting.
         """
         return None
 
     def collects(self, table_name: str | None) -> bool:
-        """Check if the configuration selects a table of this name for collection."""
+        """Check if garbage of a table is collected, based on its name."""
         del table_name
         return True
 
     @property
     def collects_metadata(self) -> bool:
-        """True if plans may contain metadata that no commit references."""
+        """Whether plans may contain metadata files that no commit references."""
         return False
 
     @property
     def has_lifecycle(self) -> bool:
-        """True if path rules release files kept by commits (`lifecycle_objects`)."""
+        """Whether there are rules that release files by path, although commits still need them."""
         return False
 
     @property
     def record_max_age(self) -> timedelta | None:
-        """Retention of expired snapshots in `snapshot_history`, or None without such a table."""
+        """How long `snapshot_history` keeps expired snapshots. None for kinds without this table."""
         return None
 
 
 def _validate_lake(value: Any, info: ValidationInfo) -> Any:
-    """Parse a `lakes` entry with its kind's model."""
+    """Parse an entry of `lakes` with the model of its kind."""
     if isinstance(value, LakeConfig):
         return value
     kinds: Mapping[str, type[LakeConfig]] = (info.context or {}).get(KINDS_KEY, {})
@@ -441,7 +445,7 @@ def _validate_lake(value: Any, info: ValidationInfo) -> Any:
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         meant = did_you_mean(kind, kinds) if isinstance(kind, str) else ""
-        unknown = PydanticCustomError("lake_kind", "this release knows {known}{meant}", {"known": ", ".join(kinds), "meant": meant})
+        unknown = PydanticCustomError("lake_kind", "write one of {known}{meant}", {"known": ", ".join(kinds), "meant": meant})
         raise ValidationError.from_exception_data("lake", [InitErrorDetails(type=unknown, loc=("kind",), input=kind)])
     return kinds[kind].model_validate(value)
 
@@ -468,7 +472,7 @@ class SparkConfig(Model):
 
     @property
     def runs_in_jobs(self) -> bool:
-        """True if Dagster steps start external jobs instead of running Spark in-process."""
+        """Whether Dagster steps start external jobs instead of running Spark themselves."""
         return self.mode in {"submit", "emr_serverless", "databricks"}
 
     @model_validator(mode="after")
@@ -482,7 +486,7 @@ class SparkConfig(Model):
         return self
 
 
-# Decisions available as Dagster jobs, named like the CLI commands.
+# The decisions for which there can be a Dagster job, named like the commands.
 PageJob = Literal["approve", "reject", "restore"]
 
 
@@ -490,7 +494,7 @@ class Config(AssetMetadata):
     """Complete `lakes.yaml`. Its owners and tags are defaults for all lakes and storages."""
 
     RENAMED: ClassVar = {"first_night": "first_run_date"}
-    # Since release 0.4, every run computes all live files.
+    # Since 0.4, every run computes all live files, so this interval is meaningless.
     IGNORED: ClassVar = frozenset({"full_every"})
 
     state: str
@@ -528,10 +532,10 @@ class Config(AssetMetadata):
 
     @classmethod
     def of(cls, document: Any, kinds: Mapping[str, type[LakeConfig]]) -> Config:
-        """Parse a document with the given lake models by kind.
+        """Validate a document, using the given model for each kind of lake.
 
         Raises:
-            ValidationError: If a key is invalid.
+            ValidationError: If the document is invalid.
         """
         return cls.model_validate(document, context={KINDS_KEY: kinds})
 
@@ -551,18 +555,18 @@ class Config(AssetMetadata):
         return self
 
     def with_path(self, path: str) -> Config:
-        """Return the configuration with its absolute file path."""
+        """Return a copy that records from which file it was loaded, as an absolute path."""
         config = self.model_copy()
         config._path = path
         return config
 
     def own_files(self) -> tuple[str, ...]:
-        """Return absolute paths of the configuration file and the lakes' own files."""
+        """Return absolute paths of this configuration's file and of files that belong to lakes."""
         own = () if self._path is None else (self._path,)
         return (*own, *(path for lake in self.lakes for path in lake.own_files()))
 
     def connections(self) -> Connections:
-        """Return the settings by location. Inventory reports share those of storages."""
+        """Collect the settings of all locations. Inventory reports use those of their storage."""
         defaults: dict[str, StoreSettings] = {scheme: getattr(self, kind.KEY) for scheme, kind in STORE_SETTINGS.items()}
         own: list[tuple[Location, StoreSettings]] = []
         for storage in self.storages:
@@ -573,23 +577,24 @@ class Config(AssetMetadata):
         return Connections(tuple(own), tuple(defaults.values()), self.read_timeout.total_seconds())
 
     def settings_of(self, location: str) -> StoreSettings | None:
-        """Return the connection settings of a location, or None for a location on disk."""
+        """Return the connection settings for a location. A location on disk has none."""
         kind = STORE_SETTINGS.get(scheme_of(location))
         return None if kind is None else self.connections().settings_for(location, kind)
 
     def endpoint_of(self, location: str) -> str | None:
-        """Return the server of a location in an object store.
+        """Return the server on which an object store's location is.
 
-        Returns None for the provider's default server and for a location on disk. The server may
-        come from the environment, as for the client.
+        Like the client libraries, this also considers the environment. The result is None for the
+        cloud provider itself and for locations on disk.
         """
         settings = self.settings_of(location)
         return None if settings is None else settings.server or settings.server_of_environment()
 
     def address_aliases(self) -> list[tuple[str, str]]:
-        """Return all additional addresses of the storages, as (name, address) pairs.
+        """Return all other addresses of storages, including web addresses.
 
-        They include web addresses.
+        Returns:
+            Pairs of a storage's name and an address.
         """
         written = [(storage.name, alias) for storage in self.storages for alias in storage.aliases]
         aliases = [(name, form) for name, alias in written for form in dict.fromkeys((alias, provider_address(alias)))]
@@ -603,11 +608,11 @@ class Config(AssetMetadata):
         ]
 
     def plan_secret(self) -> bytes | None:
-        """Return the HMAC key for plan ids, or None for plain digests."""
+        """Return the secret for plan ids. Without it, plan ids are plain digests."""
         return self.plan_key.get_secret_value().encode() if self.plan_key is not None else None
 
     def state_settings(self) -> StoreSettings | None:
-        """Return the object store settings of the state, or None if the state is on disk."""
+        """Return the connection settings for the state, unless it is on disk."""
         return self.settings_of(self.state)
 
     def storage(self, name: str) -> StorageConfig:
@@ -617,38 +622,40 @@ class Config(AssetMetadata):
         return _find_by_name(self.lakes, name, "lake")
 
     def storage_of_user(self, name: str) -> StorageConfig:
-        """Return the storage with this name in `lakes.yaml`, or else the one recorded with this
-        name.
-        """
+        """Look up a storage by its name in `lakes.yaml`, falling back to the recorded name."""
         return _find_by_label(self.storages, name, "storage")
 
     def lake_of_user(self, name: str) -> LakeConfig:
-        """Return the lake with this name in `lakes.yaml`, or else the one recorded with this name."""
+        """Look up a lake by its name in `lakes.yaml`, falling back to the recorded name."""
         return _find_by_label(self.lakes, name, "lake")
 
     def label_of(self, recorded_name: str) -> str:
-        """Return a lake's or storage's name in `lakes.yaml`, or the given name if it has no entry."""
+        """Translate a recorded name to the name in `lakes.yaml`. Unknown names are unchanged."""
         items: tuple[StorageConfig | LakeConfig, ...] = (*self.storages, *self.lakes)
         return next((item.label for item in items if item.name == recorded_name), recorded_name)
 
     @property
     def name_notes(self) -> tuple[str, ...]:
-        """Messages about names in `lakes.yaml` that differ from the recorded names."""
+        """Notes for the user about names in `lakes.yaml` that differ from recorded names."""
         return self._name_notes
 
     @property
     def has_recorded_names(self) -> bool:
-        """True if `name` of each storage and lake comes from the state."""
+        """Whether `name` of all storages and lakes has been looked up in the state."""
         return self._has_recorded_names
 
     @property
     def has_unrecorded_names(self) -> bool:
-        """True if the first run under this configuration must record its locations in the state."""
+        """Whether the next run must record locations of this configuration in the state."""
         return self._has_unrecorded_names
 
     def with_recorded_names(self, names: Sequence[str], notes: tuple[str, ...], *, is_changed: bool) -> Config:
-        """Return the configuration with these recorded names: those of its storages, then of its
-        lakes.
+        """Return a copy with the names that are recorded in the state.
+
+        Args:
+            names: The recorded names of all storages, followed by the names of all lakes.
+            notes: Notes for the user about names that differ.
+            is_changed: Whether the next run must record locations in the state.
         """
         storages = tuple(item.with_recorded_name(name) for item, name in zip(self.storages, names, strict=False))
         lakes = tuple(item.with_recorded_name(name) for item, name in zip(self.lakes, names[len(storages) :], strict=True))
@@ -658,7 +665,7 @@ class Config(AssetMetadata):
         return config
 
     def resolve_paths(self, anchor: BaseFolder) -> Config:
-        """Return the configuration with absolute paths."""
+        """Return a copy in which all paths are absolute."""
         return self.model_copy(
             update={
                 "state": anchor.absolute(self.state, "state"),
@@ -668,9 +675,10 @@ class Config(AssetMetadata):
         )
 
     def policy_digest(self) -> str:
-        """Return the digest of all lake retention and storage safety settings.
+        """Compute the digest of everything that affects what may be deleted.
 
-        Secrets and Spark settings are excluded.
+        It covers the retention of lakes and the safety settings of storages, but neither secrets
+        nor Spark settings.
         """
         in_buckets = [storage.location for storage in self.storages if is_in_bucket(storage.location)]
         policy: dict[str, Any] = {
@@ -678,7 +686,7 @@ class Config(AssetMetadata):
             "lakes": [lake.policy() for lake in self.lakes],
             "catalogs": [place for lake in self.lakes if (place := lake.identity()) is not None],
         }
-        # Buckets with the same name on different servers are different.
+        # Two servers can have buckets of the same name.
         settings = {place: self.settings_of(place) for place in in_buckets}
         endpoints = {place: found.server for place, found in settings.items() if found is not None and found.server is not None}
         policy |= {"endpoints": endpoints} if endpoints else {}

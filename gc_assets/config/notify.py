@@ -1,6 +1,6 @@
-"""Notification targets (`notify` in `lakes.yaml`), one model per kind.
+"""Notification targets, under `notify` in `lakes.yaml`.
 
-URLs and passwords may be secrets, so they do not appear in errors, logs or `repr`.
+Since URLs and passwords can be secrets, they never appear in error messages, logs or `repr`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gc_assets.core.notifications import EVENTS, RENAMED_EVENTS, Event
 
 
 def _secret_error(reason: str) -> ValidationError:
-    """Return an error that does not contain the value."""
+    """Build a validation error that does not quote the invalid value."""
     error = InitErrorDetails(type=PydanticCustomError("secret_value", reason), loc=(), input=None)  # pyright: ignore[reportArgumentType]
     return ValidationError.from_exception_data("secret", [error])
 
@@ -58,7 +58,7 @@ def _headers(value: Any) -> Any:
 
 
 def _current_events(value: Any) -> Any:
-    """Replace old event names with a `FutureWarning`."""
+    """Translate deprecated event names, with a `FutureWarning`."""
     if not isinstance(value, list | tuple | set | frozenset):
         return value
     names = list(cast("Iterable[Any]", value))
@@ -140,7 +140,7 @@ TARGETS: Final[Mapping[str, type[Webhook | Slack | Email | Command]]] = {
 
 
 def _validate_target(value: Any) -> Any:
-    """Parse a `notify` entry with its kind's model."""
+    """Parse an entry of `notify` with the model of its kind."""
     if isinstance(value, _Target):
         return value
     if not isinstance(value, Mapping):

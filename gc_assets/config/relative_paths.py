@@ -1,4 +1,4 @@
-"""Resolve relative paths in `lakes.yaml` against its directory."""
+"""Relative paths in `lakes.yaml`, which start at the directory of the file."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from gc_assets.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class BaseFolder:
-    """Directory of the file, and the key to resolve, e.g. `lakes[2]`. Error messages contain both."""
+    """The directory at which relative paths start.
+
+    Attributes:
+        folder: The directory of `lakes.yaml`.
+        key: The part of the file that is being resolved, such as `lakes[2]`, for error messages.
+    """
 
     folder: Path
     key: str = ""
 
     def for_key(self, key: str) -> BaseFolder:
-        """Return the same directory for another key."""
+        """Return the same directory for another part of the file."""
         return BaseFolder(self.folder, key)
 
     def absolute(self, location: str, key: str) -> str:
-        """Make a relative path absolute. Absolute paths and addresses are returned unchanged.
+        """Resolve a relative path. Absolute paths and URLs are returned unchanged.
 
         Raises:
-            UsageError: For a relative `file:` address.
+            UsageError: If the location is a `file:` address without an absolute path.
         """
         where = f"{self.key}.{key}" if self.key else key
         if re.match(r"^file:(?!/)", location):
-            raise UsageError(f"{where}: {location!r} is relative; write a bare path, which counts from {self.folder}, or file:///…")
+            raise UsageError(f"{where}: {location!r} is relative; write a path relative to {self.folder} without file:, or file:///…")
         if location.startswith("/") or re.match(r"^[A-Za-z][A-Za-z0-9+.-]*:", location):
             return location
         return os.path.normpath(self.folder / location)

@@ -1,4 +1,4 @@
-"""Ref retention rules shared by all lake kinds, as values and `policy_table` rows."""
+"""Retention rules for refs that lakes of several kinds share, and their rows in `policy_table`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _as_rule(value: Any) -> Any:
 
 def check_has_no_count(value: Any) -> Any:
     if value is not None and parse_cutoff(value).keep_last is not None:
-        raise ValueError("a number is not a limit here; write a duration such as 7d, a timestamp, or forever")
+        raise ValueError("a number of commits is not supported here; write a duration such as 7d, a timestamp, or forever")
     return value
 
 
@@ -103,7 +103,7 @@ class IdleBranchRule(Model):
 class DanglingRetention(Model):
     """Retention of unreachable commits and of idle branches."""
 
-    # Omitted if unset, so that older plan digests stay valid.
+    # Unset keys are omitted from digests, because plans of older releases must stay valid.
     OMITTED_IF_UNSET: ClassVar[tuple[str, ...]] = ("dangling", "dropped")
 
     dangling: Annotated[CutoffValue, AfterValidator(check_has_no_count)] = Field(
@@ -125,11 +125,11 @@ class DanglingRetention(Model):
         return found
 
     def idle_rules(self) -> tuple[IdleRule, ...]:
-        """Return the idle-branch rules, each with its path in the configuration."""
+        """Return the rules for idle branches. Each one knows its path in the configuration."""
         return tuple(IdleRule(f"retention.delete_idle[{index}]", rule.match, rule.after) for index, rule in enumerate(self.delete_idle))
 
     def dangling_cutoff(self) -> Cutoff | None:
-        """Return the cut-off for unreachable commits, or None if unset."""
+        """Parse the cut-off for unreachable commits, if it is configured."""
         return None if self.dangling is None else parse_cutoff(self.dangling)
 
 
@@ -160,7 +160,7 @@ class DroppedTableRetention(DanglingRetention):
 
     @property
     def dropped_after(self) -> timedelta | None:
-        """Waiting time before files of a dropped table are collected, or None to keep them."""
+        """How long the files of a dropped table are kept, or None to keep them permanently."""
         if self.dropped is None:
             return DEFAULT_DROPPED_AGE
         return None if self.dropped == "keep" else self.dropped
@@ -175,7 +175,11 @@ class RefRetention(DanglingRetention):
     refs: tuple[RefRule, ...] = ()
 
     def cutoff_for(self, ref_name: str) -> tuple[Cutoff, str]:
-        """Return a ref's cut-off and the configuration path of the matching rule."""
+        """Find the first rule that matches a ref.
+
+        Returns:
+            The cut-off, and the path of the rule in the configuration.
+        """
         for index, rule in enumerate(self.refs):
             if re.fullmatch(rule.match, ref_name):
                 return rule.as_cutoff(), f"retention.refs[{index}]"
@@ -183,31 +187,31 @@ class RefRetention(DanglingRetention):
 
     @property
     def keeps_everything(self) -> bool:
-        """True if no rule lets a commit expire."""
+        """Whether all commits are kept, because every rule keeps them permanently."""
         cutoffs = [self.default.as_cutoff(), *(rule.as_cutoff() for rule in self.refs), *filter(None, [self.dangling_cutoff()])]
         return all(cutoff.forever for cutoff in cutoffs)
 
     def describe(self) -> str:
-        """Describe the rules in words, for messages."""
+        """Summarize the rules for a message."""
         rules = f"; {count_of(len(self.refs), 'rule')} for refs" if self.refs else ""
         return f"{self.default.as_cutoff().policy_text}{rules}"
 
     def with_default(self, keep: str) -> Self:
-        """Return the same rules with another default."""
+        """Return a copy with another default."""
         return self.model_copy(update={"default": DefaultRule(keep=keep)})
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
-        """Return the rules as rows of `policy_table`, the default first."""
+        """Convert all rules to rows of `policy_table`, beginning with the default."""
         return [policy_row("retention.default", None, self.default.as_cutoff(), as_of), *ref_rows(self.refs, as_of)]
 
 
 def ref_rows(rules: Sequence[RefRule], as_of: datetime) -> list[dict[str, Any]]:
-    """Return the rules of `retention.refs` as rows of `policy_table`."""
+    """Convert `retention.refs` to rows of `policy_table`."""
     return [policy_row(f"retention.refs[{index}]", rule.match, rule.as_cutoff(), as_of) for index, rule in enumerate(rules)]
 
 
 def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime) -> dict[str, Any]:
-    """Return a history rule as `policy_table` row. Ages are counted back from `as_of`."""
+    """Convert a rule to a row of `policy_table`. An age becomes the time that long before `as_of`."""
     return {
         "rule_id": rule_id,
         "prefix": "",
@@ -221,14 +225,14 @@ def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime
 
 
 def describe_unused_rules(rows: Sequence[Mapping[str, Any]], branches: Collection[str], refs: Collection[str]) -> Iterator[str]:
-    """Describe the rules that apply to no ref because of a wrong name or an earlier rule.
+    """Find rules without effect, either because nothing has their name or because of earlier rules.
 
-    Nothing is reported for a lake without refs.
+    In a lake without refs, no rule has an effect, so nothing is reported.
 
     Args:
-        rows: Rules as rows of `policy_table`, in order of priority.
-        branches: Names of the branches.
-        refs: Names of the refs to which the rules apply, i.e. branches and usually tags.
+        rows: The rules as rows of `policy_table`, in order of priority.
+        branches: The names of all branches.
+        refs: The names of all refs to which rules apply: branches and, for most lakes, tags.
     """
     if not refs:
         return

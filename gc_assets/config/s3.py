@@ -1,4 +1,4 @@
-"""Settings of S3 and compatible servers (`s3` in `lakes.yaml`)."""
+"""Settings for S3 and compatible servers, under `s3` in `lakes.yaml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validate Spark addresses and distinguish local masters from remote ones."""
+"""Validation of Spark addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 LOCAL: Final = "local[*]"
 _LOCAL: Final = re.compile(r"local(\[.+\])?")
 _CONNECT: Final = "sc://"
-# Spark Connect parameters that are not allowed in the address.
+# These Spark Connect parameters are rejected, for the given reason.
 _FORBIDDEN_PARAMETERS: Final = {
     "token": "an address must not contain a secret; write `spark.token: ${NAME}`",
     "session_id": "each run uses its own session",
@@ -19,7 +19,7 @@ _FORBIDDEN_PARAMETERS: Final = {
 
 
 def is_local(master: str) -> bool:
-    """Return True if a master's executors run on this machine."""
+    """Check if Spark would run on this machine."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -45,12 +45,12 @@ def _check_remote(remote: str) -> str:
 
 
 def without_parameters(remote: str) -> str:
-    """Remove the parameters of an address, which may contain proxy credentials."""
+    """Strip the parameters from an address, because they may contain credentials of a proxy."""
     return remote.partition(";")[0]
 
 
 def _has_port(address: SplitResult) -> bool:
-    """Return True if the port is a number or missing."""
+    """Check that the port, if the address has one, is a number."""
     try:
         return address.port != 0
     except ValueError:

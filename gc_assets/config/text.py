@@ -1,4 +1,4 @@
-"""Parse the text of `lakes.yaml` as a mapping and replace `${NAME}`."""
+"""Parse the YAML of `lakes.yaml` and replace environment variables in it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class ConfigText:
-    """Configuration before validation. `secrets` maps environment variables to their values."""
+    """A parsed configuration that has not been validated yet.
+
+    Attributes:
+        document: The content of the file, after environment variables have been replaced.
+        secrets: The values of these variables by name.
+    """
 
     document: dict[str, Any]
     secrets: Mapping[str, str]
 
     def hide_secrets(self, message: str) -> str:
-        """Replace each environment value in the message by `${NAME}`."""
+        """Replace values of environment variables in a message with `${NAME}`."""
         for name, value in sorted(self.secrets.items(), key=lambda item: -len(item[1])):
             for spelling in (repr(value)[1:-1], value):
                 message = message.replace(spelling, f"${{{name}}}") if value else message
@@ -31,16 +36,16 @@ class ConfigText:
 
 
 def read_config_text(path: Path, environment: Mapping[str, str], text: str | None = None) -> ConfigText:
-    """Parse a configuration file.
+    """Read a configuration file.
 
     Args:
-        path: Path of the file.
-        environment: Environment variables.
-        text: File content if the file is on another machine.
+        path: The path of the file.
+        environment: The environment variables that the file may use.
+        text: The content of the file, if the file itself is on another machine.
 
     Raises:
-        UsageError: If the file is missing, is not a YAML mapping, repeats a key, or uses an unset
-            variable.
+        UsageError: If the file cannot be read or is not a YAML mapping. Also raised if a key occurs
+            twice, or if an environment variable is not set.
     """
     try:
         text = path.read_text(encoding="utf-8") if text is None else text
@@ -66,10 +71,13 @@ def read_config_text(path: Path, environment: Mapping[str, str], text: str | Non
 
 
 def _refuse_repeated_keys(root: yaml.Node | None, path: Path) -> None:
-    """Raise `UsageError` if a mapping repeats a key, or if a key is not plain text.
+    """Check that keys are plain text and occur only once.
 
-    YAML parsers silently keep the last of two equal keys, so a second `lakes:` would drop the live
-    files of the first.
+    YAML parsers silently keep the last of two equal keys. With a second `lakes:`, the lakes under
+    the first one would be ignored, and their files would look like garbage.
+
+    Raises:
+        UsageError: If a key is repeated or is not plain text. The message gives the line.
     """
     pending, seen = [root], set[int]()
     while pending:

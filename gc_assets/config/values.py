@@ -1,4 +1,4 @@
-"""Value types and model base class for `lakes.yaml`."""
+"""The types of values in `lakes.yaml`, and the base class of its models."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gc_assets.core.units import LONGEST, format_duration, parse_bytes, parse_cu
 class Model(RenamedKeys):
     """Base class for all mappings in `lakes.yaml`. Unknown keys are rejected.
 
-    `RENAMED` maps old keys to current ones. An old key is accepted with a `FutureWarning`. A key in
-    `IGNORED` is accepted with a `FutureWarning` too, and has no effect.
+    Two class attributes keep older files valid for a while. `RENAMED` maps deprecated keys to
+    current ones, and keys in `IGNORED` are accepted without effect. Both cause a `FutureWarning`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
@@ -40,27 +40,26 @@ class Model(RenamedKeys):
 
 
 def warn_renamed(old: str, new: str) -> None:
-    """Warn that `lakes.yaml` contains a deprecated name."""
+    """Issue a `FutureWarning` about a deprecated name in `lakes.yaml`."""
     message = f"lakes.yaml: `{old}` was renamed to `{new}`; the old name is removed in gc-assets {REMOVED_IN}"
     warnings.warn(message, FutureWarning, stacklevel=2)
 
 
 def _duration(value: Any) -> timedelta:
-    # Bare numbers are rejected because pydantic would interpret 30 as seconds rather than days.
+    # A bare number is rejected. pydantic would read 30 as seconds, while users often mean days.
     return value if isinstance(value, timedelta) else parse_duration(str(value))
 
 
 def check_above_zero(value: timedelta) -> timedelta:
-    # An age of zero is rejected, as in Iceberg, because every ref except main would expire
-    # immediately.
+    # As in Iceberg, an age of zero is rejected: every ref except main would expire immediately.
     if not value:
         raise ValueError("an age of 0 would keep nothing; write one above 0")
     return value
 
 
 def check_number(value: Any) -> Any:
-    # `true` equals 1 in Python: `max_delete_share: yes` would allow everything, `keep_last: yes`
-    # would keep one commit.
+    # In Python, `true` equals 1. Therefore `max_delete_share: yes` would allow everything, and
+    # `keep_last: yes` would keep only one commit.
     if isinstance(value, bool):
         raise ValueError("write a number; yes and no are not numbers")  # noqa: TRY004  (pydantic reports ValueErrors only)
     return value
@@ -81,7 +80,7 @@ Duration = Annotated[
 Age = Annotated[Duration, AfterValidator(check_above_zero)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(ge=0)]
 CutoffValue = Annotated[str | int | datetime | None, BeforeValidator(_cutoff_value)]
-# At least one, because 0 would keep nothing; at most what the int32 columns of the tables can hold.
+# 0 would keep nothing, and larger numbers do not fit the tables' int32 columns.
 Count = Annotated[int, BeforeValidator(check_number), Field(ge=1, lt=2**31)]
 Days = Annotated[int, BeforeValidator(check_number), Field(ge=0, le=LONGEST.days)]
 Share = Annotated[float, BeforeValidator(check_number), Field(ge=0, le=1)]
@@ -104,7 +103,7 @@ def _check_tag_prefix(value: str) -> str:
     return value
 
 
-# Formats accepted by Dagster for owners, tags and asset keys.
+# Dagster accepts owners, tags and asset keys only in these formats.
 AssetOwner = Annotated[str, Field(pattern=r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$")]
 TagName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}$"), AfterValidator(_check_tag_prefix)]
 TagValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]

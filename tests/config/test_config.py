@@ -283,12 +283,12 @@ def test_quoted_and_plain_cutoffs_are_equal(load: Load, text: str, cutoff: Cutof
 
 @pytest.mark.parametrize("kind", ["hudi", "delta"])
 def test_unknown_lake_kind_is_rejected(load: Load, kind: str) -> None:
-    with pytest.raises(UsageError, match=rf"lakes\[1\]\.kind: this release knows iceberg, icechunk, lakefs, nessie \(found '{kind}'\)"):
+    with pytest.raises(UsageError, match=rf"lakes\[1\]\.kind: write one of iceberg, icechunk, lakefs, nessie \(found '{kind}'\)"):
         load(("lakes", 1), {"name": "shop", "kind": kind, "uri": "http://localhost:19120/api/v2"})
 
 
 def test_lake_without_kind_is_rejected(load: Load) -> None:
-    with pytest.raises(UsageError, match=r"lakes\[1\]\.kind: this release knows iceberg, icechunk, lakefs, nessie"):
+    with pytest.raises(UsageError, match=r"lakes\[1\]\.kind: write one of iceberg, icechunk, lakefs, nessie"):
         load(("lakes", 1), {"name": "shop"})
 
 
@@ -325,13 +325,13 @@ def test_read_timeout_covers_objects_and_catalogs(load: Load) -> None:
 
 def test_grace_floor_is_enforced(load: Load) -> None:
     assert load(("storages", 0, "grace"), "24h").storage("warehouse").grace == timedelta(hours=24)
-    with pytest.raises(UsageError, match=r"storages\[0\]\.grace is 23h59m59s, the floor is 1d.*GC_ASSETS_UNSAFE_GRACE_FLOOR"):
+    with pytest.raises(UsageError, match=r"storages\[0\]\.grace is 23h59m59s, but must be at least 1d.*GC_ASSETS_UNSAFE_GRACE_FLOOR"):
         load(("storages", 0, "grace"), "23h59m59s")
     assert load(("storages", 0, "grace"), "1h", grace_floor=timedelta(hours=1)).storage("warehouse").grace == timedelta(hours=1)
 
 
 def test_configuration_cannot_lower_grace_floor(load: Load) -> None:
-    with pytest.raises(UsageError, match="the floor is 1d"):
+    with pytest.raises(UsageError, match="must be at least 1d"):
         load(("storages", 0, "grace"), "${GRACE}", {"GRACE": "0s"})
 
 

@@ -78,7 +78,7 @@ def error_of(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: An
         ),
         (
             {"lake": {"name": "sales", "kind": "iceburg"}},
-            "lakes[0].kind: this release knows iceberg, icechunk, lakefs, nessie; did you mean iceberg?",
+            "lakes[0].kind: write one of iceberg, icechunk, lakefs, nessie; did you mean iceberg?",
         ),
         ({"lake": {"name": "sales", "kind": "iceberg"}}, "lakes[0].catalog: this key is missing and has no default"),
         ({"lake": LAKE | {"tables": "*"}}, "lakes[0].tables: write a list, such as [a, b] (found '*')"),

@@ -42,18 +42,18 @@ def test_default_platform_is_safe_with_real_clock(tmp_path: Path) -> None:
 
 def test_variable_lowers_the_grace_floor(tmp_path: Path) -> None:
     path = write_config(tmp_path, "1h")
-    with pytest.raises(UsageError, match="the floor is 1d"):
+    with pytest.raises(UsageError, match="must be at least 1d"):
         load_platform({}, path)
     platform = load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "1h"}, path)
     assert platform.unsafe == ("GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the minimum grace period to 1h",)
     assert platform.run_context(platform.clock.today()).unsafe == platform.unsafe
-    with pytest.raises(UsageError, match="the floor is 1h1s"):
+    with pytest.raises(UsageError, match="must be at least 1h1s"):
         load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "1h1s"}, path)
 
 
 def test_higher_grace_floor_is_not_unsafe(tmp_path: Path) -> None:
     assert load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "24h"}, write_config(tmp_path)).unsafe == ()
-    with pytest.raises(UsageError, match="the floor is 4d"):
+    with pytest.raises(UsageError, match="must be at least 4d"):
         load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "96h"}, write_config(tmp_path))
 
 
