@@ -117,7 +117,7 @@ class History:
         Returns:
             For each snapshot, its earliest ancestor that is not older than `moment`, and its
             earliest ancestor that is older. The snapshot itself counts. `NO_PARENT` means that
-            there is none.
+            such a snapshot does not exist.
         """
         young, old = [NO_PARENT] * len(self.stamps), [NO_PARENT] * len(self.stamps)
         for index in reversed(self.forest.children_first):
@@ -183,7 +183,7 @@ class Expiration:
 
 
 class Bounds:
-    """Caches the result of `moment_bounds`, so that all tags under the same rule need a single pass."""
+    """Caches the results of `moment_bounds`, so that tags with the same rule share one pass."""
 
     def __init__(self, history: History) -> None:
         self._history = history

@@ -41,7 +41,7 @@ class FlatBuffer:
     data: bytes
 
     def root(self, known_fields: int, identifier: bytes | None = None) -> Table:
-        """Return the root table. Raises `FormatError` if the file identifier is not the expected one."""
+        """Return the root table. Raises `FormatError` if the file identifier is unexpected."""
         if identifier is not None and (found := self.take(4, len(identifier))) != identifier:
             raise self.damage_error(f"the file identifier {found!r} instead of {identifier!r}")
         return self.table(self.number(U32, 0), known_fields)

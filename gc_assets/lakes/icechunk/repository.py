@@ -1,8 +1,8 @@
-"""Interface to the two layouts of a repository.
+"""Common interface of the two repository layouts.
 
-Spec version 1 has one object for each ref in `refs/`, and all objects in `snapshots/` are commits.
+In spec version 1, each ref is an object in `refs/`, and every object in `snapshots/` is a commit.
 In spec version 2, the object `repo` contains the refs and lists the snapshots. Retention, decoding
-and all stages are the same for both.
+and all stages work in the same way for both.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from gc_assets.lakes.protocol import Commit, CommitSource, FrozenRefs, NamedPref
 
 
 class Repository(Protocol):
-    """Source of the refs, commits and virtual chunk containers of one repository."""
+    """Reads the refs, commits and virtual chunk containers of one repository."""
 
     def freeze(self, as_of: datetime) -> FrozenRefs:
-        """Read the mutable state. Raises `LakeUnreadable`."""
+        """Read the mutable state. Raises `LakeUnreadable` if that fails."""
         ...
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield the snapshots in the source's shard. Raises `LakeUnreadable`."""
+        """Yield the snapshots in the source's shard. Raises `LakeUnreadable` if that fails."""
         ...
 
     def read_prefixes(self) -> NamedPrefixes:
-        """Read the virtual chunk containers. If they cannot be read, the result has the reason."""
+        """Read the virtual chunk containers. If that fails, the result contains the reason."""
         ...
 
 
 def repo_address(repository: str) -> str:
-    """Return the address of the `repo` object, which exists only in repositories of spec version 2."""
+    """Return the address of the `repo` object. Only repositories with spec version 2 have one."""
     return f"{repository}/repo"
 
 
 def has_repo_object(lake: str, objects: Objects, repository: str) -> bool:
-    """Check if a repository has spec version 2.
+    """Return True if a repository has spec version 2.
 
     Raises:
-        LakeUnreadable: If the store fails, or if `repo` is missing but has copies, because the refs
-            of spec version 1 that an upgrade can leave behind are then outdated.
+        LakeUnreadable: If the store fails, or if `repo` is missing although copies of it exist. An
+            upgrade can leave refs of spec version 1 behind, which are outdated in this case.
     """
     address = repo_address(repository)
     try:
         if _exists(objects, address):
             return True
         copy = _find_copy(objects, f"{repository}/{BACKUP_FOLDER}/")
-        if copy is None or _exists(objects, address):  # An upgrade may have just finished.
+        if copy is None or _exists(objects, address):  # An upgrade may have finished just now.
             return copy is not None
     except OSError as error:
         raise LakeUnreadable(f"lake {lake}: cannot determine whether {address} exists: {error}") from error
@@ -69,6 +69,6 @@ def _exists(objects: Objects, address: str) -> bool:
 
 
 def _find_copy(objects: Objects, folder: str) -> str | None:
-    """Return the address of any copy of `repo`, or None if there is no copy."""
+    """Return the address of any copy of `repo`, or None if there are no copies."""
     addresses = (address for address, _, _ in objects.list(folder))
     return next((address for address in addresses if backup_time_us(address.removeprefix(folder)) is not None), None)

@@ -1,4 +1,4 @@
-"""Repository settings that affect retention, as frozen in the properties of its sources."""
+"""Repository settings that affect retention. They are frozen in the properties of the sources."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ DELETE_TAG: Final = "delete_tag"
 
 @dataclass(frozen=True, slots=True)
 class RepositorySettings:
-    """Spec version, availability and disabled features. Repositories of version 1 only have the
-    version.
+    """Spec version, availability and disabled features of a repository.
+
+    Repositories with spec version 1 only have the version.
 
     Attributes:
         availability: `online`, `read-only` or `offline`.
-        disabled_features: Names of the library's feature flags that were disabled by a user.
+        disabled_features: Names of the library's feature flags that a user has disabled.
     """
 
     spec_version: int = 1
@@ -28,7 +29,7 @@ class RepositorySettings:
 
     @classmethod
     def of(cls, sources: Sequence[CommitSource]) -> Self:
-        """Read the settings from the properties of frozen sources."""
+        """Read the settings from frozen sources."""
         found = sources[0].properties if sources else {}
         return cls(
             int(found.get("spec_version", "1")),

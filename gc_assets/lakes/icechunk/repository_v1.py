@@ -1,4 +1,4 @@
-"""Repository of spec version 1: refs in `refs/`, and all objects in `snapshots/` are commits."""
+"""Repository with spec version 1: refs are in `refs/`, and all objects in `snapshots/` are commits."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ FOLDERS = ("snapshots", "manifests", "transactions", "chunks")
 
 @dataclass(frozen=True, slots=True)
 class RepositoryV1:
-    """A repository of spec version 1 at an address without a trailing slash."""
+    """A repository with spec version 1. Its address does not end in a slash."""
 
     lake: str
     objects: Objects
     address: str
 
     def freeze(self, as_of: datetime) -> FrozenRefs:
-        del as_of  # Nothing in this version depends on it.
+        del as_of  # The state does not depend on the time in this version.
         return replace(self.read_state(), named_prefixes=self.read_prefixes())
 
     def read_state(self) -> FrozenRefs:
-        """Read everything except virtual chunk containers. The files of deleted tags are pinned.
+        """Read everything except virtual chunk containers. Files of deleted tags are pinned.
 
         Raises:
-            LakeUnreadable: If a ref cannot be read, or the repository has no refs.
+            LakeUnreadable: If a ref cannot be read, or the repository does not have any refs.
         """
         read = read_refs(self.lake, self.objects, self.address)
         if not read.refs:
@@ -63,15 +63,15 @@ class RepositoryV1:
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yield the snapshots in the source's shard.
 
-        Objects with names that are not object ids are skipped. A damaged snapshot becomes a commit
-        with an error in its summary.
+        Objects whose names are not object ids are skipped. A damaged snapshot becomes a commit with
+        the error in its summary.
 
         Raises:
-            LakeUnreadable: If the store fails, there is no snapshot, or a file contains a snapshot
-                with a different id.
+            LakeUnreadable: If the store fails, there are no snapshots, or a file contains a
+                snapshot with another id than its name.
         """
         files = self._snapshots.list()
-        if not files:  # On a machine without the repository's disk, the whole history would look deleted.
+        if not files:  # If this machine does not mount the repository's disk, all history would look deleted.
             raise LakeUnreadable(
                 f"lake {self.lake}: {self._snapshots.address} is empty on {socket.gethostname()}, but the repository has refs; "
                 "mount the same storage on every machine (docs/clusters.md), or restore the snapshots"
@@ -79,7 +79,7 @@ class RepositoryV1:
         yield from self._snapshots.read([file for file in snapshots_of(files) if is_in_shard(file.name, source.shard, source.shards)])
 
     def read_new_commits(self, known: set[str]) -> list[Commit]:
-        """Read the snapshots that are not yet known."""
+        """Read the snapshots that are not in `known`."""
         return list(self._snapshots.read([file for file in snapshots_of(self._snapshots.list()) if file.name not in known]))
 
     def read_prefixes(self) -> NamedPrefixes:

@@ -1,8 +1,8 @@
-"""Repository of spec version 2: the object `repo` contains the refs and lists the snapshots.
+"""Repository with spec version 2: the object `repo` contains the refs and lists the snapshots.
 
-A snapshot listed in `repo` keeps its files until its entry is removed, even if no ref reaches it.
-An unlisted snapshot file is a dangling commit, because its writer may not have changed `repo` yet,
-or because it was removed from the list.
+While `repo` lists a snapshot, its files are kept, even if no ref reaches it. A snapshot file that
+is not listed is a dangling commit: either its writer has not updated `repo` yet, or it was removed
+from the list.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class RepositoryV2:
-    """A repository of spec version 2 at an address without a trailing slash.
+    """A repository with spec version 2. Its address does not end in a slash.
 
     Attributes:
-        overwritten: Retention of the copies of `repo`.
+        overwritten: How long copies of `repo` are kept.
     """
 
     lake: str
@@ -63,11 +63,11 @@ class RepositoryV2:
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yield the snapshots in the source's shard.
 
-        `repo` is read again, so that snapshots committed since the freeze are included.
+        `repo` is read again, so that the result includes snapshots committed since the freeze.
 
         Raises:
-            LakeUnreadable: If the store fails, `repo` is damaged, there is no snapshot, or an
-                unlisted file contains a snapshot with a different id.
+            LakeUnreadable: If the store fails, `repo` is damaged, there are no snapshots, or an
+                unlisted file contains a snapshot with another id than its name.
         """
         yield from self.commits_of(self.read(), source.shard, source.shards)
 
@@ -88,7 +88,7 @@ class RepositoryV2:
             raise LakeUnreadable(str(error)) from error
 
     def read_state(self, info: RepoInfo, as_of: datetime) -> FrozenRefs:
-        """Return the repository's state given this `repo`, without virtual chunk containers.
+        """Build the repository's state from this `repo`, without virtual chunk containers.
 
         Raises:
             LakeUnreadable: If the store fails.
@@ -100,7 +100,7 @@ class RepositoryV2:
         backups = find_needed_backups(self.lake, self.objects, self.address, info, self.overwritten, as_of)
         repo = ContentRoot(repo_address(self.address), Kind.REPO_INFO, is_container=False)
         config = ContentRoot(f"{self.address}/config.yaml", Kind.CONFIG, is_container=False, must_exist=False)
-        # Like the library, collect nothing while a user has restricted the repository.
+        # Like the library, do not collect anything while a user has restricted the repository.
         collect = info.status.availability is Availability.ONLINE
         return replace(
             self.state_without_files(info, shards),
@@ -110,7 +110,7 @@ class RepositoryV2:
         )
 
     def state_without_files(self, info: RepoInfo, shards: int = 1) -> FrozenRefs:
-        """Return the refs and settings in this `repo`, without sending requests to the store."""
+        """Return the refs and settings in this `repo`. Sends no requests to the store."""
         tags, branches = ([Ref(name, kind, head) for name, head in refs.items()] for kind, refs in _refs_by_type(info))
         address, properties = repo_address(self.address), _properties(info)
         return FrozenRefs(
@@ -123,19 +123,17 @@ class RepositoryV2:
         )
 
     def listed_commits(self, info: RepoInfo) -> Iterator[Commit]:
-        """Yield the listed snapshots without requests, and therefore without sizes and storage
-        times.
-        """
+        """Yield the listed snapshots. Sends no requests, so sizes and storage times are unknown."""
         return (self._listed_commit(entry, None) for entry in info.snapshots.values())
 
     def commits_of(self, info: RepoInfo, shard: int = 0, shards: int = 1) -> Iterator[Commit]:
-        """Yield the listed snapshots in a shard, then the unlisted snapshot files.
+        """Yield the listed snapshots in a shard, followed by the unlisted snapshot files.
 
-        Files of listed snapshots are not read. If such a file is missing, it is reported as a
-        missing content root of its commit.
+        Files of listed snapshots are not read. A missing file is later reported as a missing
+        content root of its commit.
         """
         files = snapshots_of(self._snapshots.list())
-        if not files:  # On a machine without the repository's disk, all data would look lost.
+        if not files:  # If this machine does not mount the repository's disk, all data would look lost.
             raise LakeUnreadable(
                 f"lake {self.lake}: {self._snapshots.address} is empty on {socket.gethostname()}, but `repo` lists snapshots; "
                 "mount the same storage on every machine (docs/clusters.md), or restore the snapshots"
@@ -162,8 +160,8 @@ class RepositoryV2:
         )
 
     def _log(self, snapshot_id: str) -> ContentRoot:
-        # The first snapshot of an upgraded repository has no log, and icechunk 2.0 deletes the logs
-        # of expired ancestors. Readers do not need them.
+        # If a repository was upgraded, its first snapshot has no log. Also, icechunk 2.0 deletes
+        # the logs of expired ancestors. Readers do not need either of them.
         return ContentRoot(f"{self.address}/transactions/{snapshot_id}", Kind.TRANSACTION_LOG, is_container=False, must_exist=False)
 
     def _prefixes_of(self, info: RepoInfo) -> NamedPrefixes:

@@ -1,9 +1,9 @@
-"""Restore the history from an expiry log, first the deleted branches, then the old parents.
+"""Restore history from an expiry log: deleted branches first, then old parents.
 
-A snapshot becomes reachable again only if its whole history and all their chunk manifests exist.
-This is required because the library's garbage collector fails permanently for a ref with an
-incomplete history. Chunks are not checked, because the next run counts missing ones. The currently
-reachable history is assumed to be complete.
+A snapshot only becomes reachable again if its whole history exists, including all chunk manifests.
+Otherwise the library's garbage collector would fail permanently for this ref. Chunks are not
+checked, because the next run counts missing ones anyway. History that is reachable now is assumed
+to be complete.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gc_assets.lakes.protocol import DELETE_IDLE_BRANCH, DELETE_REF, EDIT_PARENT
 
 
 def restore(actions: Sequence[ExpiryAction], state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Undo executed actions, yielding one outcome per action.
+    """Undo executed actions. Yields one outcome per action.
 
-    `done` means that the repository is in the state before the action.
+    `done` means that the repository is back in the state before the action.
     """
     restoration = _Restoration(state, editor)
     for action in sorted(actions, key=lambda action: action.action != DELETE_REF):
@@ -33,7 +33,7 @@ def restore(actions: Sequence[ExpiryAction], state: CurrentState, editor: Editor
 
 
 class _Restoration:
-    """Parents, including restored ones, and the snapshots with a complete history."""
+    """Parents of all snapshots, including restored ones, and snapshots with a complete history."""
 
     def __init__(self, state: CurrentState, editor: Editor) -> None:
         self._heads = state.heads
@@ -85,7 +85,7 @@ class _Restoration:
         return self._editor.create_branch(action)
 
     def _require_history(self, head: str, child: str | None) -> None:
-        """Raise `FormatError` or `OSError` if the history of `head` is incomplete or has a cycle."""
+        """Raise `FormatError` or `OSError` if the history of `head` is incomplete or cyclic."""
         history: dict[str, None] = {}
         current: str | None = head
         while current is not None:

@@ -1,8 +1,8 @@
-"""Apply the retention policy: snapshot states and planned history edits.
+"""Apply the retention policy to snapshots, and plan the history edits that follow from it.
 
-The functions are pure and use neither objects nor a clock. `expiration` simulates the edits. This
-module adds the rules that protect snapshots regardless of expiry: the grace period, the cut-off for
-unreachable snapshots, and incomplete histories.
+All functions are pure: they do not read objects or a clock. `expiration` simulates the edits. This
+module adds rules that protect snapshots even if they would expire: the grace period, the cut-off
+for unreachable snapshots, and the protection of incomplete histories.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from gc_assets.lakes.protocol import DANGLING, DELETE_REF, EXPIRED, REMOVE_SNAPS
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 _PLURALS = {"branch": "branches", "tag": "tags"}
-# The library does not allow its deletion.
+# The library does not allow users to delete this branch.
 DEFAULT_BRANCH = "main"
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: IcechunkLakeConfig) -> Retention:
-    """Apply the policy to the commit graph. `reachable` has the same order as `commits`.
+    """Apply the policy to the commit graph. `reachable` is in the same order as `commits`.
 
     Raises:
-        LakeUnreadable: If the head of a ref is not among the commits, or a damaged snapshot is
+        LakeUnreadable: If the head of a ref is not among the commits, a damaged snapshot is
             reachable or protected, or the history of a ref is incomplete.
     """
     graph, settings = read_graph(refs, commits, as_of, config), RepositorySettings.of(refs.sources)
@@ -66,7 +66,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
-    """Return all snapshots as retained, even damaged unreachable ones, without planning edits."""
+    """Retain all snapshots, including unreachable damaged ones, and do not plan any edits."""
     _refuse_unreadable(lake, graph, {})
     rows = [
         {"commit_id": commit_id, "state": RETAINED, "refs": list(reach.names), "refs_count": reach.count, "reason": reason}
@@ -76,7 +76,7 @@ def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
 
 
 def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySettings) -> set[int]:
-    """Return the ids of the refs that must not be deleted, regardless of the policy."""
+    """Find refs that must not be deleted, whatever the policy. Returns the ids of the objects."""
     renamed = {id(pointer.ref) for pointer in graph.renamed}
     return {
         id(pointer)
@@ -91,9 +91,9 @@ def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySet
 def _is_protecting(graph: Graph, pointer: Pointer, config: IcechunkLakeConfig, fixed: set[int]) -> bool:
     """Return True if a ref protects its history.
 
-    An ignored tag protects its history only if the history is incomplete, or if the tag cannot be
-    deleted. In spec version 2, a tag on a removed snapshot would make the whole repository
-    unreadable.
+    A tag that the policy ignores only protects its history if the history is incomplete or if the
+    tag cannot be deleted. In spec version 2, the whole repository would become unreadable if a tag
+    pointed to a removed snapshot.
     """
     ignored = config.retention.tags == "ignore" and pointer.ref.ref_type == "tag"
     return not ignored or graph.history.first[pointer.head] == NO_PARENT or (bool(graph.entries) and id(pointer) in fixed)
@@ -108,18 +108,21 @@ def _is_deletable(pointer: Pointer, config: IcechunkLakeConfig) -> bool:
 def _find_protected(
     graph: Graph, expiration: Expiration, unreached: set[int], grace_cutoff: int, cutoff: Cutoff, as_of: datetime
 ) -> dict[int, str]:
-    """Return the snapshots that are kept although no ref reaches them after expiry, with the reason.
+    """Find snapshots that are kept although no ref reaches them after expiry.
 
-    The ancestors of a kept snapshot are kept too. Otherwise a later tag on it would have an
-    incomplete history, and every walk of the library would fail.
+    If a snapshot is kept, so are its ancestors. If a user created a tag on it later, its history
+    would otherwise be incomplete, and every traversal by the library would fail.
 
     Args:
-        graph: The snapshots.
-        expiration: The planned edits.
-        unreached: The snapshots to which `cutoff` applies.
-        grace_cutoff: Snapshots after this time in microseconds are kept.
-        cutoff: The rule for unreachable snapshots.
+        graph: Snapshots and refs.
+        expiration: Planned edits.
+        unreached: Snapshots to which `cutoff` applies.
+        grace_cutoff: Any snapshot after this time, in microseconds, is kept.
+        cutoff: Rule for unreachable snapshots.
         as_of: Time from which ages are counted.
+
+    Returns:
+        The reason for each snapshot, by position.
     """
     protected = dict.fromkeys(graph.history.forest.cyclic, "kept: its parents form a cycle, so its history is unknown")
     if any(index in expiration.reached for index in graph.history.forest.cyclic):
@@ -130,7 +133,7 @@ def _find_protected(
     for index, stamp in enumerate(graph.history.stamps):
         if index in expiration.reached:
             continue
-        if index in unreached:  # As in the library's collector, because the writer's clock may be late.
+        if index in unreached:  # The writer's clock may be slow, so use the storage time, as the library does.
             stamp = max(stamp, graph.stored.get(index, stamp))
         if stamp >= grace_cutoff:
             young.append((index, "kept: younger than the grace period"))
@@ -150,7 +153,7 @@ def _find_protected(
 
 
 def _find_unreached(graph: Graph, protecting: Sequence[Pointer]) -> set[int]:
-    """Return the snapshots that no protecting ref reaches before any edit."""
+    """Find the snapshots that no protecting ref reaches before any edit."""
     reached: set[int] = set()
     for pointer in protecting:
         index = pointer.head
@@ -161,11 +164,11 @@ def _find_unreached(graph: Graph, protecting: Sequence[Pointer]) -> set[int]:
 
 
 def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
-    """Return the snapshots that were cut off by edits of earlier runs.
+    """Find the snapshots that edits of earlier runs cut off.
 
-    They have already expired by the rule of their ref, so the rule for unreachable snapshots does
-    not apply to them. It applies to listed ones left behind by a partly executed plan, because
-    their removal is a separate edit, and an apply does not know the earlier edits.
+    They expired under the rule of their ref, so the rule for unreachable snapshots does not apply.
+    Listed snapshots are an exception. A partly executed plan may have left them behind, and they
+    are removed by a separate edit of an apply that does not read the earlier edits.
     """
     parent, position = graph.history.forest.parent, graph.history.forest.position
     cut_off: set[int] = set()
@@ -183,10 +186,10 @@ def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
 
 
 def _refuse_incomplete(lake: str, graph: Graph, config: IcechunkLakeConfig) -> None:
-    """Raise `LakeUnreadable` if a ref reaches a snapshot with a missing parent.
+    """Raise `LakeUnreadable` if a ref reaches a snapshot whose parent is missing.
 
-    Only the missing object contains its own parent and manifests. Without them, the snapshots
-    before it look dangling, and its files look like garbage.
+    Only the missing object names its own parent and manifests. Without it, earlier snapshots look
+    dangling, and its files look like garbage.
     """
     gaps = {
         parent: index for index, parent in graph.missing_parent.items() if graph.reach[index].count and parent not in config.lost_snapshots
@@ -273,7 +276,7 @@ def _ref_deletion(graph: Graph, pointer: Pointer, reason: str) -> dict[str, Any]
 
 
 def _removals(graph: Graph, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the removals of listed snapshots that are not retained. Until then, their files stay."""
+    """Plan to remove listed snapshots that are not retained. Their files are kept until then."""
     parent = graph.history.forest.parent
     for index, entry in graph.entries.items():
         if rows[index]["state"] != RETAINED:
@@ -331,7 +334,7 @@ def _build_notes(
 
 
 def _describe_names(lake: str, graph: Graph, ambiguous: frozenset[str]) -> Iterator[str]:
-    """Yield notes on names shared by several refs, and on directories not found by the library."""
+    """Yield notes about names that several refs share, and directories that the library misses."""
     for name in sorted(ambiguous):
         types = Counter(pointer.ref.ref_type for pointer in graph.pointers if pointer.ref.ref_name == name)
         if len(types) > 1:

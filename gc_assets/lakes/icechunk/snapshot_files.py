@@ -18,17 +18,17 @@ from gc_assets.lakes.icechunk.ids import is_object_id
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot
 from gc_assets.lakes.protocol import Commit, ContentRoot
 
-# Every shard lists the whole folder, so a shard has to be large: 47,000 snapshots have 12 shards.
+# Each shard lists the whole folder, so shards have to be large: 47,000 snapshots form 12 shards.
 SNAPSHOTS_PER_SHARD = 4096
-# Reads are limited by the store rather than the processor.
+# Reads have to wait for the store, not for the processor.
 READERS = 16
-# Submitting a read to a thread costs more than parsing a snapshot, so a thread reads a batch.
+# Submitting a task to a thread costs more than parsing a snapshot, so each task reads a batch.
 BATCHES_PER_READER = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A listed object in `snapshots/`."""
+    """An object listed in `snapshots/`."""
 
     address: str
     size_bytes: int
@@ -41,17 +41,17 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFolder:
-    """The folder `snapshots/` of one repository.
+    """The folder `snapshots/` of a repository.
 
     Attributes:
-        lake: Name of the lake, for error messages.
-        objects: Objects of the store.
+        lake: Name of the lake for error messages.
+        objects: Access to the store.
         repository: Address of the repository.
-        spec_versions: Spec versions of the files that the repository can contain.
-        hint: Reason for a file with another version, and what to do about it.
-        summary: Key-value pairs added to the summary of each commit.
-        by_storage_time: If True, the time of a commit is the storage time of its object if that is
-            later.
+        spec_versions: Spec versions that files in this repository can have.
+        hint: Why a file may have another version, and how to fix this.
+        summary: Key-value pairs to add to the summary of each commit.
+        by_storage_time: True if a commit gets the storage time of its object in case that is later
+            than its own time.
     """
 
     lake: str
@@ -74,15 +74,15 @@ class SnapshotFolder:
             raise LakeUnreadable(f"lake {self.lake}: {self.address} cannot be listed: {error}") from error
 
     def read(self, files: Sequence[SnapshotFile]) -> Iterator[Commit]:
-        """Yield the commits of snapshot files.
+        """Read snapshot files as commits.
 
-        Objects that were deleted after the listing are skipped, because `retain` raises an error if
-        a ref needs one of them. A damaged snapshot becomes a commit with an error in its summary,
-        because only `retain` can decide whether it is needed.
+        Objects that were deleted since they were listed are skipped. If a ref needs one of them,
+        `retain` raises an error. A damaged snapshot becomes a commit with the error in its summary,
+        because only `retain` can determine if it is needed.
 
         Raises:
             LakeUnreadable: If the store fails, or a file has an unexpected spec version or contains
-                a snapshot with a different id.
+                a snapshot with another id than its name.
         """
         batch = 1 + len(files) // (READERS * BATCHES_PER_READER)
         with ThreadPoolExecutor(READERS) as readers:
@@ -120,7 +120,7 @@ class SnapshotFolder:
 
 
 def snapshots_of(files: Sequence[SnapshotFile]) -> list[SnapshotFile]:
-    """Return the files with snapshot names. Nothing can refer to files with other names."""
+    """Keep only files whose names are object ids. Nothing can refer to any other file."""
     return [file for file in files if is_object_id(file.name)]
 
 
@@ -133,7 +133,7 @@ def count_shards(snapshots: int) -> int:
 
 
 def describe_unknown_names(lake: str, files: Sequence[SnapshotFile]) -> tuple[str, ...]:
-    """Describe objects that are not snapshots."""
+    """Describe objects whose names are not object ids."""
     names = sorted(file.name for file in files if not is_object_id(file.name))
     if not names:
         return ()

@@ -1,8 +1,8 @@
-"""Parser for snapshot files (`snapshot.fbs`), and writer for those of spec version 1.
+"""Parse snapshot files (`snapshot.fbs`), and write those with spec version 1.
 
-Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Snapshot Files". The module reads the id, the
-parent, the time and the chunk manifests of a snapshot, and writes a snapshot with another parent.
-The nodes are not read, because `manifest_files` and `manifest_files_v2` list all their manifests.
+Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Snapshot Files". We read the id, parent, time and
+chunk manifests of a snapshot, and can write a snapshot with another parent. Nodes are not read,
+because `manifest_files` and `manifest_files_v2` already list all of their manifests.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from gc_assets.lakes.icechunk.table_columns import (
     table_positions,
 )
 
-# Spec version 2 adds the last two.
+# The last two fields exist since spec version 2.
 _ID, _PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _METADATA, _MANIFEST_FILES, _MANIFEST_FILES_V2, _EXTRA = range(9)
 _FIELDS = 9
 _MANIFEST_ID, _SIZE_BYTES, _CHUNK_REFS, _MANIFEST_EXTRA = range(4)
 _MANIFEST_FIELDS = 4
 _MANIFEST_FILE = np.dtype([("id", "V12"), ("_", "V4"), ("size_bytes", "<u8"), ("chunk_refs", "<u4"), ("__", "V4")])
-# Limit of file systems and of the collector's tables.
+# Neither file systems nor our own tables support larger sizes.
 _LARGEST_FILE = np.iinfo(np.int64).max
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# `datetime` cannot represent later times, and a file that contains one is damaged.
+# `datetime` cannot represent later times, and only a damaged file would contain one.
 _END_OF_TIME_US = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A chunk manifest of a snapshot, with its expected size and number of references."""
+    """Chunk manifest of a snapshot, with the recorded size and number of references."""
 
     manifest_id: str
     size_bytes: int
@@ -50,12 +50,12 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot file.
+    """Content of a snapshot file.
 
     Attributes:
-        parent_id: None for the first snapshot of a repository, and for spec version 2, in which
-            only `repo` contains the parents.
-        has_extra: True if a reserved field contains bytes of a later library.
+        parent_id: None for the first snapshot of a repository. Also None for spec version 2, which
+            records parents in `repo` only.
+        has_extra: True if a reserved field contains data, which must come from a later library.
     """
 
     snapshot_id: str
@@ -70,10 +70,10 @@ def parse_snapshot(source: str, raw: bytes, spec_versions: frozenset[int] = enve
     """Parse a snapshot file.
 
     Args:
-        source: Name of the file in error messages.
+        source: Name of the file for error messages.
         raw: Content of the file.
-        spec_versions: Accepted spec versions. A reader that follows parents cannot accept spec
-            version 2, because all ancestors would look like dangling snapshots.
+        spec_versions: Spec versions to accept. Callers that follow parents must not accept version
+            2, because all ancestors would look like dangling snapshots.
 
     Raises:
         SpecVersionError: If the file has another spec version.
@@ -104,7 +104,7 @@ def parse_snapshot(source: str, raw: bytes, spec_versions: frozenset[int] = enve
 
 
 def _manifest_files(root: Table) -> tuple[list[ManifestFile], bool]:
-    """Return the manifests of both lists, and whether one of them has extra bytes."""
+    """Read the manifests in both lists. The flag is True if a manifest contains extra bytes."""
     buffer = root.buffer
     start, count = buffer.vector(root.at(_MANIFEST_FILES, "manifest_files"), _MANIFEST_FILE.itemsize)
     rows = np.frombuffer(buffer.data, _MANIFEST_FILE, count, start)
@@ -125,7 +125,7 @@ def _manifest_files(root: Table) -> tuple[list[ManifestFile], bool]:
 
 
 def _manifest_tables(buffer: FlatBuffer, layout: VTable, tables: Positions) -> list[ManifestFile]:
-    """Return the manifests in tables with the same layout. Writers omit numbers that are 0."""
+    """Read manifests from tables that share a layout. Writers omit numbers that are 0."""
     if layout.fields[_MANIFEST_ID] == ABSENT:
         raise FormatError(f"{buffer.source}: expected an id in each chunk manifest, found none; restore the file from a backup")
     ids = gather_ids(buffer, tables + layout.fields[_MANIFEST_ID])
@@ -140,11 +140,11 @@ def _manifest_tables(buffer: FlatBuffer, layout: VTable, tables: Positions) -> l
 def with_parent(source: str, raw: bytes, parent_id: str) -> bytes:
     """Build the file with another parent.
 
-    Only 12 bytes of the payload differ. Header and codec settings are kept. The library writes the
-    same bytes when it expires its own snapshots (verified with 1.1.21).
+    Only 12 bytes of the payload change, and the header and compression stay the same. When the
+    library expires its own snapshots, it writes the same bytes (verified with 1.1.21).
 
     Raises:
-        FormatError: If the snapshot is the first one and has no parent field, or the result is not
+        FormatError: If this is a first snapshot, which has no parent field, or if the result is not
             the same snapshot with the new parent.
     """
     payload = envelope.unwrap(source, raw, envelope.SNAPSHOT, envelope.SPEC_V1)
@@ -162,5 +162,5 @@ def with_parent(source: str, raw: bytes, parent_id: str) -> bytes:
 
 
 def _parent_position(root: Table) -> int | None:
-    """Return the position of the parent's 12-byte id, or None for a first snapshot."""
+    """Return the position of the parent's id. The first snapshot does not have one."""
     return root.at(_PARENT_ID, "parent_id") if root.has(_PARENT_ID) else None

@@ -1,7 +1,7 @@
-"""numpy access to many FlatBuffers tables.
+"""Read many FlatBuffers tables with numpy.
 
-All tables with the same layout (vtable) are read in one pass. Writers share layouts, so there are
-only a few. Every position is verified against the size of the buffer.
+Tables with the same layout (vtable) are read in one pass. Since writers share layouts, there are
+only a few. Every position is checked against the size of the buffer.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from gc_assets.lakes.icechunk.flatbuffers import FlatBuffer, VTable
 from gc_assets.lakes.icechunk.ids import ID_BYTES, Ids
 
-# Ten optional fields result in up to 1,024 layouts. A much larger number indicates damage.
+# Ten optional fields allow for at most 1,024 layouts. A much larger number indicates damage.
 _MAX_LAYOUTS: Final = 4096
-# Number of byte vectors per batch, which limits the size of the index arrays.
+# Number of byte vectors to gather at a time. It limits the size of the index arrays.
 _BATCH: Final = 1 << 16
 
 Positions = NDArray[np.int64]
 
 
 def table_positions(buffer: FlatBuffer, field: int) -> Positions:
-    """Return the positions of the tables in the vector referenced by the offset field at `field`."""
+    """Return the positions of the tables in a vector, given the field that points to the vector."""
     start, count = buffer.vector(field, 4)
     offsets = np.frombuffer(buffer.data, "<u4", count, start)
     return start + 4 * np.arange(count, dtype=np.int64) + offsets
@@ -47,16 +47,16 @@ def group_by_layout(buffer: FlatBuffer, tables: Positions, known_fields: int) ->
 
 
 def gather_ids(buffer: FlatBuffer, positions: Positions) -> Ids:
-    """Return the object ids at the given positions, with the shape (n, 12)."""
+    """Gather the object ids at some positions, as an array of shape (n, 12)."""
     if int(positions.max()) + ID_BYTES > len(buffer.data):
         raise buffer.damage_error("an id past the end")
-    if not np.any(positions & 3):  # This is true in practice, but not guaranteed by the format.
+    if not np.any(positions & 3):  # This holds in practice, although the format does not guarantee it.
         return _as_u32(buffer)[(positions >> 2)[:, None] + np.arange(3)].view(np.uint8)
     return np.frombuffer(buffer.data, np.uint8)[positions[:, None] + np.arange(ID_BYTES)]
 
 
 def gather_u32(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint32]:
-    """Return the numbers at the given positions, which the format aligns to four bytes."""
+    """Gather the 4-byte numbers at some positions, which the format requires to be aligned."""
     if int(positions.min()) < 0 or int(positions.max()) + 4 > len(buffer.data):
         raise buffer.damage_error("a table past the end")
     if np.any(positions & 3):
@@ -65,23 +65,23 @@ def gather_u32(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint32]:
 
 
 def gather_u64(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint64]:
-    """Return the 8-byte numbers at the given positions."""
+    """Gather the 8-byte numbers at some positions."""
     low, high = gather_u32(buffer, positions), gather_u32(buffer, positions + 4)
     return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
 
 
 def count_bytes(buffer: FlatBuffer, fields: Positions) -> NDArray[np.uint32]:
-    """Return the sizes of the byte vectors referenced by the fields at the given positions."""
+    """Return the sizes of byte vectors, given the fields that point to them."""
     return gather_u32(buffer, fields + gather_u32(buffer, fields))
 
 
 def gather_bytes(buffer: FlatBuffer, fields: Positions, name: str) -> Iterator[pa.BinaryArray]:
-    """Yield the byte vectors or strings referenced by the fields, without repeated positions.
+    """Yield byte vectors or strings, given the fields that point to them, without duplicates.
 
     Args:
         buffer: The file.
         fields: Positions of the fields.
-        name: Plural name of the vectors in error messages.
+        name: Name of the vectors in error messages, in the plural.
     """
     if not len(fields):
         return
@@ -89,7 +89,7 @@ def gather_bytes(buffer: FlatBuffer, fields: Positions, name: str) -> Iterator[p
     sizes = gather_u32(buffer, vectors).astype(np.int64)
     if int((vectors + 4 + sizes).max()) > len(buffer.data):
         raise buffer.damage_error(f"{name} that run past the end")
-    if int(sizes.sum()) > len(buffer.data):  # Overlapping vectors could refer to any number of bytes.
+    if int(sizes.sum()) > len(buffer.data):  # If vectors overlap, they could have any number of bytes in total.
         raise buffer.damage_error(f"{name} of {int(sizes.sum()):,} bytes together")
     for first in range(0, len(vectors), _BATCH):
         starts, lengths = (values[first : first + _BATCH] for values in (vectors, sizes))

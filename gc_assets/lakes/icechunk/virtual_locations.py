@@ -1,9 +1,10 @@
-"""Addresses of virtual chunks, as interpreted by the library.
+"""Addresses of virtual chunks, interpreted in the same way as by the library.
 
-Library 2.x also writes `vcc://NAME/PATH` into repositories of spec version 1. NAME is a virtual
-chunk container in the configuration of the repository. Readers replace `vcc://NAME/` by its current
-`url_prefix`, and then interpret the location like any other: they remove the query and fragment,
-resolve `.` and `..` components, and percent-decode it. Earlier prefixes of a name are never used.
+Library 2.x also writes `vcc://NAME/PATH` to repositories with spec version 1. NAME is a virtual
+chunk container in the configuration of the repository. Readers replace `vcc://NAME/` with the
+container's current `url_prefix`, never with an earlier one. The result is handled like any other
+location: query and fragment are removed, `.` and `..` components are resolved, and the rest is
+percent-decoded.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gc_assets.lakes.icechunk.flexbuffers import NULL, FlexReader
 from gc_assets.lakes.protocol import NamedPrefixes
 
 # A configuration has a few kilobytes. The parser would need a minute for a much larger one.
-MAX_CONFIG_BYTES: Final = 4 * 2**20
+# A configuration has a few kilobytes. For a much larger one, the parser would need a minute.
 _NAMED: Final = re.compile(r"vcc://([^/]*)/(.*)", re.DOTALL | re.IGNORECASE)
 _NAMED_PATTERN: Final = "(?i)^vcc:"
 _PATH: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?)?(/.*)", re.DOTALL)
@@ -33,17 +34,17 @@ _DOTS: Final = "(?i)/(?:[.]|%2e){1,2}(?:/|$)"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that replaces tagged values such as `!s3 {…}` by None."""
+    """YAML loader that reads tagged values such as `!s3 {…}` as None."""
 
 
 _Loader.add_multi_constructor("", lambda *_: None)  # pyright: ignore[reportUnknownMemberType, reportUnknownLambdaType]
 
 
 def read_chunk_containers(objects: Objects, repository: str) -> NamedPrefixes:
-    """Read the virtual chunk containers in the configuration of a repository.
+    """Read the virtual chunk containers from a repository's `config.yaml`.
 
-    A repository without `config.yaml` has none. If the file cannot be read, the result contains the
-    reason.
+    A repository without this file has no containers. If the file cannot be read, the result
+    contains the reason.
     """
     address = f"{repository}/config.yaml"
     try:
@@ -58,12 +59,13 @@ def read_chunk_containers(objects: Objects, repository: str) -> NamedPrefixes:
 
 
 def parse_chunk_containers(source: str, config: bytes | None) -> NamedPrefixes:
-    """Read the virtual chunk containers in the configuration inside `repo` (spec version 2).
+    """Read the virtual chunk containers from the configuration in `repo` (spec version 2).
+
+    If the configuration cannot be read, the result contains the reason.
 
     Args:
-        source: Name of the configuration in error messages.
-        config: The FlexBuffer, or None for the default configuration. If it cannot be read, the
-            result contains the reason.
+        source: Name of the configuration for error messages.
+        config: The configuration as a FlexBuffer, or None for the default.
     """
     if config is None:
         return NamedPrefixes({})
@@ -76,7 +78,7 @@ def parse_chunk_containers(source: str, config: bytes | None) -> NamedPrefixes:
 
 
 def _flexbuffer_containers(reader: FlexReader) -> Iterator[tuple[Any, Any]]:
-    """Yield the name and the prefix of each container in a configuration of spec version 2."""
+    """Yield the name and prefix of each container in a configuration with spec version 2."""
     (containers,) = reader.fields(reader.root(), "virtual_chunk_containers")
     if containers is None or containers.type == NULL:
         return
@@ -87,7 +89,7 @@ def _flexbuffer_containers(reader: FlexReader) -> Iterator[tuple[Any, Any]]:
 
 
 def _yaml_containers(raw: bytes) -> Iterator[tuple[Any, Any]]:
-    """Yield the name and the prefix of each container in a configuration of spec version 1.
+    """Yield the name and prefix of each container in a configuration with spec version 1.
 
     Raises:
         FormatError: If the document is not a configuration.
@@ -107,7 +109,7 @@ def _yaml_containers(raw: bytes) -> Iterator[tuple[Any, Any]]:
 
 
 def _unique_prefixes(containers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield names and prefixes, without names that are ambiguous because of several prefixes."""
+    """Yield names and prefixes. A name with several prefixes is ambiguous and left out."""
     found: dict[str, set[str]] = {}
     for name, prefix in containers:
         if isinstance(name, str):
@@ -126,9 +128,9 @@ class VirtualAddresses:
     """Addresses to which virtual locations may refer.
 
     Attributes:
-        files: The addresses read by current libraries.
-        possible: Other possible addresses, which need not exist.
-        names: The container names in use.
+        files: Addresses that current libraries read.
+        possible: Other addresses that may be meant. They do not have to exist.
+        names: Names of the containers in use.
     """
 
     files: pa.StringArray
@@ -137,10 +139,11 @@ class VirtualAddresses:
 
 
 def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedPrefixes | None) -> VirtualAddresses:
-    """Return every address to which virtual locations may refer.
+    """Resolve virtual locations to every address to which they may refer.
 
     Raises:
-        UnresolvedAddresses: If a location refers to a container that is not in the configuration.
+        UnresolvedAddresses: If a location refers to a container that is missing from the
+            configuration.
     """
     is_named = pc.match_substring_regex(locations, _NAMED_PATTERN)
     names: set[str] = set()
@@ -162,7 +165,7 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
 
 
 def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) -> str | None:
-    """Replace a container's name by its prefix and add it to `names`. Unknown names return None."""
+    """Replace a container name with its prefix, and record it in `names`. Unknown names give None."""
     match = _NAMED.fullmatch(location)
     if match is None or containers is None:
         return None
@@ -187,25 +190,23 @@ def _describe_unresolved(source: str, location: str, containers: NamedPrefixes |
 
 
 def spellings(location: str) -> set[str]:
-    """Return all possible names of the file at a virtual location, so that each of them is
-    protected.
+    """Return all names that the file at a virtual location may have, in order to protect them.
 
-    The library stores a URL with encoded spaces and non-ASCII letters, but does not encode percent
-    signs. Older writers stored the location unchanged. Libraries before 2.3 resolve `.` and `..`.
-    Library 2.3 reads a key that contains them, which is never a candidate (`hidden_path` in
-    docs/safety.md).
+    The library stores locations as URLs with encoded spaces and non-ASCII letters, but does not
+    encode percent signs. Older writers stored locations unchanged. `.` and `..` are resolved by
+    libraries before 2.3. Library 2.3 reads a key that contains them, but such a key is never a
+    candidate (`hidden_path` in docs/safety.md).
     """
     names = {_follow_dots(location), _follow_dots(_without_query(location))}
     return names.union(name for spelled in names if (name := _decode(spelled)) is not None)
 
 
 def read_address(location: str) -> str | None:
-    """Return the address read by the library, i.e. the percent-decoded path without query and
-    fragment.
+    """Return the address that the library reads: without query and fragment, and percent-decoded.
 
     Measured with 1.1.21 and 2.3.0 on a disk and on S3: `a b%20c.nc` is stored as `a%20b%20c.nc` and
-    read as `a b c.nc`. Returns None if a file with such a name has no key, because it can then
-    never be a candidate.
+    read as `a b c.nc`. The result is None if no key can have this name, because the file can never
+    be a candidate in that case.
     """
     return _decode(_follow_dots(_without_query(location)))
 
@@ -223,7 +224,7 @@ def _decode(location: str) -> str | None:
 
 
 def _follow_dots(location: str) -> str:
-    """Resolve `.` and `..` components like URL parsers, including percent-encoded ones."""
+    """Resolve `.` and `..` components as URL parsers do, even if they are percent-encoded."""
     match = _PATH.fullmatch(location)
     if match is None or re.search(_DOTS, location) is None:
         return location

@@ -1,1 +1,1 @@
-"""The lake kind of lakeFS repositories."""
+"""The lakeFS lake kind: one repository on a server."""

@@ -1,14 +1,15 @@
-"""lakeFS retention rule that selects the active commits at a given time.
+"""Select the active commits at a given time by lakeFS's retention rule.
 
-Source: lakeFS `pkg/graveler/retention/active_commits.go`. A walk starts at every branch head and
-follows first parents. The head is active. The first parent of a commit is active if the commit is
-younger than the walk's cut-off, because then the parent was the head inside the window. Commits
-that are not the first parent of any commit, such as heads of deleted branches, start walks with the
-default rule. They must themselves be younger than its cut-off.
+Source: lakeFS `pkg/graveler/retention/active_commits.go`. From every branch head, the rule follows
+first parents, which lakeFS calls a walk. The head is active. If a commit on the walk is younger
+than the cut-off, its first parent is active as well, because the branch pointed to it at some time
+after the cut-off. Commits that are not the first parent of any commit, such as heads of deleted
+branches, start walks with the default rule, but only if they are themselves younger than its
+cut-off.
 
-If several walks reach a commit, the longest retention continues. lakeFS stops there if the longer
-walk came first, so its result depends on the order of commit ids. In this module, the order is
-irrelevant. The functions are pure.
+If several walks reach a commit, the one with the longest retention continues. In lakeFS, the result
+depends on the order of commit ids, because the other walk stops only if it comes second. Here, the
+order does not matter. All functions are pure.
 """
 
 from __future__ import annotations
@@ -29,10 +30,9 @@ class Start:
 
     Attributes:
         commit: Position of the commit.
-        cutoff: Cut-off of the walk.
-        name: The name of the rule in reasons.
-        dangling: True if the commit is not the head of any branch, so that the commit itself must
-            be young.
+        cutoff: Cut-off that applies to the walk.
+        name: Name of the rule in reasons.
+        dangling: True if the commit is not a branch head and has to be young enough itself.
     """
 
     commit: int
@@ -43,12 +43,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Result by position of the commit.
+    """Which commits are active, by position of the commit.
 
     Attributes:
-        active: Whether the commit is active.
-        held_by: The name of the longest walk that keeps the commit.
-        until: The time until which the commit is kept by its age, or None if it is not kept by age.
+        active: True if the commit is active.
+        held_by: Name of the longest walk that keeps the commit.
+        until: How long the age of the commit keeps it, or None if its age is not the reason.
     """
 
     active: Sequence[bool]
@@ -58,7 +58,7 @@ class Activity:
 
 @dataclass(slots=True)
 class _Walk:
-    """Longest walk at a commit. `until` is None at a head and for an unlimited walk."""
+    """Longest walk that reaches a commit. `until` is None at a head and for unlimited retention."""
 
     cutoff: datetime | None
     max_age: timedelta | None
@@ -68,12 +68,12 @@ class _Walk:
 
 @dataclass(slots=True)
 class _Walks:
-    """Walks by age and by count, by position of the commit.
+    """Retention by age and by count for each commit, indexed by its position.
 
     Attributes:
-        by_age: The longest walk at each commit.
-        remaining: The number of commits, including this one, that a rule by count still keeps.
-        names: The name of that rule.
+        by_age: Longest walk that reaches each commit.
+        remaining: How many more commits a rule by count keeps, including this one.
+        names: Name of that rule.
     """
 
     by_age: list[_Walk | None]
@@ -90,7 +90,7 @@ class _Walks:
 
 
 def find_dangling(graph: CommitGraph, heads: Sequence[int]) -> list[int]:
-    """Return the commits that are neither a head nor the first parent of any commit."""
+    """Find the commits that are neither a branch head nor the first parent of any commit."""
     loose = np.ones(len(graph), np.bool_)
     loose[graph.first_parent[graph.first_parent >= 0]] = False
     loose[np.array(heads, np.int64)] = False
@@ -98,12 +98,12 @@ def find_dangling(graph: CommitGraph, heads: Sequence[int]) -> list[int]:
 
 
 def find_active_commits(graph: CommitGraph, committed_at: Sequence[datetime], starts: Sequence[Start], as_of: datetime) -> Activity:
-    """Determine for every commit if it is active at a given time.
+    """Determine which commits are active.
 
     Args:
-        graph: The commits, without cycles and missing parents.
+        graph: The commits, without cycles and without missing parents.
         committed_at: Time of each commit.
-        starts: The starting points of walks.
+        starts: Starting points of the walks.
         as_of: Time from which ages are counted.
     """
     walks = _Walks([None] * len(graph), [0] * len(graph))
@@ -140,9 +140,9 @@ def _walk_on(walks: _Walks, commit: int, parent: int, committed_at: datetime) ->
 
 
 def _end(moment: datetime, max_age: timedelta | None) -> datetime | None:
-    """Return the time at which a moment exceeds `max_age`, or None if it never does.
+    """Return when a time becomes older than `max_age`, or None if it never does.
 
-    Users can date a commit near the end of the calendar. Such a commit never exceeds the age.
+    Users can choose any commit time, even near the end of the calendar.
     """
     if max_age is None or moment > datetime.max.replace(tzinfo=UTC) - max_age:
         return None

@@ -1,10 +1,10 @@
-"""Resolve entry addresses (lakeFS `catalog.proto`, AddressType).
+"""Resolve the addresses in lakeFS entries (lakeFS `catalog.proto`, AddressType).
 
-An address is relative to the repository's storage namespace, or full. The same file may have both
-spellings. A server addresses a local block store by its own mount point, which can differ from the
-path on this machine. The REST listing even writes the store's root twice. Every possible name of a
-full address is therefore yielded, because extra names only keep garbage, whereas missing names
-would lose data.
+An address is either full or relative to the repository's storage namespace, and both spellings may
+be used for the same file. For a local block store, addresses contain the server's mount point,
+which may differ from the path on this machine. The REST listing even writes the root of the store
+twice. For a full address, we therefore yield every name that it may stand for. A superfluous name
+keeps some garbage, whereas a missing name would lose data.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ import pyarrow.compute as pc
 BY_PREFIX, RELATIVE, FULL = 0, 1, 2
 DATA: Final = "data/"
 METADATA: Final = "_lakefs/"
-# Directory for the results of lifecycle rules, as in lakeFS's proposal.
+# Where results of lifecycle rules are published, as in lakeFS's proposal.
 RESULTS: Final = f"{METADATA}retention/lc/"
 _SCHEME: Final = "^[A-Za-z][A-Za-z0-9+.-]*://"
 _LOCAL: Final = "local://"
 
 
 def is_full(addresses: pa.Array, types: pa.Array) -> pa.Array:
-    """Return a mask of the full addresses.
+    """Return a mask that is true for full addresses.
 
-    As in lakeFS, addresses of the deprecated type `BY_PREFIX` are full if they begin with a scheme.
+    Like lakeFS, treat addresses of the deprecated type `BY_PREFIX` as full if they have a scheme.
     """
     by_text = pc.match_substring_regex(addresses, _SCHEME)
     return pc.if_else(pc.equal(types, BY_PREFIX), by_text, pc.equal(types, FULL))
 
 
 def absolute_addresses(location: str, relative: pa.Array) -> pa.Array:
-    """Return the addresses under the namespace's `location`, which ends in one `/`."""
+    """Prepend `location`, the address of the namespace with one trailing `/`."""
     return pc.binary_join_element_wise(pa.scalar(location), relative, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Folders that may contain a server disk path, all ending in `/`.
+    """Folders to which a path on the server's disk may correspond. All of them end in `/`.
 
     Attributes:
-        location: Location of the namespace. It contains only the repository's own objects.
-        others: Additional folders, which may contain any object.
-        is_renamed: True if the server may use an address other than `location` for the namespace.
+        location: Location of the namespace. It contains objects of this repository only.
+        others: Other folders, which may contain any objects.
+        is_renamed: True if the server may have another address than `location` for the namespace.
     """
 
     location: str
@@ -56,9 +56,9 @@ class Roots:
 
     @classmethod
     def of(cls, location: str, storages: Iterable[str], *, is_renamed: bool = False) -> Roots:
-        """Collect the roots, i.e. the namespace, every storage, and the folders between them.
+        """Collect the namespace, every storage, and all folders between a storage and the namespace.
 
-        Other repositories may be in the same folders.
+        Other repositories may be in the folders in between.
         """
         others: list[str] = []
         for storage in storages:
@@ -69,15 +69,15 @@ class Roots:
         return cls(location, tuple(root for root in dict.fromkeys(others) if root != location), is_renamed)
 
     def has_other_names(self, address: str) -> bool:
-        """Return True if a full address may refer to an object in a root that has another address.
+        """Return True if a full address may refer to an object whose address here is different.
 
-        Addresses in the namespace are literal. In all other addresses, even a bucket with the name
-        of the namespace's bucket may be another bucket on the server.
+        Addresses in the namespace are literal. Any other address may be renamed. Even a bucket with
+        the same name as the namespace's bucket may be a different bucket for the server.
         """
         return address.startswith(_LOCAL) or (self.is_renamed and not address.startswith(self.location))
 
     def names_under_roots(self, end: str) -> Iterator[str]:
-        """Yield the possible names of a path suffix under each of the roots."""
+        """Yield the names that a path suffix may have under each root."""
         if end.startswith(DATA):
             yield self.location + end
         for root in self.others:
@@ -85,27 +85,27 @@ class Roots:
 
 
 def possible_names(roots: Roots, address: str) -> Iterator[str]:
-    """Yield all distinct possible names of a full address.
+    """Yield all distinct names that a full address may stand for, the most likely one first.
 
-    The most likely name comes first, i.e. the name in the namespace's own data, or the address
-    itself. `local://` is a path on the server's disk. A server on another machine or in a container
-    has a different mount point, so every suffix of the path may be under any of the roots. The same
-    applies to every address outside the namespace if the server may use another address for the
-    namespace. If the store's root was written before a full path, the suffix is the full path.
-    Names outside all roots are in no storage.
+    The most likely name is in the namespace's own data, if there is one. Otherwise it is the
+    address itself. `local://` is a path on the server's disk. A server in a container or on another
+    machine has another mount point, so any suffix of the path may be under any of the roots. If the
+    server may use another address for the namespace, this applies to all addresses outside of it as
+    well. Sometimes the root of the store is written before a full path, and then the suffix is that
+    path. Names outside all roots do not belong to any storage.
     """
     yield from dict.fromkeys(name for spelling in _spellings(roots, address) for name in _names_of(roots, spelling))
 
 
 def _spellings(roots: Roots, address: str) -> Iterator[str]:
-    """Yield an address and the names of the object that a server would read at this address.
+    """Yield an address, and other spellings with which a server would read the same object.
 
-    Servers decode the path of an address in a bucket and remove its query (`resolveFull` in
+    For addresses in a bucket, servers decode the path and remove the query (`resolveFull` in
     `pkg/block/namespace.go`, lakeFS #9466). Imports from Azure record encoded web addresses. A key
     with a `..` component is never a candidate (`hidden_path` in docs/safety.md).
     """
     yield address
-    # A whole web address is decoded when it is resolved, but a suffix of it under a root is not.
+    # Resolving a whole web address decodes it, but this does not apply to a suffix under a root.
     is_enough = address.startswith(_LOCAL) or (address.startswith("http") and not roots.is_renamed)
     if is_enough or not {"%", "?"}.intersection(address):
         return
@@ -114,7 +114,7 @@ def _spellings(roots: Roots, address: str) -> Iterator[str]:
     try:
         decoded = unquote_to_bytes(located).decode()
     except UnicodeDecodeError:
-        return  # No key has such a name.
+        return  # No key can have this name.
     if "\0" not in decoded and ".." not in decoded.split("/"):
         yield decoded
 
@@ -132,7 +132,8 @@ def _names_of(roots: Roots, address: str) -> Iterator[str]:
     if address.startswith(roots.others):  # The address is in a storage.
         yield from names
         return
-    # The shortest of several, because the server's block store may be in a folder with the name data.
+    # Choose the shortest name, because the server's block store may itself be in a folder named
+    # data.
     likely_name = min((name for name in names if name.startswith(f"{roots.location}{DATA}")), key=len, default=next(iter(names)))
     yield likely_name
     yield from (name for name in names if name != likely_name)

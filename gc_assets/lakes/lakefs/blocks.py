@@ -1,9 +1,9 @@
-"""Parser for key-value pairs in SSTable blocks.
+"""Parse the key-value pairs in SSTable blocks.
 
-Format: RocksDB wiki, "Rocksdb BlockBasedTable Format", section Block. A block contains
-prefix-compressed entries, with a full key at each restart point. Because the intervals between
-restart points are independent, the n-th entries of all intervals are decoded in one step. A range
-of any length takes sixteen steps.
+Format: RocksDB wiki, "Rocksdb BlockBasedTable Format", section Block. Keys in a block are
+prefix-compressed, except for a full key at each restart point. The intervals between restart points
+do not depend on each other, so the n-th entries of all intervals are decoded together. Decoding a
+range therefore takes sixteen steps, whatever its length.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ import pyarrow as pa
 from gc_assets.core.untrusted_input import max_decompressed_bytes
 from gc_assets.lakes.lakefs.wire import Buffer, Bytes, Positions
 
-# An internal key is the user key, seven bytes of sequence number and one of kind (RocksDB
-# `dbformat.h`).
+# An internal key consists of the user key, seven bytes for the sequence number and one byte for the
+# kind (RocksDB `dbformat.h`).
 _TRAILER_BYTES: Final = 8
 _SET: Final = 1
-# Number of intervals with their keys in one matrix.
+# Number of intervals whose keys are decoded in one matrix.
 _INTERVAL_BATCH: Final = 2048
-# Badger, one of the key-value stores of lakeFS, limits keys to 65,000 bytes. All others have lower
-# limits.
+# Of lakeFS's key-value stores, Badger has the highest limit for keys: 65,000 bytes.
 LARGEST_KEY: Final = 2**16
-# Maximum number of bytes in a matrix of keys, unless a single interval is longer.
+# Maximum size of a matrix of keys. It is only exceeded if a single interval is longer.
 _MATRIX_BYTES: Final = 2**25
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Key-value pairs in table order, as user keys and positions of the values in `buffer`."""
+    """Key-value pairs in the order of the table. Values are given by their positions in `buffer`."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -47,14 +46,14 @@ class Entries:
 
 
 def read_blocks(source: str, blocks: list[bytes]) -> Entries:
-    """Return all entries of decompressed data blocks in order. The trailers of keys are removed.
+    """Read all entries of decompressed data blocks, in order. The trailers of keys are removed.
 
     Raises:
-        FormatError: If a block is damaged, or an entry does not set a value.
+        FormatError: If a block is damaged, or an entry does something other than set a value.
     """
     buffer = Buffer.of(source, blocks)
     starts, ends = _intervals(buffer, blocks)
-    longest = int((ends - starts).max(initial=1))  # No key is longer.
+    longest = int((ends - starts).max(initial=1))  # A key cannot be longer than its interval.
     step = max(1, min(_INTERVAL_BATCH, _MATRIX_BYTES // max(1, longest)))
     parts = [_read_intervals(buffer, starts[first : first + step], ends[first : first + step]) for first in range(0, len(starts), step)]
     if not parts:
@@ -68,7 +67,7 @@ def read_blocks(source: str, blocks: list[bytes]) -> Entries:
 
 
 def _intervals(buffer: Buffer, blocks: list[bytes]) -> tuple[Positions, Positions]:
-    """Return the start and end positions of every interval in the joined buffer."""
+    """Return the start and end position of each interval in the joined buffer."""
     starts: list[Positions] = [np.zeros(0, np.int64)]
     ends: list[Positions] = [np.zeros(0, np.int64)]
     base = 0
@@ -110,7 +109,7 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
         buffer.check_bounds(after, until, "an entry")
         sizes = shared + fresh
         total += int(sizes.sum())
-        # A key shares a prefix with the previous key, so three bytes can repeat a long key.
+        # Keys share prefixes, so three bytes are enough to repeat a long key.
         if np.any(sizes > LARGEST_KEY) or total > limit:
             raise buffer.damage_error(f"a key of {int(sizes.max()):,} bytes, or keys of {total:,} bytes")
         held = _next_keys(buffer.data, held, shared, at, sizes)
@@ -134,9 +133,9 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
 
 
 def _next_keys(data: Bytes, held: Bytes, shared: Positions, at: Positions, sizes: Positions) -> Bytes:
-    """Return the keys of this step as rows of bytes.
+    """Build the next key of each interval, as rows of bytes.
 
-    A key consists of the shared prefix of the previous key and the bytes at `at`.
+    A key consists of a prefix that it shares with the previous key, and the bytes at `at`.
     """
     width = int(sizes.max())
     columns = np.arange(width)

@@ -1,9 +1,9 @@
-"""Protect branches of a repository, delete idle ones, and create them again.
+"""Protect branches of a repository, delete idle ones, and recreate them.
 
-lakeFS deletes a branch together with its staging area and without a condition on the head.
-Therefore the uncommitted changes and the head are read immediately before the deletion. A commit
-made between these requests stays in the repository, but no ref points to it. Objects staged between
-them are lost.
+lakeFS deletes a branch together with its staging area, and a deletion cannot depend on the head. We
+therefore read the head and the uncommitted changes immediately before. If a commit is made between
+these requests, it stays in the repository, but no ref points to it. Objects that are staged in
+between are lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DENIED: Final = (401, 403)
 _HOOK: Final = 412
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
-# Pattern syntax that is not evaluated here. A rule that contains it protects all branches.
+# We do not evaluate this pattern syntax. A rule that uses it protects all branches.
 _UNKNOWN_SYNTAX: Final = frozenset("{}[]\\")
 UNCOMMITTED: Final = "it has uncommitted changes"
 READ_ONLY: Final = "the repository is read-only"
@@ -39,8 +39,8 @@ Verdict = tuple[ExpiryVerdict, str | None]
 class BranchClient(RepositoryClient):
     """Client that reads and changes branches.
 
-    No request is repeated, because a repeated deletion could delete a branch that was created
-    again.
+    Requests are not retried. If a branch was deleted and then created again, a second deletion
+    would delete the new branch.
     """
 
     def __init__(self, server: Server, repository: str) -> None:
@@ -51,7 +51,7 @@ class BranchClient(RepositoryClient):
         return entry.default_branch
 
     def visible_branches(self) -> set[str]:
-        """Return the names of all branches that are not hidden."""
+        """Return the names of branches that are not hidden."""
         api = BranchesApi(self._api)
         pages = self._pages("the list of branches", lambda after: api.list_branches(self._name, after=after, amount=PAGE, **OPTIONS))
         return {item.id for page in pages for item in page}
@@ -63,30 +63,30 @@ class BranchClient(RepositoryClient):
         return [rule.pattern for rule in rules or ()]
 
     def has_changes(self, branch: str) -> bool:
-        """Return True if a branch has uncommitted changes, including deletions."""
+        """Return True if a branch has uncommitted changes. Deletions count as changes."""
         api = BranchesApi(self._api)
         found: Any = self._call(f"changes of {branch}", lambda: api.diff_branch(self._name, branch, amount=1, **OPTIONS))
         return bool(found.results)
 
     def find_head(self, branch: str) -> str | None:
-        """Return the head of a branch, or None if the server reports that it does not exist."""
+        """Return the head of a branch, or None if the server reports that the branch is missing."""
 
         def fetch() -> str | None:
             try:
                 return str(BranchesApi(self._api).get_branch(self._name, branch, **OPTIONS).commit_id)
             except NotFoundException as error:
-                if not is_of_server(error):  # A proxy sent the response.
+                if not is_of_server(error):  # The response came from a proxy.
                     raise
                 return None
 
         return self._call(f"branch {branch}", fetch)
 
     def delete_branch(self, branch: str) -> ApiException | None:
-        """Delete a branch, and return the error of the server, if any."""
+        """Delete a branch. Returns the server's error if it refuses."""
         return self._try(f"deletion of branch {branch}", lambda: BranchesApi(self._api).delete_branch(self._name, branch, **OPTIONS))
 
     def create_branch(self, branch: str, commit: str, *, hidden: bool = False) -> ApiException | None:
-        """Create a branch at a commit, and return the error of the server, if any."""
+        """Create a branch at a commit. Returns the server's error if it refuses."""
         creation = BranchCreation(name=branch, source=commit, hidden=hidden)
         return self._try(f"creation of branch {branch}", lambda: BranchesApi(self._api).create_branch(self._name, creation, **OPTIONS))
 
@@ -95,13 +95,13 @@ class BranchClient(RepositoryClient):
         return found if isinstance(found, ApiException) else None
 
     def _send(self, what: str, call: Callable[[], _Result]) -> _Result | ApiException:
-        """Return the response, or the error of the server."""
+        """Return the response. If the server refuses the request, return its error instead."""
 
         def send() -> _Result | ApiException:
             try:
                 return call()
             except ApiException as error:
-                if (error.status or 0) >= 500:  # The change may have been made.
+                if (error.status or 0) >= 500:  # The change may have been made anyway.
                     raise
                 return error
 
@@ -110,14 +110,14 @@ class BranchClient(RepositoryClient):
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """Protection of the branches of a repository.
+    """Protection of a repository's branches.
 
     Attributes:
-        default: The default branch.
+        default: Name of the default branch.
         visible: Branches that are not hidden.
         patterns: Patterns of the branch protection rules.
-        error: Reason why the protection cannot be read, in which case all branches are protected,
-            or None.
+        error: Why the protection cannot be read, or None. If it cannot be read, all branches are
+            protected.
     """
 
     default: str = ""
@@ -133,13 +133,13 @@ class Protection:
             return cls(error=str(error))
 
     def find_reason(self, branch: str) -> str | None:
-        """Return the reason why a branch is never deleted as idle, or None."""
+        """Return why a branch must never be deleted as idle, or None if it may be."""
         if branch == self.default:
             return "it is the default branch of the repository"
         return "it is the main branch" if branch == MAIN and self.error is None else self.find_block(branch)
 
     def find_block(self, branch: str) -> str | None:
-        """Return why a branch gets no commits, or None. The default branch may be edited."""
+        """Return why a branch must not be edited, or None. The default branch may be edited."""
         if self.error is not None:
             return f"its protection cannot be read: {self.error}"
         if branch not in self.visible:
@@ -161,16 +161,15 @@ def protect_branches(
     *,
     read_only: bool,
 ) -> tuple[Ref, ...]:
-    """Return the refs, adding to branches why they are never deleted as idle or not edited.
+    """Mark branches that must not be deleted as idle, or must not be edited, with the reason.
 
     Args:
         client: Client of the repository.
-        refs: The refs.
-        rules: Rules for idle branches. Only branches with a rule are examined. All others are
-            protected, because a rule may be added before the refs are frozen again.
+        refs: Refs to mark.
+        rules: Rules for idle branches. Branches without a rule are not examined, but protected,
+            because a rule may be added before the refs are frozen again.
         staged: Branches with staged objects.
-        has_lifecycle: Function that returns True if lifecycle rules may delete paths of a branch by
-            a commit.
+        has_lifecycle: Returns True if commits may delete paths of a branch under lifecycle rules.
         read_only: True if the repository is read-only.
     """
     changed = set(staged)
@@ -203,13 +202,13 @@ def _find_changes(client: BranchClient, branch: str) -> str | None:
 
 
 def delete_branches(client: BranchClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Delete unchanged branches that have the planned head, yielding one outcome per branch."""
+    """Delete unchanged branches that still have the planned head. Yields one outcome per branch."""
     protection = Protection.read(client)
     yield from edit_each(actions, lambda action: _delete(client, protection, action))
 
 
 def create_branches(client: BranchClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Create deleted branches at their old heads, yielding one outcome per branch."""
+    """Recreate deleted branches at their old heads. Yields one outcome per branch."""
     yield from edit_each(actions, lambda action: _create(client, action))
 
 
@@ -255,7 +254,7 @@ def _create(client: BranchClient, action: ExpiryAction) -> Verdict:
 
 
 def describe_refusal(problem: str, error: ApiException, *permissions: str) -> Verdict:
-    """Return the outcome for a refused request that needs these permissions."""
+    """Return the outcome of a request that was refused and that needs these permissions."""
     found = f"{problem}: HTTP {error.status}: {describe_error(error)}"
     if error.status in _DENIED:
         needed = " and ".join(f"`{name}`" for name in permissions)

@@ -1,9 +1,9 @@
-"""Client for one lakeFS repository, based on the official `lakefs-sdk`.
+"""Client for one lakeFS repository, built on the official `lakefs-sdk`.
 
-Every list is read completely, and an inconsistent page is an error. Requests are repeated after
-429, 5xx and lost connections, with increasing pauses. If a response is still incomplete,
-`LakeUnreadable` is raised with the request in its message. Error messages contain the server's
-status and message, but never credentials.
+Lists are always read completely, and an inconsistent page is an error. After the status 429 or 5xx,
+or if the connection is lost, a request is retried with increasing pauses. If there is still no
+complete response, `LakeUnreadable` names the request. Error messages contain the server's status
+and message, but never credentials.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from gc_assets.core.units import LONGEST
 from gc_assets.core.untrusted_input import parse_json
 
 _Result = TypeVar("_Result")
-# The server's limit. A larger number is an error (400).
+# The server rejects larger numbers with status 400.
 PAGE: Final = 1000
 RETRIES: Final = 5
-# Pauses of a check for which a user is waiting, 3 s in total.
+# A user waits for access checks, so all pauses together take 3 s.
 ACCESS_PAUSE_SECONDS: Final = 0.1
 _TIMEOUT_SECONDS: Final = (10, 120)
 _RETRIED: Final = (429, 500, 502, 503, 504)
-# Older servers respond to an unknown path with this message and status 500.
+# How older servers respond to an unknown path. The status is 500.
 _UNKNOWN_ENDPOINT: Final = "invalid API endpoint"
-# A dump of 5,000 commits takes 50 ms. This limit is meant for the largest repositories.
+# A dump of 5,000 commits takes 50 ms. The limit allows for the largest repositories.
 _DUMP_TIMEOUT: Final = timedelta(minutes=20)
 _HINTS: Final = {
     401: "check access_key_id and secret_access_key",
@@ -63,8 +63,8 @@ class Server:
         base_url: Address without `/api/v1`.
         access_key_id: Access key id.
         secret_access_key: Secret access key.
-        pause_seconds: First pause before a request is repeated.
-        read_seconds: Maximum time for a response.
+        pause_seconds: Pause before the first retry of a request.
+        read_seconds: How long to wait for a response.
     """
 
     base_url: str
@@ -83,10 +83,10 @@ class Repository:
 
     Attributes:
         storage_namespace: Address of the repository's files.
-        read_only: True if it has no staging areas.
-        server_time: Time according to the server's clock.
-        created: Creation time, in seconds since 1970.
-        default_branch: Name of the branch that the server deletes only with the repository.
+        read_only: True if the repository has no staging areas.
+        server_time: Current time of the server.
+        created: Creation time in seconds since 1970.
+        default_branch: Branch that the server only deletes together with the repository.
     """
 
     storage_namespace: str
@@ -98,9 +98,9 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """The server's garbage collection rules, i.e. days by branch and days for all other branches.
+    """Garbage collection rules on the server: days for some branches, and for all others.
 
-    If the server lists a branch twice, the last entry applies.
+    If the server lists a branch twice, the last rule applies.
     """
 
     default_days: int
@@ -109,7 +109,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class RefsDump:
-    """Ids of the metaranges that contain all commits, branches and tags."""
+    """Ids of metaranges that contain all commits, branches and tags."""
 
     commits: str
     branches: str
@@ -118,7 +118,7 @@ class RefsDump:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object of a ref, with its `address` spelled as in the REST listing."""
+    """An object of a ref. `address` is spelled as in the REST listing."""
 
     path: str
     address: str
@@ -127,7 +127,7 @@ class ListedObject:
 
 
 class RefDeleted(LakeUnreadable):
-    """A branch was deleted while it was read, so the whole repository has to be read again."""
+    """Raised if a branch is deleted while it is read. The whole repository must then be reread."""
 
 
 class RepositoryClient:
@@ -137,8 +137,8 @@ class RepositoryClient:
         configuration: Any = Configuration(
             host=f"{server.base_url}/api/v1", username=server.access_key_id, password=server.secret_access_key
         )
-        # All requests of this class can be repeated, because they only read or start tasks that
-        # write a new file.
+        # Every request of this class can be retried, because it only reads, or starts a task that
+        # writes a new file.
         configuration.retries = urllib3.Retry(
             total=RETRIES if retries is None else retries,
             backoff_factor=server.pause_seconds,
@@ -151,14 +151,14 @@ class RepositoryClient:
         self._name = repository
 
     def repository(self) -> Repository:
-        """Read the repository's entry. Raises `RepositoryMissing` if it does not exist."""
+        """Read the repository's properties. Raises `RepositoryMissing` if it does not exist."""
         found = self.find_repository()
         if found is None:
             raise RepositoryMissing(str(self._unreadable("repository", f"HTTP 404: not found; {_HINTS[404]}")))
         return found
 
     def find_repository(self) -> Repository | None:
-        """Return the repository's entry, or None if the server reports that it does not exist."""
+        """Read the repository's properties. Returns None if the server reports that it is missing."""
 
         def fetch() -> Any:
             try:
@@ -182,12 +182,13 @@ class RepositoryClient:
         return Repository(entry.storage_namespace, bool(entry.read_only), server_time, int(entry.creation_date), entry.default_branch)
 
     def installation_id(self) -> str | None:
-        """Return the id of the lakeFS installation, or None if the server does not provide it.
+        """Return the id of the lakeFS installation.
 
-        Older servers and servers without usage reports do not provide it.
+        Older servers do not report it, nor do servers without usage reports. The result is None
+        for these.
 
         Raises:
-            LakeUnreadable: If the server does not respond, because the id is then unknown.
+            LakeUnreadable: If the server does not respond.
         """
 
         def fetch() -> str | None:
@@ -206,25 +207,25 @@ class RepositoryClient:
         return self._call("usage report", fetch)
 
     def namespaces(self) -> dict[str, str]:
-        """Return the storage namespaces of all repositories on the server."""
+        """Return the storage namespace of each repository on the server."""
         api = RepositoriesApi(self._api)
         pages = self._pages("the list of repositories", lambda after: api.list_repositories(after=after, amount=PAGE, **OPTIONS))
         return {item.id: item.storage_namespace for page in pages for item in page}
 
     def branches(self) -> dict[str, str]:
-        """Return the head commit of each branch, including hidden branches."""
+        """Return the head of each branch. Hidden branches are included."""
         api = BranchesApi(self._api)
         fetch = lambda after: api.list_branches(self._name, after=after, amount=PAGE, show_hidden=True, **OPTIONS)  # noqa: E731
         return {item.id: item.commit_id for page in self._pages("the list of branches", fetch) for item in page}
 
     def tags(self) -> dict[str, str]:
-        """Return the commit of each tag."""
+        """Return the commit to which each tag points."""
         api = TagsApi(self._api)
         pages = self._pages("the list of tags", lambda after: api.list_tags(self._name, after=after, amount=PAGE, **OPTIONS))
         return {item.id: item.commit_id for page in pages for item in page}
 
     def objects(self, ref: str) -> Iterator[ListedObject]:
-        """Yield the objects of a ref in order of path, including staged ones.
+        """Yield the objects of a ref ordered by path. Staged objects are included.
 
         Raises:
             RefDeleted: If the ref does not exist.
@@ -233,7 +234,7 @@ class RepositoryClient:
 
         def fetch(after: str) -> Any:
             try:
-                # The SDK's models would take ten times as long as the listing.
+                # Building the SDK's models would take ten times as long as the listing itself.
                 response: Any = api.list_objects_with_http_info(
                     self._name, ref, after=after, amount=PAGE, presign=False, user_metadata=False, _preload_content=False, **OPTIONS
                 )
@@ -245,9 +246,9 @@ class RepositoryClient:
             yield from page
 
     def is_branch(self, name: str) -> bool:
-        """Return True if the server resolves the name to a branch rather than a commit or tag.
+        """Return True if the server resolves the name to a branch, not to a commit or tag.
 
-        The modifier `$`, which selects the staging area, is valid for branches only.
+        The test uses the modifier `$`. It selects the staging area, so it requires a branch.
         """
         api = ObjectsApi(self._api)
 
@@ -261,11 +262,11 @@ class RepositoryClient:
         return self._call(f"objects of {name}$", fetch)
 
     def retention_rules(self) -> RetentionRules | None:
-        """Return the garbage collection rules, or None if the repository has no rules.
+        """Read the garbage collection rules. Returns None if the repository has no rules.
 
-        The response is the same for a missing repository, so read `repository()` first.
+        The response for a missing repository is the same, so call `repository()` first.
         """
-        # The SDK rejects `"branches": null`, which the server sends if no branch has a rule.
+        # If no branch has a rule, the server sends `"branches": null`, which the SDK rejects.
         api = RepositoriesApi(self._api)
 
         def fetch() -> str | None:
@@ -291,16 +292,16 @@ class RepositoryClient:
         return RetentionRules(default, dict(branch_rules))
 
     def link_expiry(self) -> timedelta:
-        """Return how long a physical address can be linked after the server created it."""
+        """Return how long after its creation a physical address can be linked."""
         response = self._call("garbage collection config", lambda: InternalApi(self._api).get_garbage_collection_config(**OPTIONS))
         if response.grace_period is None or response.grace_period < 0:
             raise self._unreadable("garbage collection config", f"expected a grace_period in seconds, found {response.grace_period!r}")
         return min(seconds(response.grace_period), LONGEST)
 
     def edition(self) -> str | None:
-        """Return the edition of the server, which is `lakeFS` for the open-source edition.
+        """Return the edition of the server. The open-source edition is called `lakeFS`.
 
-        Returns None for older servers, which do not provide it.
+        Older servers do not report an edition. The result is None for these.
         """
 
         def fetch() -> Any:
@@ -315,7 +316,7 @@ class RepositoryClient:
         return found if isinstance(found, str) and found else None
 
     def dump_refs(self) -> RefsDump:
-        """Let the server dump all current refs and all commits to the namespace."""
+        """Ask the server to dump all refs and commits to the namespace, and wait for the dump."""
         api = RepositoriesApi(self._api)
         task = self._call("refs dump", lambda: api.dump_submit(self._name, **OPTIONS))
         until, pause = time.monotonic() + _DUMP_TIMEOUT.total_seconds(), self._server.pause_seconds / 50
@@ -334,11 +335,11 @@ class RepositoryClient:
         return RefsDump(status.refs.commits_meta_range_id, status.refs.branches_meta_range_id, status.refs.tags_meta_range_id)
 
     def prepare_uncommitted(self) -> Sequence[str]:
-        """Let the server write its list of uncommitted objects, and return the location of each page.
+        """Ask the server to list uncommitted objects in files. Returns the location of each page.
 
         Raises:
-            LakeUnreadable: If the server repeats a continuation token. lakeFS does so permanently if
-                a page's time limit is shorter than the time to read one branch.
+            LakeUnreadable: If the server repeats a continuation token. lakeFS does this forever if
+                reading one branch takes longer than its time limit for a page.
         """
         api, what = InternalApi(self._api), "prepare_uncommited"
 
@@ -362,7 +363,7 @@ class RepositoryClient:
     def _pages(self, what: str, fetch: Callable[[str], Any], key: str = "id") -> Iterator[Sequence[Any]]:
         """Yield all pages of a list.
 
-        An inconsistent page raises `LakeUnreadable`, because a missed page would lose data.
+        `LakeUnreadable` is raised for an inconsistent page, because a missing item would lose data.
         """
         after = ""
         while True:
@@ -386,7 +387,7 @@ class RepositoryClient:
 
     def _call(self, what: str, call: Callable[[], _Result]) -> _Result:
         try:
-            # The SDK's timeout only limits the time between two bytes.
+            # The SDK's own timeout only limits the time between two bytes.
             return run_with_deadline(self._server.read_seconds, what, call)
         except TimeoutError as error:
             raise self._unreadable(what, f"{error.strerror}; check that the server runs, then run again") from error
@@ -408,7 +409,7 @@ class RepositoryClient:
 
 
 def _describe_http_error(error: urllib3.exceptions.HTTPError) -> str:
-    """Return the reason in urllib3's message, without its objects and addresses."""
+    """Extract the reason from urllib3's message, without object addresses in memory."""
     cause: BaseException = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None else error
     while isinstance(inner := cause.__cause__ or cause.__context__, Exception):
         cause = inner
@@ -424,14 +425,14 @@ class _Pagination:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page of objects, with the attributes of the SDK's pages."""
+    """A page of objects, with the same attributes as the SDK's pages."""
 
     results: list[ListedObject]
     pagination: _Pagination
 
     @classmethod
     def of(cls, document: Any) -> _Page:
-        """Parse a page. Raises `ValueError` or `TypeError` for unexpected content."""
+        """Parse a page. Raises `ValueError` or `TypeError` if its content is unexpected."""
         try:
             rows = [
                 ListedObject(
@@ -450,9 +451,7 @@ class _Page:
 
 
 def _read_field(values: Any, key: str, type_: type[_Result]) -> _Result:
-    """Return a value in a response. Raises `ValueError` if it has a wrong type or cannot be
-    encoded.
-    """
+    """Read a value from a response. Raises `ValueError` for a wrong type or invalid text."""
     value = values[key]
     if type(value) is not type_:
         raise ValueError(f"expected {type_.__name__} for {key}, found {type(value).__name__}")
@@ -465,14 +464,14 @@ OPTIONS: Final[dict[str, Any]] = {"_request_timeout": _TIMEOUT_SECONDS}
 
 
 def describe_error(error: ApiException) -> str:
-    """Return the server's message without the headers."""
+    """Return the server's message. The SDK's own text would include the headers."""
     body = _body(error)
     message = _find_message(body)
     return (body[:200] or str(error.reason)) if message is None else message
 
 
 def is_of_server(error: ApiException) -> bool:
-    """Check if the response is from lakeFS. Bodies sent by proxies or other servers differ."""
+    """Return True if lakeFS sent the response. A proxy or another server sends a different body."""
     return _find_message(_body(error)) is not None
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a lakeFS lake in `lakes.yaml`."""
+"""Configuration of lakeFS lakes in `lakes.yaml`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gc_assets.core.paths import Location
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 
-# Frozen property with the days of the server's rule for all branches without a rule of their own.
+# Frozen property: days of the server's rule for branches that do not have their own rule.
 DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
 
 
 class LakeFsRetention(DroppedTableRetention, RefRetention):
-    """History to keep: the server's garbage collection rules, or those of the configuration.
+    """Which history to keep, by the server's garbage collection rules or by configured ones.
 
     Without rules, the whole history is kept.
     """
@@ -32,7 +32,7 @@ class LakeFsRetention(DroppedTableRetention, RefRetention):
     source: Literal["server", "configured"] = "server"
     tags: TagPolicy = Field(
         default="keep",
-        description="`keep`: a tag protects its commit; `policy`: it expires like a branch; `ignore`: as in lakeFS, it protects nothing.",
+        description="`keep`: tags protect their commits; `policy`: tags expire like branches; `ignore`: as in lakeFS, tags protect nothing.",
     )
 
     @model_validator(mode="after")
@@ -52,38 +52,38 @@ def _endpoint(value: Any) -> str:
 
 
 class LakeFsLakeConfig(LakeConfig):
-    """One repository of a lakeFS server."""
+    """Lake that consists of one repository on a lakeFS server."""
 
     RENAMED: ClassVar = {"recheck_deduplicated": "verify_deduplicated"}
 
     kind: Literal["lakefs"]  # pyright: ignore[reportIncompatibleVariableOverride]  (models are frozen)
-    endpoint: Annotated[str, BeforeValidator(_endpoint)] = Field(description="The server's address, such as http://localhost:8000.")
-    repository: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="The repository's id.")
+    endpoint: Annotated[str, BeforeValidator(_endpoint)] = Field(description="Address of the server, such as http://localhost:8000.")
+    repository: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="Id of the repository.")
     access_key_id: SecretStr
     secret_access_key: SecretStr
     retention: LakeFsRetention = Field(default_factory=lambda: LakeFsRetention())
-    rules: str | None = Field(default=None, description="A JSON file with lifecycle rules by path prefix. Every run reads it.")
+    rules: str | None = Field(default=None, description="JSON file with lifecycle rules for path prefixes. Every run reads it again.")
     lifecycle: Literal["address", "commit"] = Field(
         default="address",
-        description="What lifecycle rules do: `address` collects files that commits still name, `commit` deletes paths on branches.",
+        description="How lifecycle rules take effect: `address` collects files that commits still name, `commit` deletes paths on branches.",
     )
     publish_results: bool = Field(
-        default=False, description="Whether runs write the objects that lifecycle rules release to _lakefs/retention/lc/ in the namespace."
+        default=False, description="Whether runs list the objects that lifecycle rules release in _lakefs/retention/lc/ of the namespace."
     )
     verify_deduplicated: bool = Field(
         default=True,
-        description="Check objects again that another path once kept from a lifecycle rule. The lakeFS proposal never does.",
+        description="Check objects again that another path once kept from a lifecycle rule. The lakeFS proposal does not do this.",
     )
     unused_ranges: Literal["keep", "collect"] = Field(
         default="keep",
-        description="`collect`: ranges and metaranges that no commit names are garbage, also those of old dumps of the refs.",
+        description="`collect`: ranges and metaranges that no commit names are garbage, including those of old refs dumps.",
     )
     full_listing: Duration = Field(
         default=timedelta(days=7),
-        description="Interval of full listings of data/. Runs between them list only changed partitions. 0s: every run.",
+        description="Interval of full listings of data/. Other runs only list changed partitions. 0s: every run lists everything.",
     )
     location: str | None = Field(
-        default=None, description="Location of the storage namespace, if the server's address of it is in no configured storage."
+        default=None, description="Location of the storage namespace, if its address on the server is not in any configured storage."
     )
 
     recheck_deduplicated = RenamedAttribute("verify_deduplicated")
@@ -96,8 +96,8 @@ class LakeFsLakeConfig(LakeConfig):
 
     def policy(self) -> dict[str, Any]:
         found = self.model_dump(mode="json", exclude={"access_key_id", "secret_access_key", "publish_results"})
-        found["recheck_deduplicated"] = found.pop("verify_deduplicated")  # its name in the digests up to 0.3
-        if self.lifecycle == "address":  # as in the digests of releases without this option
+        found["recheck_deduplicated"] = found.pop("verify_deduplicated")  # Digests up to 0.3 use this name.
+        if self.lifecycle == "address":  # Digests of releases without this option do not have the key.
             del found["lifecycle"]
         if self.unused_ranges == "keep":
             del found["unused_ranges"]
@@ -107,7 +107,7 @@ class LakeFsLakeConfig(LakeConfig):
         return "lakefs ", f"{self.endpoint}/{self.repository}"
 
     def with_retention(self, keep: str) -> LakeFsLakeConfig:
-        """Return the lake with this cut-off, which also replaces the server's rules."""
+        """Return the lake with this cut-off. It replaces the server's rules as well."""
         retention = self.retention.with_default(keep).model_copy(update={"source": "configured"})
         return self.model_copy(update={"retention": retention})
 
@@ -126,9 +126,9 @@ class LakeFsLakeConfig(LakeConfig):
     def unused_rules(
         self, refs: Iterable[tuple[str, str]], as_of: datetime, properties: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """Return the notes shared by all lake kinds, and notes of settings without effect.
+        """Return the notes that all kinds have, and notes about settings without effect.
 
-        Without refs, the lake is deleted or unreadable, so its rules are unknown.
+        If there are no refs, the lake is deleted or unreadable, and its rules are unknown.
         """
         names = list(refs)
         found = super().unused_rules(names, as_of)
@@ -151,21 +151,21 @@ class LakeFsLakeConfig(LakeConfig):
         """Return the rules for history, and the current lifecycle rules for paths.
 
         Raises:
-            UsageError: If the file with the rules cannot be read or is invalid.
+            UsageError: If the rules file cannot be read or is invalid.
         """
-        # The server's rules are read and frozen with the refs.
+        # The server's rules are read later and frozen together with the refs.
         from_server = [policy_row("retention.source=server", None, Cutoff(forever=True), as_of)]
         history = from_server if self.retention.source == "server" else self.retention.policy_rows(as_of)
         return [*history, *(rule_rows(read_rules(self.rules), as_of) if self.rules is not None else [])]
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:
-        # An address under another mount point may refer to an object in any of them. Rows of
-        # decoders that ignored `location` or percent-encoding do not contain all names of addresses
-        # in a bucket.
+        # If an address contains another mount point, the object may be in any of the storages. In
+        # rows of earlier decoders, which ignored `location` or percent-encoding, some names of
+        # bucket addresses are missing.
         return [*sorted(storages), *([] if self.location is None else ["outside location"]), "percent-encoding"]
 
     def own_files(self) -> tuple[str, ...]:
-        """Return the file with the lifecycle rules."""
+        """Return the file that contains the lifecycle rules."""
         return () if self.rules is None else (self.rules,)
 
     def own_locations(self) -> tuple[str, ...]:
@@ -194,14 +194,14 @@ class LakeFsLakeConfig(LakeConfig):
 
     @property
     def has_commit_rules(self) -> bool:
-        """True if lifecycle rules delete paths by commits."""
+        """True if lifecycle rules delete paths through commits."""
         return self.rules is not None and self.lifecycle == "commit"
 
     def commit_rule_filter(self) -> Callable[[str], bool]:
-        """Return a function that checks if rules may delete paths of a given branch by a commit.
+        """Return a function that checks whether commits may delete paths of a branch.
 
         Raises:
-            UsageError: If the file with the rules cannot be read or is invalid.
+            UsageError: If the rules file cannot be read or is invalid.
         """
         rules = [] if self.rules is None or not self.has_commit_rules else read_rules(self.rules).values()
         enabled = [rule for rule in rules if rule.enabled]

@@ -1,6 +1,6 @@
-"""Decoder of metaranges and ranges to the objects referenced by them.
+"""Decode metaranges and ranges into the objects that they reference.
 
-The counts are verified against those in the parent.
+Counts are compared with the counts in the parent.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ CONTAINER_KINDS = (Kind.METARANGE, Kind.RANGE)
 
 
 def decode(container: Container, raw: bytes, storages: Sequence[str] = (), *, is_renamed: bool = False) -> pa.RecordBatch:
-    """Return the children of a metarange or range, with the columns of `LOGICAL_ENTRY_SCHEMA`.
+    """Decode a metarange or range into its children.
 
     Args:
         container: The container.
         raw: Content of the container.
-        storages: Locations of the configured storages, for addresses under another mount point.
-        is_renamed: True if the server may use an address other than its location for the namespace.
+        storages: Locations of configured storages. They are needed for addresses that contain
+            another mount point.
+        is_renamed: True if the server may have another address than the location for the namespace.
+
+    Returns:
+        One row per child, with the columns of `LOGICAL_ENTRY_SCHEMA`.
 
     Raises:
-        FormatError: If the container is damaged or its count differs from the expected one.
+        FormatError: If the container is damaged, or its count is not the expected one.
     """
     source = f"{container.kind} {container.address}"
     location, _, object_id = container.address.rpartition(METADATA)

@@ -1,4 +1,4 @@
-"""Discovery of the repositories on a lakeFS server."""
+"""Discover the repositories on a lakeFS server."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gc_assets.core.urls import storage_address
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
 from gc_assets.lakes.lakefs.client import RepositoryClient, Server
 
-# The names of lakectl, the lakeFS command line.
+# lakectl, the command line of lakeFS, uses the same names.
 _KEY_ID: Final = "LAKECTL_CREDENTIALS_ACCESS_KEY_ID"
 _SECRET: Final = "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"  # noqa: S105  (the name of a variable)
 _HEALTHY: Final = 204
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield every repository that the user in `LAKECTL_CREDENTIALS_*` is allowed to read.
+    """Yield every repository that the user in `LAKECTL_CREDENTIALS_*` may read.
 
-    The location of a namespace on the server's own disk (`local://…`) is unknown.
+    If a namespace is on the server's own disk (`local://…`), its location is left to the user.
 
     Raises:
-        UsageError: If the target is a lakeFS server and the variables are not set.
+        UsageError: If the target is a lakeFS server, but the variables are not set.
     """
     if not target.is_server:
         return

@@ -1,4 +1,4 @@
-"""The lake kind `lakefs`. Importing this module does not import the kind's libraries."""
+"""The lake kind `lakefs`. The kind's libraries are not imported until they are needed."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     return discover(target)
 
 
-# Ranges and metaranges are directly in this directory and have hashes as names.
+# This directory directly contains ranges and metaranges. Their names are hashes.
 _METADATA: Final = "_lakefs/"
 _OBJECT_ID: Final = "[0-9a-f]{64}"
-# The first character is that of a time from 2020 to 2045, also in partitions, which count down from
-# the year 4000. The last one contains one of 96 bits.
+# The first character encodes a time between 2020 and 2045, even in partitions, which count down
+# from the year 4000. The last character contains one of the 96 bits.
 _XID: Final = "[b-h][0-9a-v]{18}[0g]"
 _RETENTION: Final = """\
 # The garbage collection rules of the repository decide. Without rules, all commits are kept. With
@@ -86,9 +86,9 @@ KIND: Final = LakeKind(
         metadata_names=_OBJECT_ID,
         never_committed="uncommitted",
         named_times=_named_times,
-        # `data/PARTITION/OBJECT`, both xids (lakeFS `pkg/upload/path_provider.go`). For a
-        # partition, checking the length is sufficient. Parts of uploads to Google Cloud Storage
-        # have further suffixes. The storage may be `data/` itself.
+        # `data/PARTITION/OBJECT`, where both are xids (lakeFS `pkg/upload/path_provider.go`). For
+        # partitions, the length is a sufficient check. Parts of uploads to Google Cloud Storage
+        # have further suffixes. `data/` itself may be the storage.
         own_paths=f"(^|(^|/)data/)({_XID}/[0-9a-z]{{20}}|{_XID})([,.][^/]*)?$|(^|/){_METADATA}{_OBJECT_ID}$",
     ),
 )
