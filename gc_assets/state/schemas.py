@@ -273,7 +273,7 @@ STORAGE_INVENTORY = table(
     column("key", STRING, "Canonical key."),
     column("size_bytes", LONG, "Size."),
     column("last_modified", TIMESTAMP, "Last modification according to the store's clock."),
-    column("etag", STRING, "Identity: `<size>-<mtime in ns>-<inode>` on a disk, `<etag>-<size>-<seconds>` in a bucket."),
+    column("etag", STRING, "Identity: `<size>-<mtime in ns>-<inode>` on a disk, `<etag or generation>-<size>-<seconds>` in a bucket."),
     column("version_id", STRING, "Object version, if the store has versions."),
     column("storage_class", STRING, "Storage class, if the store has storage classes."),
     column("source", STRING, "`listing`, or the kind of report, such as `s3_inventory`."),
