@@ -25,8 +25,8 @@ from gc_assets.core.untrusted_input import is_text
 from gc_assets.lakes.icechunk.flexbuffers import NULL, FlexReader
 from gc_assets.lakes.protocol import NamedPrefixes
 
-# A configuration has a few kilobytes. The parser would need a minute for a much larger one.
 # A configuration has a few kilobytes. For a much larger one, the parser would need a minute.
+MAX_CONFIG_BYTES: Final = 4 * 2**20
 _NAMED: Final = re.compile(r"vcc://([^/]*)/(.*)", re.DOTALL | re.IGNORECASE)
 _NAMED_PATTERN: Final = "(?i)^vcc:"
 _PATH: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?)?(/.*)", re.DOTALL)

@@ -56,7 +56,7 @@ class Roots:
 
     @classmethod
     def of(cls, location: str, storages: Iterable[str], *, is_renamed: bool = False) -> Roots:
-        """Collect the namespace, every storage, and all folders between a storage and the namespace.
+        """Collect the namespace, every storage, and all folders between storage and namespace.
 
         Other repositories may be in the folders in between.
         """

@@ -32,7 +32,7 @@ class LakeFsRetention(DroppedTableRetention, RefRetention):
     source: Literal["server", "configured"] = "server"
     tags: TagPolicy = Field(
         default="keep",
-        description="`keep`: tags protect their commits; `policy`: tags expire like branches; `ignore`: as in lakeFS, tags protect nothing.",
+        description="`keep`: tags protect their commits; `policy`: they expire like branches; `ignore`: as in lakeFS, they protect nothing.",
     )
 
     @model_validator(mode="after")
@@ -65,7 +65,7 @@ class LakeFsLakeConfig(LakeConfig):
     rules: str | None = Field(default=None, description="JSON file with lifecycle rules for path prefixes. Every run reads it again.")
     lifecycle: Literal["address", "commit"] = Field(
         default="address",
-        description="How lifecycle rules take effect: `address` collects files that commits still name, `commit` deletes paths on branches.",
+        description="How lifecycle rules work: `address` collects files that commits still name, `commit` deletes paths on branches.",
     )
     publish_results: bool = Field(
         default=False, description="Whether runs list the objects that lifecycle rules release in _lakefs/retention/lc/ of the namespace."
