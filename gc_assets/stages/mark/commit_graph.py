@@ -1,4 +1,4 @@
-"""Publish the commit graph of a lake with generation numbers."""
+"""Publish a lake's commit graph with generation numbers."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ MAX_IN_PROCESS_SOURCES: Final = 64
 def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish all commits of the frozen sources, including dangling ones, with generation numbers.
 
-    Commits of earlier runs are reused if the lake's commits never change (which also keeps the
-    commits of deleted refs), or if a table's metadata file is unchanged. Their addresses are
-    resolved again. After an upgrade, all commits are read again.
+    Commits from earlier runs are reused if the lake's commits never change, which preserves the
+    commits of deleted refs, or if a table's metadata file is unchanged. In both cases, their
+    addresses are resolved again. After an upgrade, all commits are read again.
 
-    A commit shared by two sources (e.g. a table registered twice) becomes one row with the union of
-    its content roots. If a single-repository lake is unreadable, the table is empty and the summary
-    contains the reason. If a table is unreadable, the freeze is published again without the table's
-    refs, and lists it as unreadable.
+    If two sources share a commit, for example because a table is registered twice, it becomes one
+    row with the content roots of both. If a single-repository lake is unreadable, the table is
+    empty and the summary contains the reason. If only one table is unreadable, the freeze is
+    published again without this table's refs and lists the table as unreadable.
 
     Raises:
         LakeUnreadable: If the source of a whole lake could not be read.
@@ -80,7 +80,7 @@ class _UnreadableSources(Exception):
     """Raised for sources whose tables cannot be read.
 
     Attributes:
-        reasons: The reasons by the source's row number.
+        reasons: Why each source cannot be read, by its row number.
     """
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
@@ -125,11 +125,10 @@ def _publish_graph(spark: SparkSession, context: RunContext, lake: Lake, refs: P
 
 
 def graph_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of everything on which commits depend except their sources: the release and
-    the lake's server.
+    """Return a digest of what commits depend on besides their sources.
 
-    Storages and symbolic links are not included, because every run resolves the addresses of reused
-    commits again.
+    This is the gc-assets release and the lake's server. Storages and symbolic links are not
+    included, because every run resolves the addresses of reused commits again.
     """
     return hashlib.sha256(json.dumps([__version__, context.config.lake(lake_name).server()]).encode()).hexdigest()
 
@@ -141,7 +140,7 @@ class _PreviousGraph:
     Attributes:
         run: The graph's run, or None if no graph is published.
         graph: The graph, or None if it is damaged or not needed.
-        is_valid: True if the graph has the fingerprint of this run.
+        is_valid: True if the graph was published with this run's fingerprint.
         is_incremental: True if the lake's commits never change, so that new commits are appended.
     """
 
@@ -200,12 +199,12 @@ def _open_graph(state: State, run: PastRun, *, required: bool) -> PublishedTable
 
 @dataclass(frozen=True)
 class _KnownCommits:
-    """The reused commits of an earlier graph.
+    """Commits that are reused from an earlier graph.
 
     Attributes:
-        tables: Uuids of the tables with reused commits. If None, all commits are reused and new
-            commits are appended.
-        resolver: Resolves the addresses of their content roots.
+        tables: Uuids of the tables whose commits are reused. If None, all commits are reused and
+            new commits are appended.
+        resolver: Resolves the addresses of their content roots again.
     """
 
     graph: PublishedTable | None
@@ -215,13 +214,11 @@ class _KnownCommits:
 
     @property
     def is_separate(self) -> bool:
-        """True if the reused commits are the whole graphs of their tables, so that their generation
-        numbers are still correct.
-        """
+        """True if entire table graphs are reused, so that their generation numbers stay correct."""
         return self.tables is not None
 
     def sources_to_read(self, sources: pa.Table) -> tuple[int, ...]:
-        """Return the row numbers of the sources to read."""
+        """Return the row numbers of the sources that still have to be read."""
         if self.tables is None:
             return tuple(range(sources.num_rows))
         return tuple(np.flatnonzero(pc.invert(pc.is_in(sources.column("table_uuid"), self.tables)).to_numpy()).tolist())
@@ -243,9 +240,9 @@ class _KnownCommits:
 
 
 def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGraph, resolver: KeyResolver) -> _KnownCommits:
-    """Return the reusable commits of the previous graph.
+    """Find the commits of the previous graph that can be reused.
 
-    If the graph is damaged and the lake can be read again, no commits are reused.
+    If the graph is damaged and the lake can be read again, no commit is reused.
     """
     graph = previous.valid_graph
     if graph is None or previous.is_incremental:
@@ -259,14 +256,14 @@ def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGrap
 
 
 def _unchanged_tables(files: Files, sources: pa.Table, graph: PublishedTable) -> pa.Array:
-    """Return the uuids of tables with unchanged source digests and names."""
+    """Return the uuids of tables whose source digests and names have not changed."""
     current = _sources_by_table(sources)
     previous = _sources_by_table(read_parts(files, graph.paths(READ_FROM_SIDE), SOURCES))
     return pa.array([uuid for uuid, own in current.items() if None not in own and previous.get(uuid) == own], pa.string())
 
 
 def _sources_by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]:
-    """Return the sources by table uuid. A source without a digest is None."""
+    """Group sources by table uuid. A source without a digest is represented by None."""
     found: dict[str, set[tuple[str, ...] | None]] = {}
     for row in sources.select(["table_uuid", "table_name", "address", "digest"]).to_pylist():
         if row["table_uuid"] is not None:
@@ -276,7 +273,7 @@ def _sources_by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] 
 
 
 def _count_commits(files: Files, graph: PublishedTable, tables: pa.Array) -> int | None:
-    """Return the number of commits of these tables, or None if the graph is damaged."""
+    """Count the commits of these tables, or return None if the graph is damaged."""
     rows = 0
     for part, content in zip(graph.receipt.files, files.contents(graph.paths()), strict=True):
         if hashlib.sha256(content).hexdigest() != part.sha256:
@@ -314,7 +311,7 @@ def _write_with_spark(spark: SparkSession, read: ReadCommits, known: _KnownCommi
 
 
 def _write_driver_commits(read: ReadCommits, run: TableRun, files: Files) -> list[str]:
-    """Read the commits in this process and write them out for executors.
+    """Read the commits in this process, and write them so that executors can use them.
 
     Only this process has the server's credentials.
     """

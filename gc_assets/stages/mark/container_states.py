@@ -1,9 +1,9 @@
-"""Build the states of all known containers: whether their entries are live, and which commit needs
-them.
+"""Build the states of all known containers.
 
-`live_files` publishes these states (`STATES`), and the live files are the cached entries of live
-containers. Containers are immutable, and there are a thousand times fewer of them than files, so a
-run's cost depends on what has changed.
+A state records whether a container's entries are live, and which commit needs them. `live_files`
+publishes the states (`STATES`), and the live files are the cached entries of live containers. A
+lake has a thousand times fewer containers than files, and containers are immutable. Therefore, the
+cost of a run depends on what has changed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from gc_assets.state.files import Files
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import DANGLING_SIDE, DIRECT_FILES, EXPIRED_SIDE, STATES, WITNESSES
 
-# Columns that identify a witness. A witness that lists a file under several kinds has one number
-# for each kind.
+# Columns that identify a witness. If a witness lists a file under several kinds, it has one number
+# per kind.
 _ORDER: Final = ("rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "kind")
 # Columns that determine the live set, for the digest of the table.
 _DIGESTED: Final = ("address", "rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "container_size_bytes")
@@ -34,14 +34,14 @@ _DIGESTED: Final = ("address", "rank", "commit_id", "table_uuid", "container", "
 
 @dataclass(frozen=True, slots=True)
 class NumberedStates:
-    """Container states with numbered witnesses. The smallest number is the strongest witness.
+    """Container states with numbered witnesses. Number 0 is the strongest witness.
 
-    The numbers depend only on the content, so equal states produce equal rows.
+    The numbers only depend on the content, so equal states produce equal rows.
 
     Attributes:
         witnesses: Witnesses (columns `WITNESSES`).
         direct: Containers and directly referenced files (columns `DIRECT_FILES`).
-        expected: Number of file entries of all containers.
+        expected: Total number of file entries in all containers.
         live: Number of witnesses of live files, which have the smallest numbers.
         entries: Number of file entries by witness, or 0 if the witness is not a container.
     """
@@ -54,7 +54,7 @@ class NumberedStates:
 
 
 def build_states(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table, index: pa.Table) -> pa.Table:
-    """Build the states of a walk (columns `STATES`).
+    """Build the states that result from a walk (columns `STATES`).
 
     Args:
         containers: All containers found by the walk (columns `ROOTS`).
@@ -76,7 +76,7 @@ def build_states(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Tabl
 
 
 def digest_states(states: pa.Table) -> int:
-    """Return a digest of the states that is independent of their order."""
+    """Return a digest of the states, regardless of their order."""
     return digest(states.select(list(_DIGESTED)).set_column(1, "rank", states.column("rank").cast(pa.int32())))
 
 
@@ -86,7 +86,7 @@ def read_states(files: Files, paths: Sequence[str]) -> NumberedStates:
 
 
 def number_states(states: pa.Table) -> NumberedStates:
-    """Assign numbers to the witnesses of states by strength."""
+    """Number the witnesses of states by strength."""
     containers = states.filter(states.column("expands"))
     columns = ["rank", "commit_id", "table_uuid", "must_exist", "kind"]
     own = states.select([*columns, "container"])
@@ -109,9 +109,7 @@ def number_states(states: pa.Table) -> NumberedStates:
 
 
 def _is_kept_container(states: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of the containers that are live only as optional files
-    (`list_kept_containers`).
-    """
+    """Return a mask of containers that are only live as optional files (`list_kept_containers`)."""
     is_file = pc.and_(pc.invert(states.column("expands")), pc.equal(states.column("rank"), SPARED))
     kept = states.filter(pc.and_not(is_file, states.column("must_exist"))).column("address")
     is_dead = pc.and_(states.column("expands"), pc.greater(states.column("rank"), SPARED))
@@ -119,12 +117,12 @@ def _is_kept_container(states: pa.Table) -> pa.ChunkedArray:
 
 
 def route_of(rank: int) -> str:
-    """Return the side table of files with this rank, or an empty string if they are live."""
+    """Return the side table for files with this rank, or an empty string if they are live."""
     return "" if rank <= SPARED else EXPIRED_SIDE if rank <= RELEASED else DANGLING_SIDE
 
 
 def file_key(rows: pa.Table) -> pa.ChunkedArray:
-    """Return each file's key, or its address if it is in no storage."""
+    """Return the key of each file, or its address if the file is outside all storages."""
     return pc.coalesce(rows.column("key"), rows.column("address"))
 
 

@@ -1,9 +1,9 @@
 """Freeze a lake whose repository may have been deleted on its server.
 
-A deleted repository is unreadable until a user forgets its lake (`gc-assets forget`). After that it
-has neither refs nor claims, and its files are treated like those of a dropped table
-(`core/dropped_tables.py`). If no run read the repository, its namespace is the `location` of its
-lake.
+A deleted repository is unreadable until a user forgets its lake (`gc-assets forget`). From then on,
+it has neither refs nor claims, and its files are treated like the files of a dropped table
+(`core/dropped_tables.py`). If no run has ever read the repository, the lake's `location` is taken
+as its namespace.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from gc_assets.state.summaries import LakeRefsSummary, RepositorySummary
 
 
 def freeze_lake(context: RunContext, lake: Lake, as_of: datetime) -> FrozenRefs:
-    """Freeze a lake. It is frozen as deleted if its server confirms this and a user forgot the
-    lake.
+    """Freeze a lake, as deleted if its server confirms this and a user forgot the lake.
 
     Raises:
         LakeUnreadable: If the lake cannot be read. If it was deleted, the message contains the
-            command to forget it, or the reason why it does not count as deleted.
+            command to forget it, or explains why it does not count as deleted.
     """
     try:
         return lake.freeze(as_of)
@@ -72,13 +71,13 @@ def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: Repository
 
 
 def with_known_repository(context: RunContext, lake: Lake, refs: FrozenRefs) -> FrozenRefs:
-    """Add the repository that an earlier run read to the freeze of an unreadable lake."""
+    """Add the repository that an earlier run read to an unreadable lake's freeze."""
     known = find_known_repository(context, lake.name) if as_repository(lake) is not None else None
     return refs if known is None else replace(refs, repository=identify(known), read_at=known.read_at)
 
 
 def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySummary | None:
-    """Return the identity of the frozen repository, with the time of the last run that read it."""
+    """Return the identity of the frozen repository, and when a run last read it."""
     found = refs.repository
     if found is None:
         return None
@@ -94,13 +93,13 @@ def summarize_repository(refs: FrozenRefs, frozen_at: datetime) -> RepositorySum
 
 
 def find_read_repository(summary: LakeRefsSummary) -> RepositorySummary | None:
-    """Return the repository read by a freeze, or None if it was deleted or unreadable."""
+    """Return the repository that a freeze read, or None if it was deleted or unreadable."""
     found = summary.repository
     return found if found is not None and not found.never_read and found.read_at == summary.frozen_at else None
 
 
 def find_known_repository(context: RunContext, lake_name: str) -> RepositorySummary | None:
-    """Return the repository of the newest freeze that identifies it, or None."""
+    """Return the repository in the newest freeze that identifies it, or None."""
     runs = context.state.history(lake_name, LAKE_REFS.name)
     for run in sorted(runs, key=lambda item: item.entry.created_at, reverse=True):
         summary = context.state.open(run).summary(LakeRefsSummary)
@@ -110,11 +109,10 @@ def find_known_repository(context: RunContext, lake_name: str) -> RepositorySumm
 
 
 def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | None:
-    """Return a repository that was never read, with the time of the first run that missed it, or
-    None.
+    """Describe a repository that was never read, or return None if a run may have read it.
 
-    Its namespace is the configured location. A record that a user made before the first run refers
-    to another lake.
+    Its namespace is the configured location, and its time is the first run that missed it. If a
+    user forgot a lake before this run, the record refers to another lake.
     """
     locations = context.config.lake(lake_name).own_locations()
     if len(locations) != 1 or context.resolver().locate_one(locations[0]) is None:
@@ -132,22 +130,20 @@ def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | N
 
 
 def is_never_read(table: RememberedTable) -> bool:
-    """Check whether a remembered repository was deleted before the first run, so that it was never
-    read.
-    """
+    """Check whether a remembered repository was deleted before any run could read it."""
     if table.noun != REPOSITORY or table.table_name is None or not (table.metadata_location or "").endswith("/"):
         return False  # a configured location ends in `/`
     return RepositoryIdentity(table.table_name, table.metadata_location or "", 0).uuid == table.table_uuid
 
 
 def is_deleted(context: RunContext, lake_name: str) -> bool:
-    """Check whether a lake's repository was deleted in its newest freeze."""
+    """Check whether the newest freeze found a lake's repository to be deleted."""
     known = find_known_repository(context, lake_name) if as_repository(context.lake(lake_name)) is not None else None
     return known is not None and known.deleted
 
 
 def _find(lake: RepositoryLake, known: RepositorySummary) -> str | None:
-    # A recreated repository is unreadable, because its freeze failed.
+    # A recreated repository counts as unreadable, because its freeze failed.
     return lake.find_repository(identify(known).uuid, known.namespace, known.server_id, is_configured=known.never_read)
 
 

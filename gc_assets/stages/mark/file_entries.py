@@ -1,7 +1,7 @@
-"""Select the entries that refer to files, and hash their keys.
+"""Select entries that refer to files, and hash their keys.
 
-Containers are entries too, but the walk follows them by their edges. Entries marked as deleted are
-left out, because the manifest does not need their files.
+Containers are entries too, but the walk follows them along their edges. Entries marked as deleted
+are skipped, because the manifest does not need their files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gc_assets.core.hashing import xxhash64
 from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.state.side_tables import HASHES
 
-# No store allows larger objects. The largest limit is that of Azure, with 190.7 TiB.
+# No store allows larger objects. Azure has the highest limit, with 190.7 TiB.
 MAX_LENGTH: Final = 2**48
 _DELETED: Final = "deleted"
 # Columns of entries that `build_hashes` needs.
@@ -25,7 +25,7 @@ IS_FILE_ENTRY: Final = f"not is_container and (entry_status is null or entry_sta
 
 
 def is_file_entry(entries: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """Return a mask of the entries whose files are live if their container is live.
+    """Return a mask of entries whose files are live if their container is live.
 
     Args:
         entries: Columns `is_container` and `entry_status` of `manifest_entries`.
@@ -35,22 +35,22 @@ def is_file_entry(entries: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedAr
 
 
 def possible_lengths(lengths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Remove lengths in bytes that no object can have. Their sums would overflow."""
+    """Clear lengths (in bytes) that no object can have, because their sums would overflow."""
     is_possible = pc.and_(pc.greater_equal(lengths, 0), pc.less_equal(lengths, MAX_LENGTH))
     return pc.if_else(is_possible, lengths, pa.scalar(None, pa.int64()))
 
 
 def loose_form(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Normalize keys to lower case and to a form that is equal for different spellings of a name.
+    """Normalize keys so that different spellings of a name become equal.
 
-    Disks may ignore case, so this finds all keys that may refer to the same file.
-    `exact_comparison` decides whether they do.
+    The result is in lower case, because disks may ignore case. It is used to find all keys that may
+    refer to the same file. `exact_comparison` then decides whether they do.
     """
     return pc.utf8_lower(loosen_spelling(keys))
 
 
 def build_hashes(entries: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of `HASHES` for the file entries, in the order of the entries.
+    """Hash the keys of file entries, in the order of the entries (columns `HASHES`).
 
     Args:
         entries: Columns of `manifest_entries`.

@@ -22,8 +22,8 @@ from gc_assets.state.side_tables import HASHES
 
 _TEXTS: Final = ("container", "storage", "kind")
 
-# One row per entry and directly referenced file. `storage` is a position in the configured
-# storages, `strongest` is the number of the witness and the kind.
+# One row per entry and directly referenced file. `storage` is a position in the list of configured
+# storages, and `strongest` combines the numbers of the witness and the kind.
 MATCHED: Final = pa.schema(
     [
         ("storage", pa.int16()),
@@ -37,7 +37,7 @@ MATCHED: Final = pa.schema(
 
 @dataclass(frozen=True)
 class HashScan(ContainerScan):
-    """Task that scans hash parts (columns `HASHES`)."""
+    """Scan hash parts (columns `HASHES`) for rows of needed containers."""
 
     SCHEMA: ClassVar[pa.Schema] = MATCHED
 
@@ -66,8 +66,8 @@ class HashScan(ContainerScan):
         return pa.table(columns, schema=MATCHED).combine_chunks().to_batches(max_chunksize=None)[0] if rows.num_rows else _NO_MATCH
 
 
-# Maximum number of cached rows of the last scans, which several stages of a run need. Each row
-# takes 33 bytes.
+# Maximum number of rows that are cached because several stages of a run need them. Each row takes
+# 33 bytes.
 MAX_KEPT_ROWS: Final = 3_000_000
 _KEPT: Final = dict[HashScan, pa.RecordBatch]()
 _KEPT_LOCK: Final = Lock()
@@ -76,8 +76,8 @@ _KEPT_LOCK: Final = Lock()
 def read_matched(scan: HashScan, expected: int) -> Iterator[pa.RecordBatch]:
     """Run a scan in this process, and yield its rows.
 
-    The rows of small scans are cached for the next reader. This is safe, because parts are never
-    rewritten under the same name.
+    The rows of small scans are cached for the next reader. Caching them is safe because parts are
+    never rewritten under the same name.
 
     Args:
         expected: Approximate number of rows.
@@ -101,10 +101,10 @@ _NO_MATCH: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field
 
 @dataclass(frozen=True)
 class SelectLive:
-    """Task that selects one storage's live rows (columns key_hash, loose_hash).
+    """Select one storage's live rows (columns key_hash, loose_hash).
 
     Attributes:
-        first_released: Smallest value of `strongest` that is not live.
+        first_released: The smallest `strongest` value that is not live.
         released: Sorted hashes of released files.
     """
 
@@ -128,7 +128,7 @@ WITNESS_NUMBERS: Final = pa.schema([("witness", pa.int64())])
 
 @dataclass(frozen=True)
 class WitnessesOf:
-    """Task that yields the distinct witnesses of keys with these sorted hashes.
+    """Find the distinct witnesses of keys with these sorted hashes.
 
     The input has the columns `MATCHED`.
     """
@@ -148,14 +148,14 @@ OLDEST_FILES: Final = pa.schema([("witness", pa.int64()), ("modified_us", pa.int
 
 @dataclass(frozen=True)
 class OldestByWitness:
-    """Task that yields the time of the oldest file that each witness references.
+    """Find the modification time of the oldest file that each witness references.
 
-    Only some files count. The input has the columns `MATCHED`.
+    Only the files with the given hashes are considered. The input has the columns `MATCHED`.
 
     Attributes:
         position: Position of the files' storage.
-        hashes: Sorted distinct hashes of their keys.
-        modified_us: Time of each file in microseconds since 1970.
+        hashes: Sorted distinct key hashes of the files.
+        modified_us: Modification time of each file, in microseconds since 1970.
     """
 
     position: int
@@ -180,7 +180,7 @@ ENTRY_COUNTS: Final = pa.schema([("witness", pa.int64()), ("entries", pa.int64()
 
 @dataclass(frozen=True)
 class CountEntries:
-    """Task that counts each container's entries, by the number of its witness.
+    """Count the entries of each container, by witness number.
 
     The input has the columns `MATCHED`.
     """

@@ -1,7 +1,7 @@
-"""Write the history of snapshots to the table configured for a lake.
+"""Write the snapshot history to the table that is configured for a lake.
 
-A failure is reported as a note of the run, because nothing depends on the table, and the next run
-writes the rest.
+Nothing else depends on this table, and the next run writes what is missing. Therefore, a failure is
+only reported as a note of the run.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def publish_history(
     kept: timedelta,
     earlier: HistoryPublicationSummary | None,
 ) -> HistoryPublicationSummary | None:
-    """Write the history to the lake's configured table for other engines, if there is one.
+    """Write the history to the lake's configured table, if any, for other engines to read.
 
     Args:
         paths: Parts of `snapshot_history`, relative to the state.
         sources: The frozen tables of the lake.
-        kept: Duration for which records of expired snapshots are kept.
+        kept: How long records of expired snapshots are kept.
 
     Returns:
         The result, or None if the lake does not publish its history.

@@ -28,14 +28,14 @@ GROUPED: Final = pa.schema(
 def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.Table]:
     """Group matched rows (columns `MATCHED`) by storage and key.
 
-    Memory is proportional to the number of distinct keys, because rows are grouped whenever as many
-    new rows have been added.
+    Memory use is proportional to the number of distinct keys, because rows are merged as soon as
+    new rows outnumber the merged ones.
 
     Args:
         expected: Approximate number of rows.
 
     Yields:
-        Some of the files (columns `GROUPED`). All groups are disjoint.
+        Disjoint groups of files (columns `GROUPED`).
     """
     parts = -(-max(1, expected) // GROUPED_ROWS)
     buckets = [_Bucket() for _ in range(parts)]
@@ -52,7 +52,7 @@ def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[p
 
 @dataclass(slots=True)
 class _Bucket:
-    """A subset of the files, grouped whenever there are as many new rows as grouped ones."""
+    """A subset of the files. New rows are merged as soon as they outnumber the merged ones."""
 
     grouped: pa.Table = field(default_factory=GROUPED.empty_table)
     added: list[pa.Table] = field(default_factory=list[pa.Table])
@@ -76,7 +76,7 @@ class _Bucket:
 
 
 def _group(rows: pa.Table, entries: tuple[str | list[str], str]) -> pa.Table:
-    # With threads, each batch would be grouped separately first, which takes longer if keys seldom
+    # With threads, each batch would first be grouped separately, which is slower if keys seldom
     # repeat.
     grouped = rows.group_by(GROUPED.names[:2], use_threads=False).aggregate([("strongest", "min"), ("size_bytes", "max"), entries])
     names = {"strongest_min": "strongest", "size_bytes_max": "size_bytes", "count_all": "entries", "entries_sum": "entries"}

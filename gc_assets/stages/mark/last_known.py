@@ -1,9 +1,9 @@
 """Find the last known state of a lake, for tables that the current run cannot read.
 
-The published tables of an earlier run contain which files each lake table needs, so no extra data
-is written for readable tables. The content roots of unreadable tables are republished with each
-`live_files`, together with their readable part. These roots therefore only accumulate, so that one
-earlier run is always sufficient (docs/adr/0009-unreadable-tables.md).
+The published tables of an earlier run show which files each table needs, so nothing else has to be
+stored while a table is readable. For unreadable tables, every `live_files` publishes their earlier
+content roots again, together with the part that is readable now. Because these roots only
+accumulate, a single earlier run is always sufficient (docs/adr/0009-unreadable-tables.md).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_C
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, SOURCES, SOURCES_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
 from gc_assets.state.summaries import FreezeTime, LiveFilesSummary, UnreadTable
 
-# Used in place of a table uuid if the whole lake is unreadable.
+# Stands in for a table uuid if the whole lake is unreadable.
 WHOLE_LAKE: Final = ""
 
 
@@ -46,12 +46,11 @@ class LastKnown:
         unreadable_roots: Parts with content roots of unreadable tables (columns
             `UNREADABLE_ROOTS`).
         claims: Parts with the lake's claims (columns `CLAIMS`).
-        uuids: Uuids of all tables found by any run, by table name. For a server's contents, these
-            are the ids read by the earlier run.
-        never_read: Uuids of the tables that no run has read completely. They may include
-            `WHOLE_LAKE`.
+        uuids: Uuids of all tables that any run found, by table name. For a server's contents, these
+            are the ids that the earlier run read.
+        never_read: Uuids of tables that no run has read completely. They may include `WHOLE_LAKE`.
         unreadable: Tables that the earlier run could not read.
-        addresses: Metadata addresses of the tables that the earlier run could read, by uuid.
+        addresses: Metadata addresses of tables that the earlier run could read, by uuid.
         resolver: This run's resolver, because storages and symbolic links may have changed since
             then.
     """
@@ -72,10 +71,10 @@ class LastKnown:
         return key not in self.never_read and (key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values()))
 
     def find_renamed(self, unread: Sequence[UnreadTable], found: Collection[str]) -> dict[str, UnreadTable]:
-        """Return the missing tables that may have been renamed to an unreadable table, by uuid.
+        """Return missing tables that may have been renamed to an unreadable table, by uuid.
 
-        A renamed table keeps its location. If one of the two locations is unknown, any of the
-        tables may match. If several unreadable tables match, the first one is returned.
+        A renamed table keeps its location. If either location is unknown, any table may match. If
+        several unreadable tables match, the first one is returned.
 
         Args:
             unread: The unreadable tables of this run.
@@ -95,17 +94,15 @@ class LastKnown:
         return renamed
 
     def _resolve_location(self, address: str) -> str | tuple[str, str]:
-        """Return the storage and key of a metadata file's table location, or its address if
-        unresolved.
-        """
+        """Resolve a metadata file's table location to storage and key, or return its address."""
         location = find_table_location(address)
         return self.resolver.locate_one(location) or location
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
-        """Return the content roots needed by these tables (columns `UNREADABLE_ROOTS`).
+        """Return the content roots that these tables need (columns `UNREADABLE_ROOTS`).
 
-        All files of the lake's current state at that time are included. For a server's contents,
-        the roots of all contents that were unreadable before are included too.
+        All files that belonged to the lake's current state at that time are included. If the lake
+        is a server with contents, so are the roots of contents that were unreadable before.
         """
         known = resolve_or_keep(read_content_roots(self.roots), self.resolver)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
@@ -131,17 +128,15 @@ class LastKnown:
         )
 
     def read_claims(self) -> pa.Table:
-        """Read the earlier claims (columns `CLAIMS`), with both their earlier and their current
-        keys.
-        """
+        """Read the earlier claims (columns `CLAIMS`), each with its earlier and its current key."""
         earlier = read_parts(self.files, list(self.claims), CLAIMS)
         return pa.concat_tables([earlier, resolve_or_keep(earlier, self.resolver)])
 
 
 def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
-    """Return the claims of these tables as shields. `WHOLE_LAKE` selects all claims.
+    """Turn the claims of these tables into shields, under which no file is ever collected.
 
-    Files under a shield are never collected (columns `CLAIMS`).
+    `WHOLE_LAKE` selects all claims. Claims and shields have the columns `CLAIMS`.
     """
     if WHOLE_LAKE not in keys:
         claims = claims.filter(pc.is_in(claims.column("table_uuid"), pa.array(sorted(keys), pa.string())))
@@ -149,7 +144,7 @@ def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
 
 
 def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
-    """Return shields for the locations around containers and for the locations that they specify.
+    """Shield the locations around containers, and the locations that these containers name.
 
     The result has the columns `CLAIMS`, and `named` has the columns `UNREAD_LOCATIONS`.
     """
@@ -193,7 +188,7 @@ def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) ->
 def find_last_run(context: RunContext, lake_name: str, frozen_at: datetime) -> tuple[PublishedTable, PublishedTable] | None:
     """Return `live_files` and `lake_refs` of the newest run that was frozen at or before a time.
 
-    A rehearsal also uses real runs, but a real run never uses a rehearsal.
+    A rehearsal may use real runs, but a real run never uses a rehearsal.
     """
     state = context.state
     live = {run.run_id: run for run in state.history(lake_name, LIVE_FILES.name)}
@@ -211,7 +206,7 @@ def find_last_run(context: RunContext, lake_name: str, frozen_at: datetime) -> t
 
 
 def open_last_known(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> LastKnown | None:
-    """Open the lake's state in a run, or return None if a part of it was pruned."""
+    """Open the lake's state in a run, or return None if part of it was pruned."""
     state, ids = context.state, _input_runs(live)
     tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if context.kind(lake_name).has_live_contents else [])]
     inputs = {LAKE_REFS.name: refs}

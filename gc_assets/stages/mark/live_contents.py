@@ -20,10 +20,10 @@ from gc_assets.state.side_tables import CLAIMS, EDGES
 
 
 def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
-    """Return the addresses of absent containers that gc-assets purged.
+    """Return the addresses of absent containers that gc-assets itself has purged.
 
-    They need not exist, because extending the retention cannot bring back files purged before. The
-    metadata file of a head is never returned, because its absence is a loss.
+    They do not have to exist, because a longer retention cannot bring back files that were purged
+    earlier. The metadata file of a head is never included, because its absence is a loss.
 
     Args:
         logs: Parts of the `deletion_log` of each storage.
@@ -48,16 +48,15 @@ def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.
 
 
 def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
-    """Set `must_exist` to false in the rows of these addresses."""
+    """Set `must_exist` to false in the rows with these addresses."""
     must = pc.and_(rows.column("must_exist"), pc.invert(pc.is_in(rows.column("address"), addresses)))
     return replace_columns(rows, {"must_exist": must})
 
 
 def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequence[str], skipped: pa.ChunkedArray) -> str | None:
-    """Return a message about a live content whose snapshot is missing from its metadata file, or
-    None.
+    """Return a message if a live content's snapshot is missing from its metadata file, or None.
 
-    The lake is unreadable then, because the snapshot's files are missing from the live set.
+    In this case, the lake is unreadable, because the live set lacks the snapshot's files.
 
     Args:
         edges: Parts with the edges between containers (columns `EDGES`).
@@ -88,8 +87,8 @@ def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
 
     Args:
         locations: Table locations and uuids (columns `LOCATIONS`). A table claims its location.
-        unlisted: Locations of contents whose files gc-assets cannot list. They become shields,
-            under which no file is collected.
+        unlisted: Locations of contents whose files gc-assets cannot list. They become shields, so
+            that no file under them is collected.
     """
     prefixes = locations.filter(pc.equal(locations.column("kind"), Kind.TABLE_LOCATION))
     uuids = locations.filter(pc.equal(locations.column("kind"), Kind.TABLE_UUID))
@@ -104,7 +103,7 @@ def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
 
 
 def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
-    """Yield notes about history without metadata, and about locations that are never collected."""
+    """Yield notes about history that lacks metadata, and about locations that are not collected."""
     if lost.num_rows:
         example = lost.column("address")[0].as_py()
         yield (
@@ -123,7 +122,7 @@ def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Itera
 
 
 def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) -> Iterator[str]:
-    """Yield a note about absent metadata that is needed only by snapshots to be expired.
+    """Yield a note about absent metadata that only snapshots to be expired need.
 
     Args:
         found: Containers of the walk (columns `ROOTS`).
@@ -140,7 +139,7 @@ def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) 
 
 
 def describe_unread_expired(lake_name: str, found: pa.Table, failed: pa.Table) -> Iterator[str]:
-    """Yield a note about metadata that cannot be read and is referenced only by expired history.
+    """Yield a note about unreadable metadata that only expired history references.
 
     Args:
         found: Containers of the walk (columns `ROOTS`).

@@ -1,6 +1,6 @@
 """Compute a lake's live files as rows, from container states and cached entries.
 
-`live_files` publishes states only, so all readers of its rows use this view.
+`live_files` only publishes states, so everything that needs its rows uses this view.
 """
 
 from __future__ import annotations
@@ -71,24 +71,24 @@ from gc_assets.state.summaries import LiveFilesSummary, SegmentSummary
 # Number of entry rows that this process reads itself, with about 200 bytes each.
 MAX_IN_PROCESS_ENTRIES: Final = 200_000
 
-# In a local session, a look-up of keys reads more entries in this process, because executors share
-# this machine. It keeps only the selected rows.
+# In a local session, this process looks up keys in more entries, because executors share this
+# machine. It only keeps the selected rows.
 LOCAL_FACTOR: Final = 50
 
-# Number of entry rows that are grouped together if a process lists all files.
+# Number of entry rows that are grouped at a time if one process lists all files.
 MAX_BUCKET_ENTRIES: Final = 2_000_000
 
-# Every task holds all keys in memory, so longer lists are joined by Spark.
+# Longer lists of keys are joined by Spark, because every task would hold all keys in memory.
 MAX_KEYS: Final = 200_000
 
 
 @dataclass(frozen=True)
 class LiveSet:
-    """The live files of one lake and run.
+    """One lake's live files in one run.
 
     Attributes:
-        context: The context of any run. Its state contains the entry cache.
-        table: The published `live_files`. Tables of gc-assets 0.3 and older contain the rows
+        context: The context of any run, whose state contains the entry cache.
+        table: The published `live_files`. In gc-assets 0.3 and older, this table contains the rows
             themselves.
     """
 
@@ -106,7 +106,7 @@ class LiveSet:
 
     @cached_property
     def totals(self) -> LiveTotals:
-        """The files and bytes by storage, kind, table, commit and route."""
+        """File and byte counts by storage, kind, table, commit and route."""
         if not self.is_view:
             return self._count_rows()
         rows = read_parts(self._files, self.table.paths(TOTALS_SIDE), TOTALS)
@@ -114,15 +114,15 @@ class LiveSet:
         return LiveTotals(rows, found, found)
 
     def hashes(self, spark: SparkSession | None) -> LiveHashes:
-        """Return the live set as hashes. Requires a view. Without `spark`, this process reads them."""
+        """Return the live set as hashes. Without `spark`, this process reads it. Needs a view."""
         return LiveHashes.of(spark, self._files, self._states, self._cache, self._storages, self.released)
 
     def read(self, spark: SparkSession, route: str = "", columns: Sequence[str] | None = None) -> DataFrame:
         """Return the live files as a frame (columns of `live_files`).
 
         Args:
-            route: Name of a side table of referenced files that are not live, such as
-                `EXPIRED_SIDE`.
+            route: Name of a side table with referenced files that are not live, such as
+                `EXPIRED_SIDE`. By default, live files are returned.
         """
         names = list(columns or LIVE_FILES.schema.names)
         if not self.is_view or route == EXTERNAL_SIDE:
@@ -132,7 +132,7 @@ class LiveSet:
     def batches(self, route: str = "", columns: Sequence[str] | None = None, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the live files in this process.
 
-        Only a part of the files is in memory at a time (`MAX_BUCKET_ENTRIES`).
+        Only some of the files are in memory at a time (`MAX_BUCKET_ENTRIES`).
 
         Args:
             limit: Maximum number of rows. If it is small, not all entries are read.
@@ -162,7 +162,7 @@ class LiveSet:
             yield from rows.filter(pc.equal(rows.column(ROUTE), route)).select(names).to_batches()
 
     def _first_live_keys(self, limit: int) -> pa.Array:
-        """Return the keys of at most `limit` live files."""
+        """Return the keys of up to `limit` live files."""
         scan = self._scan(tuple((path,) for path in self._cache.paths()))
         first_released = numbered_states(self._files, self._states).live * KIND_COUNT
         found = pa.array([], pa.string())
@@ -174,13 +174,15 @@ class LiveSet:
         return found.slice(0, limit)
 
     def rows_of(self, spark: SparkSession | None, keys: pa.Array) -> pa.Table:
-        """Return the rows of these keys with their routes, whether live or not (columns
-        `ROUTED_ROWS`).
+        """Look up the rows of these keys with their routes, whether they are live or not.
 
         Args:
             spark: Used only if the entries do not fit in this process. If None, this process reads
                 them part by part.
             keys: At most `MAX_KEYS` keys, or addresses of external files.
+
+        Returns:
+            Rows with the columns `ROUTED_ROWS`.
         """
         if not self.is_view:
             return self._old_rows_of(keys)
@@ -190,13 +192,11 @@ class LiveSet:
         return self._look_up(spark, scan, sort_distinct(xxhash64(keys)))
 
     def rows_of_hashes(self, spark: SparkSession, hashes: NDArray[np.int64]) -> pa.Table:
-        """Return the rows of keys with these sorted hashes, like `rows_of`. Requires a view."""
+        """Look up keys with these sorted hashes, like `rows_of`. Requires a view."""
         return self._look_up(spark, replace(self._scan(()), hashes=hashes), hashes)
 
     def _look_up(self, spark: SparkSession | None, scan: EntryScan, hashes: NDArray[np.int64]) -> pa.Table:
-        """Return the rows selected by a scan, from the segments that contain keys with these
-        hashes.
-        """
+        """Return the rows that a scan selects, reading only segments that contain these hashes."""
         session = None if spark is None else large_session(spark)
         containers = _containers_with(self.hashes(session), hashes)
         paths, entries = self._paths_with(containers)
@@ -212,13 +212,13 @@ class LiveSet:
         return rows.filter(pc.and_(pc.is_in(rows.column("table_uuid"), wanted), pc.less(rows.column("witness"), states.live)))
 
     def run_on(self, spark: SparkSession, witnesses: pa.Table, task: Task, schema: pa.Schema) -> pa.Table:
-        """Run a task over the files of witnesses, and return the rows that it yields. Requires a view.
+        """Run a task over the files of some witnesses, and return its output. Requires a view.
 
-        In executors, the task runs once for each group of parts.
+        In executors, the task runs once per group of parts.
 
         Args:
             witnesses: Columns `WITNESSES`.
-            task: Called with batches of the columns `KEYED`, which may contain files of other
+            task: Called with batches of the columns `KEYED`, which may include files of other
                 witnesses.
             schema: The columns of the result.
         """
@@ -233,14 +233,14 @@ class LiveSet:
     def direct_rows(self) -> pa.Table:
         """Return the containers and directly referenced files (columns `ROUTED_ROWS`).
 
-        Requires a view. Entries are ignored, so a file may have a stronger witness.
+        Requires a view. Since entries are ignored, a file may have a stronger witness.
         """
         return self._in_process(self._scan(()))
 
     def hash_batches(self, storage: str) -> Iterator[NDArray[np.int64]]:
-        """Yield the key hashes of the live files in a storage.
+        """Yield the key hashes of a storage's live files.
 
-        A hash occurs once for each container that references the file.
+        If several containers reference a file, its hash occurs once for each of them.
         """
         if not self.is_view:
             for batch in self.batches("", ["storage", "key_hash"]):
@@ -251,9 +251,9 @@ class LiveSet:
             yield batch.column("key_hash").to_numpy()
 
     def container(self, address: str) -> dict[str, Any] | None:
-        """Return the state of a container as a row (columns `ROUTED_ROWS`), or None if it is unknown.
+        """Return a container's state as a row (columns `ROUTED_ROWS`), or None if it is unknown.
 
-        Only for a view.
+        Requires a view.
         """
         states = numbered_states(self._files, self._states)
         own = states.direct.filter(pc.equal(states.direct.column("address"), address)).sort_by("witness").slice(0, 1)
@@ -270,7 +270,10 @@ class LiveSet:
 
     @cached_property
     def released(self) -> ReleasedFiles | None:
-        """The files released by the owner's rules. No file is released if a table is unreadable."""
+        """The files that the owner's rules release, or None if there are no such rules.
+
+        If a table is unreadable, no files are released.
+        """
         return None if self.table.summary(LiveFilesSummary).unreadable else find_released_files_of(self.context, self.table)
 
     def _frame(self, spark: SparkSession) -> DataFrame:
@@ -298,7 +301,7 @@ class LiveSet:
         return with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
 
     def read_released(self, storage: str) -> pa.ChunkedArray:
-        """Return the keys of the released files in a storage."""
+        """Return the keys of a storage's released files."""
         if self.released is None:
             return pa.chunked_array([], pa.string())
         rows = self.released.read_keys(self._files)
@@ -332,9 +335,7 @@ class LiveSet:
         return group_by_size(paths, self._files.sizes(paths)) if paths else ()
 
     def _paths_with(self, containers: tuple[str, ...]) -> tuple[list[str], int]:
-        """Return the parts of the segments in which these containers were decoded, and the number
-        of entries.
-        """
+        """Return the parts of segments that decoded these containers, and the number of entries."""
         wanted, found, entries = pa.array(containers, pa.string()), set[str](), 0
         for path in self._cache.paths(CONTAINERS_SIDE):
             index = read_parts(self._files, [path], CONTAINERS, ["container", "files"])
@@ -358,11 +359,11 @@ class LiveSet:
         """The cache segments used by the run.
 
         Raises:
-            StateError: If entries of a needed container are not in the cache any more.
+            StateError: If the cache no longer contains all entries of a needed container.
         """
         wanted = set(self.table.summary(LiveFilesSummary).segments)
         history = self.context.state.history(self.lake, MANIFEST_ENTRIES.name)
-        # Runs without rows are part of compacted segments, which are read only as a whole.
+        # Runs without rows are part of compacted segments, which can only be read as a whole.
         runs = [run for run in history if run.run_id in wanted or not run.entry.parts]
         states = read_parts(self._files, list(self._states), STATES, ["address", "files"])
         for complete in (False, True):  # containers needed only by an earlier run may be missing in reduced segments
@@ -390,7 +391,7 @@ class LiveSet:
 
 @dataclass(frozen=True)
 class _MapKeyed:
-    """Task that scans groups of parts, and runs another task over their rows."""
+    """Scan groups of parts, and run another task over their rows."""
 
     scan: EntryScan
     task: Task
@@ -400,7 +401,7 @@ class _MapKeyed:
 
 
 def _find_missing(states: pa.Table, index: pa.Table) -> pa.ChunkedArray:
-    """Return the addresses of containers with fewer decoded file entries than a walk found.
+    """Return containers for which fewer file entries are cached than the walk found.
 
     Args:
         states: Columns address and files of `STATES`.
@@ -413,7 +414,7 @@ def _find_missing(states: pa.Table, index: pa.Table) -> pa.ChunkedArray:
 
 
 def _containers_with(hashes: LiveHashes, wanted: NDArray[np.int64]) -> tuple[str, ...]:
-    """Return the sorted addresses of containers that reference a key with one of these hashes."""
+    """Return the sorted addresses of containers that reference a key with any of these hashes."""
     witnesses = hashes.states.witnesses.sort_by("witness")
     found = hashes.witnesses_of(wanted)
     selected = witnesses.take(pa.array(found))
@@ -427,7 +428,7 @@ def _identity(rows: pa.Table) -> pa.ChunkedArray:
 def write_external(
     spark: SparkSession, context: RunContext, lake_name: str, hashes: LiveHashes, cache: Segments, run: TableRun
 ) -> tuple[PartFile, ...]:
-    """Write the files outside all storages as rows of the side table `EXTERNAL_SIDE`.
+    """Write files outside all storages as rows of the side table `EXTERNAL_SIDE`.
 
     Args:
         spark: Used only if the entries do not fit in this process.

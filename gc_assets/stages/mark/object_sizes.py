@@ -20,13 +20,13 @@ LISTED_KEYS_PER_HEAD: Final = 125
 def read_sizes(objects: Objects, addresses: Sequence[str]) -> list[int]:
     """Return object sizes in bytes, or -1 for missing or unreadable objects.
 
-    A directory with at least `MIN_LISTED_KEYS` of the objects is listed, up to
-    `LISTED_KEYS_PER_HEAD` keys per object. Objects missing from the listing are requested one by
+    If a directory contains at least `MIN_LISTED_KEYS` of the objects, it is listed, but only up to
+    `LISTED_KEYS_PER_HEAD` keys per object. Objects that no listing contains are requested one by
     one.
     """
     by_directory = defaultdict[str, set[str]](set)
     for address in addresses:
-        # Percent-encoding gives an object two addresses, of which a listing contains only one.
+        # A percent-encoded object has two addresses, but a listing contains only one of them.
         if "%" not in address:
             by_directory[address.rpartition("/")[0] + "/"].add(address)
 

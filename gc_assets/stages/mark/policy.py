@@ -1,5 +1,6 @@
-"""Record the policy of each run (`policy_table`), and its rules with the last executed bounds
-(`current_rules`).
+"""Record the policy of each run in `policy_table`, and its rules in `current_rules`.
+
+`current_rules` also contains the bound up to which earlier runs have executed each rule.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gc_assets.state.summaries import PolicyTableSummary
 
 @log_progress(POLICY_TABLE)
 def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the rules of this run date in addition to those of all earlier dates.
+    """Publish this run date's rules together with the rules of all earlier dates.
 
     The table is a history of the policies that runs have used.
     """
@@ -46,9 +47,9 @@ def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
 def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
     """Publish the enabled rules of this run date with `last_deleted`.
 
-    `last_deleted` is the rule's bound on the newest earlier date with completed deletions. Dates
-    with unapplied, failed or restored plans are ignored, because a row of `policy_table` does not
-    prove a deletion.
+    `last_deleted` is the rule's bound on the newest earlier date whose deletions were completed. A
+    row in `policy_table` does not prove a deletion, so dates with unapplied, failed or restored
+    plans are ignored.
     """
     state = context.state
     policy = context.table(POLICY_TABLE, lake_name)
@@ -73,14 +74,14 @@ def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def rule_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the key that identifies a rule in different runs: its id, its paths and its branch."""
+    """Return what identifies a rule across runs: its id, its paths and its branch."""
     return row["rule_id"], row["prefix"], row["glob"], row["branch"]
 
 
 def find_finished_dates(context: RunContext) -> set[date]:
     """Return the run dates whose plans were all applied completely and not restored.
 
-    Empty plans are ignored, so a date with only empty plans is not returned.
+    Empty plans are ignored. Therefore, a date that has only empty plans is not included.
     """
     finished: set[date] = set()
     unfinished: set[date] = set()

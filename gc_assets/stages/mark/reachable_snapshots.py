@@ -54,10 +54,10 @@ class _Runs:
 
 @log_progress(REACHABLE_SNAPSHOTS)
 def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str) -> tuple[PublishedTable, ...]:
-    """Publish `reachable_snapshots`, `expiry_plan` and, for some kinds, `live_contents` of a run date.
+    """Publish `reachable_snapshots`, `expiry_plan` and, for some kinds, `live_contents`.
 
-    If a single-repository lake is unreadable, all its commits are retained and the summary contains
-    the reason.
+    If a single-repository lake is unreadable, all its commits are retained, and the summary
+    contains the reason.
 
     Raises:
         LakeUnreadable: If a commit that must be kept is unreadable.
@@ -111,7 +111,7 @@ def _publish(
 
 
 def find_unused_rules(lake: LakeConfig, refs: FrozenRefs, as_of: datetime) -> tuple[str, ...]:
-    """Return notes about the lake's retention rules that have no effect."""
+    """Return notes about retention rules that do not have any effect on the lake."""
     properties = refs.sources[0].properties if refs.sources else {}
     return lake.unused_rules(((ref.ref_type, ref.ref_name) for ref in refs.refs), as_of, properties)
 
@@ -138,9 +138,9 @@ def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = No
 
 
 def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
-    """Read the history edits that plans have made and that were not undone.
+    """Read history edits that plans have made and that have not been undone.
 
-    Removals of table snapshots are left out, because no graph contains removed snapshots.
+    Removals of table snapshots are skipped, because graphs do not contain removed snapshots.
     """
     return _select_made(_read_log(files, logs))
 
@@ -162,12 +162,12 @@ def _select_made(log: Iterable[Mapping[str, Any]]) -> tuple[ExpiryAction, ...]:
 
 @dataclass(frozen=True)
 class _ApplyRetention:
-    """Task that applies the lake's policy to the published graph and writes the tables.
+    """Apply the lake's policy to the published graph, and write the resulting tables.
 
-    Runs as a single task in this process or in an executor (`run_single_task`).
+    `run_single_task` runs this in the current process or in an executor.
 
     Attributes:
-        unread: Reason why the whole lake is unreadable, or None.
+        unread: Why the whole lake is unreadable, or None.
         logs: Parts of `expiry_log`, oldest first.
     """
 
@@ -211,9 +211,9 @@ class _ApplyRetention:
                 yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})
 
     def _retain(self, refs: FrozenRefs, commits: pa.Table, log: BranchLog) -> tuple[Retention, str | None]:
-        """Apply the policy. Also returns the reason if a single-repository lake is unreadable.
+        """Apply the policy, and return the reason if a single-repository lake is unreadable.
 
-        All commits of an unreadable repository are retained.
+        In this case, all commits are retained.
         """
         unread = self.unread
         if unread is None:

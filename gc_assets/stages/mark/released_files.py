@@ -1,4 +1,4 @@
-"""Find the files released by the lake owner's rules although retained commits reference them."""
+"""Find files that the lake owner's rules release although retained commits reference them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ class ReleasedFiles:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes of the table, including those about rules that apply to no file."""
+        """The table's notes, including notes about rules that do not apply to any file."""
         summary = self.published.summary(LifecycleObjectsSummary)
         return (*summary.unused_rules, *summary.notes)
 
     def read_keys(self, files: Files) -> pa.Table:
-        """Read the storage and key of the released files, without those kept by another reference
-        (`deduplicated`).
+        """Read the storage and key of each released file.
+
+        Files that another reference keeps (`deduplicated`) are not included.
         """
         rows = read_parts(files, self.published.paths(), self.table.schema, _COLUMNS)
         return rows.filter(pc.invert(rows.column("deduplicated"))).select(["storage", "key"])
@@ -51,18 +52,19 @@ class ReleasedFiles:
 
 
 def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:
-    """Return the released files of this run, or None if the lake has no such rules.
+    """Return the files released in this run, or None if no rule of the lake releases files.
 
     Raises:
-        StateError: If the lake has such rules and the table is not published.
+        StateError: If the lake has such rules, but the table is not published.
     """
     table = context.kind(lake_name).table_with(TableRole.RELEASED_FILES, context.config.lake(lake_name))
     return ReleasedFiles(table, context.table(table, lake_name)) if table is not None else None
 
 
 def find_last_rule_notes(context: RunContext, lake_name: str) -> tuple[date, tuple[str, ...]] | None:
-    """Return the newest run date with results of path rules and the notes about these rules, or
-    None.
+    """Return the newest run date with results of path rules, and the notes about these rules.
+
+    Returns None if no results are published.
     """
     summaries = {TableRole.RELEASED_FILES: LifecycleObjectsSummary, TableRole.PATH_EDITS: LifecyclePathsSummary}
     for role, model in summaries.items():
@@ -75,10 +77,10 @@ def find_last_rule_notes(context: RunContext, lake_name: str) -> tuple[date, tup
 
 
 def find_released_files_of(context: RunContext, live: PublishedTable) -> ReleasedFiles | None:
-    """Return the released files with which a published `live_files` was computed, or None.
+    """Return the released files that a published `live_files` is based on, or None.
 
     Raises:
-        StateError: If the lake has such rules but the table does not exist any more.
+        StateError: If the lake has such rules, but the table no longer exists.
     """
     table = context.kind(live.receipt.owner).table_with(TableRole.RELEASED_FILES)
     if table is None:

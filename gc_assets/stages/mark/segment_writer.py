@@ -45,10 +45,10 @@ _SIDE_TABLES: Final = {
 
 
 class SegmentWriter:
-    """Writes the parts of one task: entries, and the side tables of `manifest_entries`."""
+    """Write one task's entries, and the side tables of `manifest_entries`."""
 
     def __init__(self, files: Files, run: TableRun) -> None:
-        # Containers are in separate parts, so that readers of files skip them by the parts'
+        # Containers have separate parts, which readers of files skip based on the parts'
         # statistics.
         self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
         self._side_writers = {side: PartWriter(files, run.path, schema, side) for side, schema in _SIDE_TABLES.items()}
@@ -77,6 +77,6 @@ class SegmentWriter:
 
 
 def count_by_container(rows: pa.RecordBatch | pa.Table) -> dict[str, int]:
-    """Return the number of rows by container."""
+    """Count the rows of each container."""
     found = pc.value_counts(rows.column("container"))
     return dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True))

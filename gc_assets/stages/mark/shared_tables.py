@@ -1,7 +1,7 @@
-"""Find the edits of a history that another lake with the same table or repository does not make.
+"""Find history edits that another lake with the same table or repository does not make.
 
-Several lakes may collect a table, for example by overlapping `tables`, or from two catalogs. The
-table keeps the history that any of them keeps.
+Several lakes may collect one table, for example because their `tables` patterns overlap, or because
+it is in two catalogs. The table then keeps all history that any of these lakes keeps.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ _REF_EDITS: Final = (DELETE_REF, DELETE_IDLE_BRANCH)
 
 @dataclass(frozen=True, slots=True)
 class KeptBy:
-    """The other lake that keeps what an edit removes, and the reason for messages."""
+    """Another lake that keeps what an edit would remove, and a reason for messages."""
 
     lake: str
     reason: str
 
 
 def list_expiry_tables(context: RunContext, lake: str) -> list[tuple[PublishedTable, str | None]]:
-    """Return the tables with the edits of a lake, and their side tables (columns of `expiry_plan`)."""
+    """List the tables that contain a lake's edits (columns of `expiry_plan`).
+
+    If the edits are in a side table, its name is returned with the table.
+    """
     tables: list[tuple[PublishedTable, str | None]] = [(context.table(EXPIRY_PLAN, lake), None)]
     if (edited := context.kind(lake).table_with(TableRole.PATH_EDITS, context.config.lake(lake))) is not None:
         tables.append((context.table(edited, lake), EDITS_SIDE))
@@ -51,7 +54,7 @@ def list_expiry_tables(context: RunContext, lake: str) -> list[tuple[PublishedTa
 
 
 def read_expiry(context: RunContext, lake: str, columns: list[str] | None = None) -> pa.Table:
-    """Read the edits of a lake, with all columns of `expiry_plan` or some of them."""
+    """Read a lake's edits, with all or some columns of `expiry_plan`."""
     paths = [path for table, side in list_expiry_tables(context, lake) for path in table.paths(side)]
     return read_parts(context.state.files, paths, EXPIRY_PLAN.schema, columns)
 
@@ -62,14 +65,14 @@ def edit_keys(rows: pa.Table) -> list[EditKey]:
 
 @dataclass(frozen=True, slots=True)
 class SharedTables:
-    """The tables and repositories that several lakes collect.
+    """Tables and repositories that several lakes collect.
 
     Attributes:
         listed: Uuids of the tables that each lake's catalog lists.
-        selected: Uuids of those tables that each lake's configuration selects.
-        by_uuid: The lakes that select a table, by its uuid.
-        neighbours: All lakes of the same repository, catalog or server, by lake, including those
-            that may read other catalogs at its address.
+        selected: Uuids of the listed tables that each lake's configuration selects.
+        by_uuid: Lakes that select the same table, by table uuid.
+        neighbours: For each lake, all lakes with the same repository, catalog or server. Some of
+            them may read different catalogs at the same address.
     """
 
     context: RunContext
@@ -101,20 +104,20 @@ class SharedTables:
 
     @property
     def is_empty(self) -> bool:
-        """True if no lake can keep an edit of another, so that the edits need not be read."""
+        """True if lakes do not share anything, so that their edits do not have to be read."""
         return not self.by_uuid and not self.neighbours
 
     def find_kept_edits(self, lake: str, edits: pa.Table) -> dict[EditKey, KeptBy]:
-        """Return those of a lake's edits (columns `EDIT_COLUMNS`) that another lake does not make.
+        """Return a lake's edits (columns `EDIT_COLUMNS`) that another lake does not make.
 
-        Another lake counts if its configuration selects the table. It keeps
+        The other lake's configuration must select the table. Then, the other lake keeps
 
         - a listed snapshot or ref that it does not remove,
         - schemas and partition specs that it does not remove,
-        - everything of a table of its own catalog that it has not read in this run.
+        - everything in a table of its own catalog that it has not read in this run.
 
-        Of a repository, all edits are kept unless both lakes make the same ones, because a part of
-        them could cut off history.
+        In a repository, every edit counts as kept unless both lakes make exactly the same edits,
+        because some of them alone could cut off history.
         """
         found: dict[EditKey, KeptBy] = {}
         for other in sorted(self._find_others(lake, edits)):
@@ -122,14 +125,14 @@ class SharedTables:
         return found
 
     def _find_others(self, lake: str, edits: pa.Table) -> set[str]:
-        """Return the other lakes of the catalog, and those that select one of the edited tables."""
+        """Return lakes that share the catalog, and lakes that select one of the edited tables."""
         if lake not in self.listed or not edits.num_rows:
             return set()
         of_tables = frozenset[str]().union(*(self.by_uuid.get(table_uuid, frozenset()) for table_uuid in _uuids_of(edits)))
         return {*self.neighbours.get(lake, ()), *of_tables} - {lake}
 
     def _find_kept_by(self, lake: str, edits: pa.Table, other: str) -> Iterator[tuple[EditKey, str]]:
-        """Yield the edits that one other lake does not make, with the reasons."""
+        """Yield the edits that a particular lake does not make, with the reasons."""
         context = self.context
         config, label = context.config.lake(other), context.config.label_of(other)
         is_same_catalog, uuids = other in self.neighbours.get(lake, ()), _uuids_of(edits)
@@ -139,7 +142,7 @@ class SharedTables:
                 f"lake {label} has the same repository, and plans other edits. Remove one of these lakes, or give both the same `retention`"
             )
             yield from ((key, reason) for key in edit_keys(edits.filter(of_repository)))
-        # Catalogs of two accounts can have the same address, but they have no table in common.
+        # Catalogs of two accounts may have the same address, but they do not share tables.
         if is_same_catalog and not (self.listed[other] and self.listed[lake].isdisjoint(self.listed[other])):
             unread = _select_tables(edits, uuids - self.listed[other])
             reason = f"lake {label} collects this table too, but has not read it in this run"
@@ -155,7 +158,7 @@ class SharedTables:
 
 
 def _locate_history(context: RunContext, lake: str) -> Iterator[str]:
-    """Yield the catalog or server of a lake, and its repository independent of its address."""
+    """Yield what identifies a lake's history: its server, its repository and its own locations."""
     yield locate_server(context, lake)
     repository = context.table(LAKE_REFS, lake).summary(LakeRefsSummary).repository
     if repository is not None:
@@ -167,13 +170,14 @@ def _locate_history(context: RunContext, lake: str) -> Iterator[str]:
 
 
 def _unite(lake: str, groups: Iterable[Collection[str]]) -> frozenset[str]:
-    """Return all lakes in the groups of a lake."""
+    """Return all lakes that share at least one group with a lake."""
     return frozenset[str]().union(*(group for group in groups if lake in group))
 
 
 def _list_tables(context: RunContext, lake: str) -> list[tuple[str, str | None]]:
-    """Return the uuids and names of the tables that a lake's catalog lists. A table may have several
-    names.
+    """List the uuid and name of each table in a lake's catalog.
+
+    If a table has several names, it occurs several times.
     """
     sources = read_parts(context.state.files, context.table(LAKE_REFS, lake).paths(SOURCES_SIDE), SOURCES, ["table_uuid", "table_name"])
     found = zip(sources.column("table_uuid").to_pylist(), sources.column("table_name").to_pylist(), strict=True)
@@ -190,7 +194,7 @@ def _select_tables(edits: pa.Table, uuids: Collection[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _OtherHistory:
-    """Snapshots and refs of some tables in another lake, and the edits that this lake makes."""
+    """Another lake's snapshots and refs of some tables, and the edits that it makes."""
 
     snapshots: frozenset[tuple[str, str]]
     refs: frozenset[tuple[str, str]]
@@ -220,13 +224,13 @@ class _OtherHistory:
 
 
 def _effect(key: EditKey) -> EditKey:
-    """Return the key with one action for both ways to delete a ref."""
+    """Replace the action, so that both ways to delete a ref have the same key."""
     uuid, action, snapshot_id, ref_name = key
     return uuid, DELETE_REF if action in _REF_EDITS else action, snapshot_id, ref_name
 
 
 def _repository_edits(context: RunContext, lake: str) -> set[tuple[str | None, ...]]:
-    """Return a lake's edits without a table, except for their descriptions."""
+    """Return a lake's edits that do not belong to a table, without their descriptions."""
     rows = read_expiry(context, lake)
     rows = rows.filter(pc.is_null(rows.column("table_uuid"))).drop_columns(["reason", "table_name", "table_uuid"])
     return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))

@@ -1,4 +1,4 @@
-"""Write a lake's external addresses that may be other names of objects in storages."""
+"""Write a lake's external addresses that may refer to objects in storages by another name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLUMNS: Final = ("key", "kind", "size_bytes", "commit_id", "container", "table
 
 
 def external_addresses(context: RunContext) -> ExternalAddresses:
-    """Return the classifier for addresses outside all configured storages."""
+    """Build the classifier for addresses outside all configured storages."""
     config = context.config
     locations = [storage.location for storage in config.storages]
     storages = [(location, config.endpoint_of(location)) for location in locations]
@@ -46,9 +46,9 @@ def external_addresses(context: RunContext) -> ExternalAddresses:
 
 
 def _former_resolver(context: RunContext) -> KeyResolver | None:
-    """Return a resolver for the removed aliases of all storages, or None if no alias was removed.
+    """Return a resolver for removed storage aliases, or None if no alias was removed.
 
-    An alias that another storage has now is not one of them.
+    An alias that moved to another storage does not count as removed.
     """
     config = context.config
     current = {alias for storage in config.storages for alias in storage.aliases}
@@ -63,7 +63,7 @@ def _former_resolver(context: RunContext) -> KeyResolver | None:
 def write_unknown_addresses(
     spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile], entries: PublishedTable
 ) -> WrittenParts:
-    """Write the unknown addresses of a lake (columns `UNKNOWN_ADDRESSES`).
+    """Write a lake's unknown addresses (columns `UNKNOWN_ADDRESSES`).
 
     Args:
         spark: Used only if the addresses do not fit in this process.
@@ -102,9 +102,9 @@ def _select_unknown(
 
 
 def _find_incomplete(files: Files, paths: Sequence[str]) -> frozenset[str]:
-    """Return the uuids of tables with local files that are missing or hidden.
+    """Return the uuids of tables with missing or hidden local files.
 
-    In a lake without tables, the uuid is "".
+    For a lake without tables, the uuid is "".
     """
     found: set[str] = set()
     for path in paths:
@@ -117,14 +117,14 @@ def _find_incomplete(files: Files, paths: Sequence[str]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _SelectUnknown:
-    """Task that writes the unknown addresses among external files.
+    """Write the unknown addresses among external files.
 
     Attributes:
-        spellings: Returns all possible names of the file with a given name, or None if the lake has
-            no possible names.
-        incomplete: If not empty, only existing files of these tables are written. Other files of
-            these tables are missing, so a mount may be missing, and the existing files may be old
-            copies under its mount point.
+        spellings: Returns all possible names of a file, given one of them. None if the lake's files
+            have only one name.
+        incomplete: If not empty, only existing files of these tables are written. Because other
+            files of these tables are missing, a mount may be missing too. The existing files may
+            then be old copies under its mount point.
     """
 
     addresses: ExternalAddresses
@@ -154,9 +154,7 @@ class _SelectUnknown:
         return pc.if_else(is_mine, self.addresses.find_old_copies(batch.column("key")), pa.scalar(None, pa.string()))
 
     def _find_own_reasons(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return the reason for each file. If a file exists under another possible name, the name
-        has no reason.
-        """
+        """Return the reason for each file. It is None if another possible name exists."""
         reasons = self.addresses.find_reasons(batch.column("key"))
         is_possible = pc.and_(pc.equal(batch.column("kind"), Kind.POSSIBLE_OBJECT), ExternalAddresses.are_missing(reasons))
         if self.spellings is None or not is_possible.true_count:
@@ -168,9 +166,7 @@ class _SelectUnknown:
 
 
 def _without_chunk_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Remove the sizes of chunks, because a file may be longer than the ranges that manifests
-    read.
-    """
+    """Clear the sizes of chunks, because a file may be longer than the ranges that are read."""
     is_chunk = pc.equal(rows.column("kind"), Kind.CHUNK)
     sizes = pc.if_else(is_chunk, pa.scalar(None, pa.int64()), rows.column("size_bytes"))
     return rows.set_column(rows.schema.get_field_index("size_bytes"), "size_bytes", sizes)
@@ -178,7 +174,7 @@ def _without_chunk_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class _CopyUnresolved:
-    """Task that writes the addresses with unknown prefixes. Runs as one task of `run_single_task`."""
+    """Write the addresses with unknown prefixes, in a single task (`run_single_task`)."""
 
     files: Files
     run: TableRun

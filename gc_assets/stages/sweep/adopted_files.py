@@ -1,8 +1,9 @@
-"""Remember the files that dropped tables adopted outside of their claims.
+"""Keep track of files that dropped tables used outside their claims.
 
-A table can name files in the location of another one, as after `add_files`. The first run that
-misses the table finds these files in the live set of the last accepted run. Later runs carry the
-rows on while they remember the table and do not read it, so that the files wait with it.
+A table can name files in the location of another one, for example after `add_files`. When it is
+dropped, these adopted files have to wait with it. The first run that misses the table finds them in
+the live set of the last accepted run. Later runs copy the rows for as long as they remember the
+table and do not read it.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ def find_adopted_files(
     missed: Collection[int],
     unread: Collection[tuple[str, str]],
 ) -> tuple[AdoptedFiles, tuple[str, ...]]:
-    """Return the adopted files of the tables that this run did not read, and why some are unknown.
+    """Find the files adopted by tables that this run did not read, and why some are unknown.
 
     Args:
         found: The dropped tables.
-        missed: Indices of the tables that this run is the first to miss.
+        missed: Indices of the tables that are missing for the first time in this run.
         unread: Lakes and uuids of all remembered tables that this run did not read.
     """
     accepted = newest_accepted_run(context, storage_name) if unread else None
@@ -78,7 +79,7 @@ def find_adopted_files(
 
 
 def read_adopted_files(context: RunContext, storage_name: str) -> AdoptedFiles:
-    """Return the adopted files that the sweep of this run date remembers."""
+    """Return the adopted files recorded by the sweep of this run date."""
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
     return NO_ADOPTED_FILES if swept is None else _read(context, swept)
 
@@ -95,7 +96,7 @@ def _find_named(
     live: LiveSet,
     tables: dict[str, int],
 ) -> pa.Table:
-    """Return the files that tables of a lake named outside their claims (columns `ADOPTED_FILES`).
+    """Find files that a lake's tables named outside their claims (columns `ADOPTED_FILES`).
 
     Raises:
         StateError: If the live set cannot be read.
@@ -117,7 +118,7 @@ def _find_named(
 
 
 def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> LiveSet | None:
-    """Return the live set of a lake that a sweep used, or None if it is not available any more."""
+    """Return the live set of a lake that a sweep used, or None if it no longer exists."""
     references = (value for name, value in swept.receipt.inputs.items() if name.startswith(f"{lake}/{LIVE_FILES.name}/"))
     run_id = next(references, "").partition(":")[0]
     run = next((run for run in context.state.history(lake, LIVE_FILES.name) if run.run_id == run_id), None)
@@ -127,15 +128,15 @@ def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> Liv
 
 @dataclass(frozen=True)
 class FindAdopted:
-    """Task that yields the files that dropped tables name outside their claims (columns `_FOUND`).
+    """Find files that dropped tables name outside their claims (columns `_FOUND`).
 
     The input has the columns `KEYED`. Runs in executors.
 
     Attributes:
         found: The dropped tables.
         position: Position of the storage.
-        witnesses: Sorted numbers of the tables' witnesses. At least one.
-        tables: Index of each witness's table.
+        witnesses: Sorted numbers of the tables' witnesses, at least one.
+        tables: Index of the table of each witness.
     """
 
     found: DroppedPrefixes

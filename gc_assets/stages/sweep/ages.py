@@ -1,7 +1,7 @@
 """Decide which files are old enough to be candidates.
 
-The storage's grace period applies to all files, but the lake that claims a file can require a
-longer one.
+The storage's grace period applies to all files. In addition, the lake that claims a file can
+require a longer one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NamedTimes = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class LakeAge:
-    """The age rule of one lake.
+    """How old files of one lake must be.
 
     Attributes:
-        cutoff: The lake's cut-off, never later than the storage's.
+        cutoff: The lake's cut-off, which is never later than the storage's cut-off.
         named_times: Parses creation times from the names of the lake's objects.
     """
 
@@ -37,7 +37,7 @@ class LakeAge:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """The cut-offs of a storage and of the lakes with claims in it. Picklable."""
+    """Cut-offs of a storage, and of the lakes that have claims in it. Picklable."""
 
     cutoff: datetime
     lakes: Mapping[str, LakeAge]
@@ -46,7 +46,7 @@ class Ages:
     def of(cls, context: RunContext, cutoff: datetime, refs: list[PublishedTable]) -> Ages:
         """Build the cut-offs from the storage's grace cut-off and the frozen refs of all lakes.
 
-        A lake's minimum age is counted from its own freeze.
+        A lake's minimum age is counted back from its own freeze.
         """
         lakes: dict[str, LakeAge] = {}
         for table in refs:
@@ -56,9 +56,9 @@ class Ages:
         return cls(cutoff, lakes)
 
     def is_old(self, claimed: pa.RecordBatch) -> pa.Array:
-        """Return a mask that selects the claimed files older than their cut-off.
+        """Return a mask of the claimed files that are older than their cut-off.
 
-        The age is based on the later of the modification time and the time in the file name.
+        A file's age depends on its modification time or the time in its name, whichever is later.
 
         Args:
             claimed: Files with the columns key, last_modified and lake.

@@ -22,10 +22,10 @@ COLLECTOR = Owner("collector", None)
 def claims_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], dropped: Iterable[Claim] = ()) -> Claims:
     """Return the effective claims on a storage.
 
-    `lake_refs` contributes the frozen claims, and `live_files` the claims found in metadata. The
-    collector's tables and configuration and the files of configured catalogs are always excluded,
-    because they are never a lake's garbage. Claims of `dropped` tables only apply to prefixes that
-    have no other claim.
+    `lake_refs` contributes the frozen claims, and `live_files` the claims found in metadata. Some
+    files are always excluded because they are never garbage: the collector's own tables and
+    configuration, and files of configured catalogs. Claims of `dropped` tables only apply to
+    prefixes that have no other claim.
     """
     claims, wide = effective_claims(context, storage_name, tables)
     state, files = collector_paths(context, storage_name)
@@ -37,16 +37,15 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
 
 
 def effective_claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> tuple[list[Claim], list[Claim]]:
-    """Return the claims of these tables on a storage, and the claims that were too wide (see
-    `narrow_claims`).
+    """Return the claims of these tables on a storage, and the claims that were too wide.
+
+    `narrow_claims` decides which claims are too wide.
     """
     return narrow_claims(list(_shield_shared(_claims(context, storage_name, tables))))
 
 
 def _shield_shared(claims: Sequence[Claim]) -> Iterator[Claim]:
-    """Yield the claims, with metadata claims turned into shields if another lake uses their parent
-    directory.
-    """
+    """Turn metadata claims into shields if another lake uses their parent directory."""
     for claim in claims:
         if claim.names is not None and claim.collect:
             place = claim.prefix[: claim.prefix[:-1].rfind("/") + 1]
@@ -56,9 +55,9 @@ def _shield_shared(claims: Sequence[Claim]) -> Iterator[Claim]:
 
 
 def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], list[str]]:
-    """Return the keys of the collector's and catalogs' own files in a storage.
+    """Return the keys of a storage's files that belong to the collector or to catalogs.
 
-    Each path is resolved twice: as configured, and with its symbolic links followed.
+    Each path is resolved both as configured and with its symbolic links followed.
 
     Returns:
         The prefixes of the state, and the keys of single files.
@@ -73,7 +72,7 @@ def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], 
 
 
 def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> list[str]:
-    """Return report messages for the claims that are too wide, or whose unused ranges are kept."""
+    """Return report messages for claims that are too wide, or whose unused ranges are kept."""
     locations = sorted({(claim.owner.lake, context.resolver().address(storage_name, claim.prefix)) for claim in claims.wide})
     return [
         f"lake {lake}: {address} is a whole storage, or contains a prefix that another table or lake claims. Only the directories "
@@ -107,9 +106,9 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
 
 
 def _is_outside_patterns(context: RunContext, table: PublishedTable, row: Mapping[str, Any]) -> bool:
-    """Check whether a claim is a shield of a table that matches no pattern of its lake.
+    """Check whether a claim shields a table that does not match any pattern of its lake.
 
-    Such a shield can be ignored if another lake with the same catalog collects the table. Shields
+    If another lake with the same catalog collects the table, such a shield can be ignored. Shields
     of unreadable tables always apply.
     """
     is_frozen_shield = table.receipt.asset == LAKE_REFS.name and not row["collect"] and row["table_name"] is not None
@@ -125,7 +124,7 @@ def _to_claim(context: RunContext, lake: str, row: Mapping[str, Any]) -> Claim:
 
 
 def list_unread_locations(context: RunContext, storage_name: str, refs: Iterable[PublishedTable]) -> list[Claim]:
-    """Return the claims on a storage's prefixes in which unreadable tables may be stored."""
+    """Return claims on prefixes that may contain unreadable tables."""
     claims, _ = narrow_claims(_claims(context, storage_name, refs))
     return [claim for claim in claims if claim.is_unread]
 

@@ -1,5 +1,6 @@
-"""Find foreign files: unneeded files in a claim that may not belong to the lake
-(`core/foreign.py`).
+"""Find files that are in a claim and not needed, but may not belong to the lake.
+
+The rules are in `core/foreign.py`.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ MAX_LISTED: Final = 5
 
 @dataclass(frozen=True)
 class ForeignFinder:
-    """Task that adds the column `foreign_rule` to claimed files. Picklable.
+    """Add the column `foreign_rule` to claimed files. Picklable.
 
     Attributes:
-        known: The search targets for which a file known to the lakes was found.
-        datasets: The directories of datasets in other formats.
+        known: Search targets for which a file is known to the lakes.
+        datasets: Directories of datasets in other formats.
     """
 
     rules: ForeignRules
@@ -92,9 +93,8 @@ class ForeignSearch:
     """A sweep's search for foreign files.
 
     Attributes:
-        finder: Task that finds foreign files among the candidates, or None if no candidate can be
-            foreign.
-        datasets: The directories of datasets in other formats (columns `FOREIGN_DATASETS`).
+        finder: Finds foreign files among the candidates, or None if no candidate can be foreign.
+        datasets: Directories of datasets in other formats (columns `FOREIGN_DATASETS`).
     """
 
     spark: SparkSession
@@ -116,7 +116,7 @@ class ForeignSearch:
         probed: WrittenParts,
         run: TableRun,
     ) -> Self:
-        """Prepare the search from the scratch tables of a probe."""
+        """Prepare the search with the scratch tables of a probe."""
         files = context.state.files
         found = read_parts(files, probed.paths(run, FOUND_DATASETS_SIDE), FOREIGN_DATASETS)
         datasets = outermost(found, rules.claims)
@@ -134,7 +134,7 @@ class ForeignSearch:
         return {side: tuple(write_parts(rows, self.run, files, side)) for side, rows in tables.items() if rows.num_rows}
 
     def sum_files(self, written: WrittenParts) -> tuple[ForeignFiles, ...]:
-        """Sum the foreign files in the written `orphan_files` by rule and claim, most files first."""
+        """Sum the foreign files in `orphan_files` by rule and claim, most files first."""
         if not any(reason == FOREIGN for reason, *_ in written.totals):
             return ()
         scan = ParquetScan.of(self.context.state.files, _SUMMED, self.run.path, written.parts)
@@ -160,11 +160,11 @@ def foreign_rules(
     tables: Sequence[PublishedTable],
     dropped: Sequence[RememberedTable] = (),
 ) -> ForeignRules:
-    """Build the foreign-file rules of a storage.
+    """Build the rules that decide which files of a storage are foreign.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
-        dropped: The dropped tables, whose claims keep their ages.
+        dropped: The dropped tables. Their claims keep their ages.
     """
     paths = {lake.name: found for lake in context.config.lakes if (found := context.kind(lake.name).files.own_paths) is not None}
     own_names = {lake.name: names for lake in context.config.lakes if (names := context.kind(lake.name).files.own_names) is not None}
@@ -184,11 +184,11 @@ def foreign_rules(
 def claim_ages(
     context: RunContext, storage_name: str, tables: Sequence[PublishedTable], dropped: Collection[tuple[str, str]] = ()
 ) -> tuple[ClaimAges, ClaimAges]:
-    """Return the ages of the current claims, counted from the last run without each claim and from
-    the first run with it.
+    """Return the ages of the current claims, counted in two ways.
 
-    A claim is new if the storage's newest accepted run did not have it. It keeps its age in all
-    later runs. The claims (prefix, table) of `dropped` tables keep their ages too.
+    The first result counts from the last run without the claim, and the second from the first run
+    with it. A claim is new if the storage's newest accepted run did not have it, and it keeps its
+    age in all later runs. The claims (prefix, table) of `dropped` tables keep their ages too.
     """
     listed, _ = effective_claims(context, storage_name, tables)
     current = [*_owners(listed), *sorted(dropped)]
@@ -203,7 +203,7 @@ def claim_ages(
         rows = read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)
         ages, seen = _read_ages(rows, "since"), _read_ages(rows, "seen")
         return ages.continue_with(current, accepted.frozen_at, shields), seen.continue_with(current, now, shields)
-    # Runs of releases before 0.4 recorded no ages.
+    # Releases before 0.4 did not record ages.
     names = accepted.refs_digests
     found = [context.state.current(name, table.name, accepted.run_date) for name in names for table in (LAKE_REFS, LIVE_FILES)]
     earlier, _ = effective_claims(context, storage_name, [table for table in found if table is not None])
@@ -214,20 +214,20 @@ def claim_ages(
 
 
 def _owners(claims: Iterable[Claim]) -> list[tuple[str, str]]:
-    """Return each claimed prefix with the table that claims it, or "" if a whole lake claims it.
+    """Return each claimed prefix with its table, or with "" if a whole lake claims it.
 
-    Prefixes that a lake only protects are left out, and so are claims on metadata, because they are
-    as old as the lake.
+    Prefixes that a lake only protects are skipped. Claims on metadata are skipped too, because they
+    are as old as the lake.
     """
     own = (claim for claim in claims if claim.names is None and (claim.collect or claim.table is not None))
     return sorted({(claim.prefix, claim.table or "") for claim in own})
 
 
 def foreign_notes(context: RunContext, storage_name: str, found: Sequence[ForeignFiles]) -> list[str]:
-    """Return a message on the foreign files of each claim, for the report."""
+    """Return report messages about the foreign files in each claim."""
     notes: list[str] = []
     for item in found[:MAX_LISTED]:
-        # A hidden directory, or a dataset in another format, must be accepted by itself, because a
+        # A hidden directory or a dataset in another format must be accepted separately, because a
         # repository's claim may contain directories of several teams.
         directory = item.samples[0].rpartition("/")[0]
         is_inner = item.rule in {OTHER_FORMAT, HIDDEN_PATH, UNKNOWN_PATH} and directory
@@ -240,7 +240,7 @@ def foreign_notes(context: RunContext, storage_name: str, found: Sequence[Foreig
 
 
 def age_rows(ages: ClaimAges, seen: ClaimAges) -> pa.Table:
-    """Return the results of `claim_ages` as rows (columns `CLAIMED`)."""
+    """Convert the results of `claim_ages` to rows (columns `CLAIMED`)."""
     rows = [
         {"key": prefix, "table": table, "since": since, "seen": seen.since.get(prefix, {}).get(table)}
         for prefix, times in sorted(ages.since.items())
@@ -263,10 +263,10 @@ def find_known(
     live: Sequence[PublishedTable],
     targets: Collection[str],
 ) -> frozenset[str]:
-    """Return the search targets for which a commit ever referenced a file.
+    """Return the search targets that match any file that a commit ever referenced.
 
-    Files referenced directly by commits are read first, then the entries of all decoded containers.
-    The search stops when all targets are found.
+    Files that commits reference directly are read first, then the entries of all decoded
+    containers. The search stops as soon as all targets are found.
     """
     found: set[str] = set()
     targets = frozenset(targets) - {HAS_UNKNOWN_PATH}
@@ -346,7 +346,7 @@ def _add(found: dict[tuple[str, str, str], ForeignFiles], new: ForeignFiles) -> 
 
 
 def find_datasets(keys: pa.Array) -> pa.RecordBatch:
-    """Return the directories of datasets in other formats that these keys indicate.
+    """Find the directories of datasets in other formats, based on typical file names.
 
     Returns:
         The distinct directories (columns `FOREIGN_DATASETS`).
@@ -362,8 +362,8 @@ def find_datasets(keys: pa.Array) -> pa.RecordBatch:
 def outermost(datasets: pa.Table, claims: Claims) -> pa.Table:
     """Return the claimed datasets that are not nested in another dataset of the same claim.
 
-    A dataset that spans a whole claim does not hide nested ones, because it does not count if a
-    lake claims the prefix for itself (`core/foreign.py`).
+    A dataset that spans a whole claim does not hide nested ones, because such a dataset is ignored
+    if a lake claims the prefix for itself (`core/foreign.py`).
     """
     names: Mapping[str, str] = {row["key"]: row["format"] for row in datasets.to_pylist()}
     kept: dict[str, list[str]] = {}
@@ -377,9 +377,7 @@ def outermost(datasets: pa.Table, claims: Claims) -> pa.Table:
 
 
 def protected_keys(context: RunContext, storage_name: str) -> str | None:
-    """Return a regular expression for the keys matched by `protect` in lakes.yaml, or None if it is
-    empty.
-    """
+    """Return a regular expression for keys that `protect` in lakes.yaml matches, or None."""
     return glob_regex(context.storage(storage_name).protect)
 
 
@@ -393,7 +391,7 @@ def _without_name(item: OtherFormat) -> str:
 
 
 def read_datasets(context: RunContext, storage_name: str) -> frozenset[str]:
-    """Return the directories of datasets in other formats found by the sweep of this run date."""
+    """Return the directories of other formats' datasets that this run date's sweep found."""
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
     if swept is None:
         return frozenset()

@@ -1,12 +1,11 @@
-"""Remember the views of catalogs, and find the metadata of views that no catalog lists any more.
+"""Keep track of catalogs' views, and find metadata of views that catalogs no longer list.
 
-A view owns no data files. If its metadata is in a table's claim, it looks like a view of an
-unconfigured catalog. If an accepted run read the view from the same catalog, the metadata does not
-cause plans to be refused. It is kept, because the catalog may hide the view or answer with an
-error.
+Views do not own data files. If a view's metadata is in a table's claim, it looks as if the view
+belonged to an unconfigured catalog, which would stop plans. This is prevented if an accepted run
+read the view from the same catalog. The metadata is then kept, because the catalog may hide the
+view or respond with an error.
 
-The known views are stored in a side table of `orphan_files`, like the known tables
-(`table_memory.py`).
+Known views are stored in a side table of `orphan_files`, like known tables (`table_memory.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from gc_assets.state.parts import PartFile, read_parts
 from gc_assets.state.side_tables import KNOWN_VIEWS, KNOWN_VIEWS_SIDE, VIEWS, VIEWS_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
-# If there are more files than this, their directories are kept instead.
+# If there are more files, their directories are kept instead.
 _MAX_KEYS: Final = 1_000
 
 
@@ -42,8 +41,7 @@ class KnownView:
 
     Attributes:
         catalog: Identity of the catalog that listed it.
-        gone_since: Time of the first accepted run that missed the view, or None if a catalog lists
-            it.
+        gone_since: When an accepted run first missed the view, or None if a catalog lists it.
     """
 
     lake: str
@@ -55,11 +53,11 @@ class KnownView:
 
 @dataclass(frozen=True)
 class FormerViews:
-    """The views remembered by a storage's sweeps, and the metadata of views that no catalog lists.
+    """A storage's known views, and the metadata of views that catalogs no longer list.
 
     Attributes:
-        known: All views that the next run must know.
-        catalogs: Identity of the current catalog of each lake.
+        known: Views that the next run needs.
+        catalogs: Identity of each lake's current catalog.
         files: Keys of former views' metadata, with the view's uuid.
     """
 
@@ -75,7 +73,7 @@ class FormerViews:
     def list_times(self) -> dict[str, datetime]:
         """Return when the former views were first missed, by uuid.
 
-        Metadata with a later version was written through another catalog.
+        Metadata with a later version must have been written through another catalog.
         """
         return {uuid: item.gone_since for uuid, item in self.select_former().items() if item.gone_since is not None}
 
@@ -86,7 +84,7 @@ class FormerViews:
         return tuple(sorted({f"{directory_of(key)}/" for key in self.files}))
 
     def describe(self, context: RunContext, storage_name: str) -> Iterator[str]:
-        """Yield a report message for each lake with metadata of former views."""
+        """Yield a report message for each lake that has metadata of former views."""
         former, by_lake = self.select_former(), dict[str, list[str]]()
         for key, uuid in sorted(self.files.items()):
             by_lake.setdefault(former[uuid].lake, []).append(key)
@@ -102,8 +100,9 @@ class FormerViews:
             )
 
     def write(self, context: RunContext, run: TableRun) -> dict[str, tuple[PartFile, ...]]:
-        """Write the known views to a side table of the run, without those missing for
-        `FORGET_AFTER` and without files.
+        """Write the known views to a side table of the run.
+
+        A view is dropped if it has been missing for `FORGET_AFTER` and its files are gone.
         """
         now, found = context.clock.now(), set(self.files.values())
         rows = [
@@ -119,7 +118,7 @@ NO_FORMER_VIEWS: Final = FormerViews((), {}, {})
 
 
 def find_former_views(context: RunContext, storage_name: str, refs: Iterable[PublishedTable]) -> FormerViews:
-    """Return the views to remember after this run. Their metadata files are not searched yet.
+    """Find the views that the next run needs. Their metadata files are not searched here.
 
     Args:
         refs: `lake_refs` of all lakes.

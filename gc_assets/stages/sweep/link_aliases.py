@@ -1,9 +1,9 @@
 """Find planned objects that are live files under another address.
 
-Such an address leads through a symbolic link, a bind mount, or a file system that is mounted twice,
-so no live set contains the keys of these objects. The store therefore compares object identities
-for each address that may lead to them: addresses outside all storages, and live keys at links of
-other storages.
+The other address leads through a symbolic link, a bind mount, or a file system that is mounted
+twice, so no live set contains the keys of these objects. Therefore, the store compares object
+identities at each address that may lead to them. These are addresses outside all storages, and live
+keys at links of other storages.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _IDENTITIES_DDL: Final = "address string, etag string, problem string"
 def planned_by_alias(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], rows: Callable[[], DataFrame]
 ) -> list[str]:
-    """Find plan rows that would remove an object needed by a lake under another address.
+    """Find plan rows that would remove an object that a lake needs under another address.
 
-    A live file behind a link of another storage may be any planned file if the store cannot examine
-    it. If such a file is outside all storages, it has an unknown address
+    If the store cannot examine a live file behind a link of another storage, the file may be any
+    planned file. A live file outside all storages has an unknown address in this case
     (`stages/mark/unknown_addresses.py`), which another gate compares.
 
     Args:
-        rows: Returns the rows of the plan (columns action, key, etag). Called only if needed.
+        rows: Returns the plan's rows (columns action, key, etag). Only called if needed.
 
     Returns:
         At most `MAX_NAMED` messages, one per object.
@@ -75,7 +75,7 @@ def _outside(spark: SparkSession, context: RunContext, live: Sequence[PublishedT
 
 
 def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
-    """Yield the addresses of other storages' live files that are reached through a link."""
+    """Yield addresses of live files in other storages that are reached through a link."""
     for other in find_link_sources(context.storage(storage_name), context.config.storages):
         inventory = Listing.of(context, other.name).inventory
         if not has_links(inventory):  # Reading all live files takes long.
@@ -88,9 +88,7 @@ def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, l
 
 @dataclass(frozen=True)
 class _Identify:
-    """Add the identity of the object at each address, or the reason why it is unknown. Runs in
-    executors.
-    """
+    """Add the identity of the object at each address, or why it is unknown. Runs in executors."""
 
     store: Store
 

@@ -26,9 +26,9 @@ _DISTINCT: Final = pa.schema([("key_hash", pa.int64())])
 
 @dataclass(frozen=True)
 class LiveKeys:
-    """Hashes of the live keys of all lakes in one storage.
+    """Hashes of all lakes' live keys in one storage.
 
-    A key needed by two lakes occurs once for each lake.
+    If several lakes need a key, it occurs once for each of them.
 
     Attributes:
         sets: Live sets of the lakes that have one.
@@ -72,7 +72,7 @@ class LiveKeys:
         return reduce(DataFrame.unionAll, frames) if frames else self.spark.createDataFrame([], spark_schema(_DISTINCT))
 
     def run_task(self, task: Task, schema: pa.Schema) -> pa.Table:
-        """Run a task over the hashes of all live entries, and return the rows that it yields.
+        """Run a task over the hashes of all live entries, and return its output rows.
 
         Args:
             task: Called with batches of the columns `LIVE_KEYS`. A key occurs once for each
@@ -85,7 +85,7 @@ class LiveKeys:
 
 @dataclass(frozen=True)
 class _MapLive:
-    """Task that runs another task over those matched rows that are live."""
+    """Run another task over the live ones among the matched rows."""
 
     select: SelectLive
     task: Task

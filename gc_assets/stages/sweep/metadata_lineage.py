@@ -1,12 +1,12 @@
 """Find metadata of known tables that was written through an unconfigured catalog.
 
-Each metadata file refers to its predecessor, so a table's files in its configured catalogs form a
-chain from the current file back to the first. If a suspect follows a file outside the chain,
-another catalog committed it, for example one in which the table is registered too. If it follows a
-file of the chain, it may be left over from a failed commit, and is not foreign.
+Each metadata file refers to its predecessor, so the files that a table's configured catalogs wrote
+form a chain from the current file back to the first one. If a suspect follows a file outside this
+chain, another catalog committed it, for example because the table is registered there too. If it
+follows a file in the chain, it may be left over from a failed commit and is not foreign.
 
-Metadata files are immutable, and are read only for tables with such suspects. The search runs in
-the driver.
+Metadata files are immutable, and they are only read for tables with such suspects. The search runs
+in the driver.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
-# A suspect younger than the freeze may follow a commit that is not in the freeze, so only its older
-# history is compared. The clocks of host, store and writers may differ by this much.
+# If a suspect is younger than the freeze, it may follow a commit that the freeze does not contain,
+# so only its older history is compared. The clocks of host, store and writers may differ by this
+# much.
 MAX_SKEW: Final = timedelta(hours=1)
 # Concurrent reads of metadata files.
 _CONCURRENT_READS: Final = 16
-# A server lists every file that a commit ever put. At most this many missing ones are looked up.
+# A server lists every file that a commit ever put. At most this many missing files are looked up.
 MAX_MISSING: Final = 16
 
 # A file: storage and key, or "" and the address if the file is outside all storages.
@@ -57,14 +58,14 @@ class Chain:
     """A table's metadata files that were written through its configured catalogs.
 
     Attributes:
-        files: The known files, including deleted ones referenced by the other files.
-        locations: Directories of the table: its locations, and those that contain its metadata.
+        files: Known files, including deleted ones that other files reference.
+        locations: The table's locations, and the directories that contain its metadata.
         snapshots: Ids of the snapshots listed in the current files.
         oldest_snapshot_ms: Time of the oldest listed ancestor of a current snapshot.
-        begins_ms: Time after which all files are known, infinite if no file could be read.
-        error: Why a file that may exist could not be read, or None. Suspects of any age that follow
-            a file outside the chain are then foreign. Unreadable older files outside all storages
-            are ignored.
+        begins_ms: Time after which all files are known. Infinite if no file could be read.
+        error: Why a file that may exist could not be read, or None. If it is set, suspects of any
+            age are foreign if they follow a file outside the chain. Unreadable older files outside
+            all storages are ignored.
     """
 
     files: set[File] = field(default_factory=set[File])
@@ -86,10 +87,10 @@ class Chain:
 def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolver) -> Chain:
     """Follow the metadata logs of a table back to its first file.
 
-    Each log lists up to 100 files, so few files are read.
+    Each log lists up to 100 files, so only a few files are read.
 
     Args:
-        current: Addresses of the files in the catalogs, first those of branches, then the newest.
+        current: Addresses of the files in the catalogs, first those at branches, then the newest.
         read: Returns the lineage in a file, or None if the file does not exist or is damaged.
             Raises OSError or GcError if it cannot be read now.
     """
@@ -135,7 +136,7 @@ def follow_chain(current: Sequence[str], read: ReadLineage, resolver: KeyResolve
 
 
 def _add_snapshots(chain: Chain, found: Lineage) -> None:
-    """Add the snapshots of a current file, and the time of its head's oldest listed ancestor."""
+    """Add a current file's snapshots, and when its head's oldest listed ancestor was created."""
     by_id = {item.snapshot_id: item for item in found.snapshots}
     chain.snapshots.update(by_id)
     item, met = by_id.get(found.head or ""), set[str]()
@@ -159,11 +160,11 @@ def find_settled_time(context: RunContext) -> datetime:
 def find_foreign_lineages(
     context: RunContext, storage_name: str, rows: Iterable[Mapping[str, Any]], former: Mapping[str, Sequence[str]], skip: Collection[str]
 ) -> dict[str, str]:
-    """Return the suspects that another catalog wrote, as a mapping from key to reason.
+    """Return why suspects were written through another catalog, by key.
 
     Args:
         rows: Suspects of known tables (columns `FOREIGN`, without a reason).
-        former: Addresses of the newest known metadata of dropped tables, by uuid.
+        former: Addresses of dropped tables' newest known metadata, by uuid.
         skip: Uuids of unreadable tables, which are not checked.
     """
     resolver = context.resolver()
@@ -204,15 +205,13 @@ def find_foreign_lineages(
 
 
 def _is_external(row: Mapping[str, Any], addresses: ExternalAddresses) -> bool:
-    """Return True if a file refers to nothing in any storage, so that its readers need no file
-    there.
-    """
+    """Return True if a file does not refer to any storage, so its readers need no file there."""
     return row["external"] is not None and addresses.find_reasons(pa.array(row["external"], pa.string())).null_count == len(row["external"])
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Metadata of a known table that no configured catalog refers to now."""
+    """Metadata of a known table that no configured catalog currently refers to."""
 
     key: str
     file: File
@@ -273,14 +272,14 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _CurrentFiles:
-    """Metadata files in the freeze, and the locations of tables by uuid."""
+    """Metadata files in the freeze, and each table's locations by uuid."""
 
     files: frozenset[File]
     locations: Mapping[str, frozenset[File]]
 
     @classmethod
     def read(cls, context: RunContext, keys: Collection[str]) -> _CurrentFiles:
-        """Read the locations, and the files that have one of these keys."""
+        """Read all locations, and the files with one of these keys."""
         wanted = pa.array(sorted(keys), pa.string())
         kinds = pa.array(sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns()))), pa.string())
         files, locations = set[File](), dict[str, set[File]]()
@@ -297,10 +296,10 @@ class _CurrentFiles:
         return cls(frozenset(files), {uuid: frozenset(found) for uuid, found in locations.items()})
 
     def explains(self, suspect: Suspect, uuid: str, others: Collection[File] = ()) -> bool:
-        """Return True if the suspect is not foreign, so that no other file has to be read.
+        """Return True if the suspect cannot be foreign, so that no other file has to be read.
 
-        It follows a current file or one of `others` in a location of its table, or it has nothing
-        to compare.
+        This is the case if it follows a current file or one of `others` in a location of its table,
+        or if it contains nothing to compare.
         """
         if suspect.in_own_location and suspect.location not in self.locations.get(uuid, ()):
             return False
@@ -310,7 +309,7 @@ class _CurrentFiles:
 
 
 def _read_branches(context: RunContext) -> set[str]:
-    """Return the addresses of the metadata files at the heads of the servers' branches."""
+    """Return the addresses of metadata files at the heads of servers' branches."""
     found = set[str]()
     for lake in context.config.lakes:
         if context.kind(lake.name).has_live_contents:
@@ -344,10 +343,10 @@ class _Reader:
 
 
 def _find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> set[File]:
-    """Return those files that an earlier run found in a lake's present catalog.
+    """Return the files that an earlier run found in the current catalog of a lake.
 
     They are not foreign, because a table may have been registered again with older metadata. Files
-    of a lake's former catalog do not count, because that catalog may still be in use.
+    of a lake's former catalog are not returned, because that catalog may still be in use.
     """
     found = set[File]()
     for lake in context.config.lakes:
@@ -373,9 +372,7 @@ def _identify_all(addresses: Iterable[str], wanted: Collection[File], resolver: 
 
 
 def _describe(context: RunContext, item: Suspect, uuid: str, current: str, error: str | None) -> str:
-    """Return the reason, which is the same for all files of a table, so that the gate shows it
-    once.
-    """
+    """Return the reason. It is the same for all files of a table, so that gates show it once."""
     (storage_name, key), resolver = item.file, context.resolver()
     way_out = describe_way_out(resolver, storage_name, key, uuid)
     if error is not None:

@@ -1,11 +1,11 @@
-"""Restrict the candidates of an earlier listing.
+"""Restrict the candidates that come from an earlier listing.
 
-A candidate must have been referenced by a container that was ever decoded, or by a commit in the
-graph. All other files, such as those of crashed jobs, wait for the next listing. The object must
-also be unchanged since the listing, which takes one request per candidate.
+A candidate must have been referenced at some time, either by a decoded container or by a commit in
+the graph. All other files, such as leftovers of crashed jobs, wait for the next listing. In
+addition, the object must be unchanged since the listing, which takes one request per candidate.
 
-The restriction compares hashes. This is safe, because a candidate that passes by a collision would
-also be planned by a run with its own listing.
+The restriction compares hashes. If a candidate passes because of a collision, it is still safe to
+plan it, because a run with its own listing would plan it too.
 """
 
 from __future__ import annotations
@@ -51,18 +51,17 @@ from gc_assets.state.side_tables import CANDIDATES, CANDIDATES_SIDE, CONTAINERS,
 from gc_assets.stores.listing import find_objects
 from gc_assets.stores.protocol import Store
 
-# Classes of listed objects that are not candidates: files that nothing ever referenced, and objects
-# that were removed or replaced since the listing.
+# Classes of listed objects that are not candidates: files that were never referenced, and objects
+# that were removed or replaced after the listing.
 UNNAMED: Final = "unnamed"
 CHANGED: Final = "changed_since"
 _HASH: Final = pa.schema([("key_hash", pa.int64())])
 
 
 def restrict_candidates(spark: SparkSession, context: RunContext, storage_name: str, probed: WrittenParts, run: TableRun) -> WrittenParts:
-    """Rewrite the candidates without those that were never referenced or that changed since the
-    listing.
+    """Drop candidates that were never referenced, or that changed after the listing.
 
-    The removed candidates are counted in the classes `UNNAMED` and `CHANGED` of the totals.
+    The totals count dropped candidates in the classes `UNNAMED` and `CHANGED`.
     """
     parts = probed.side.get(CANDIDATES_SIDE, ())
     if not parts:
@@ -96,7 +95,7 @@ def _find_named(spark: SparkSession, context: RunContext, storage_name: str, can
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Published rows that refer to files, and the function that hashes the keys in a batch of them."""
+    """Published rows that refer to files, and a function that hashes the keys in a batch."""
 
     scan: ParquetScan
     rows: int
@@ -124,7 +123,7 @@ def _sources(context: RunContext, storage_name: str) -> Iterator[_Source]:
 
 
 def _run(spark: SparkSession, source: _Source, search: _FindHashes, task_bytes: int) -> NDArray[np.int64]:
-    """Search the rows of a source, in this process if there are few."""
+    """Search the rows of a source, in this process if there are only a few."""
     scan = source.scan
     is_few = tasks.column_fits_in_process(source.rows, scan.sizes) and task_bytes <= tasks.MAX_IN_PROCESS_COLUMN_BYTES
     if is_small(spark) or is_few:
@@ -133,7 +132,7 @@ def _run(spark: SparkSession, source: _Source, search: _FindHashes, task_bytes: 
 
 
 class _HashesOf(Protocol):
-    """Returns the hashes of a batch's keys in one storage. Picklable."""
+    """Hash the keys of a batch that are in one storage. Picklable."""
 
     def __call__(self, batch: pa.RecordBatch) -> NDArray[np.int64]: ...
 
@@ -156,9 +155,9 @@ class _StoredKeys:
 
 @dataclass(frozen=True)
 class _Addresses:
-    """Hashes the keys of decoded containers, which are stored as addresses only.
+    """Hash the keys of decoded containers, which are only stored as addresses.
 
-    A container whose address cannot be resolved now is not a candidate.
+    If an address cannot be resolved now, the container is not a candidate.
     """
 
     storage: str
@@ -180,7 +179,7 @@ class _ContentRoots:
 
 @dataclass(frozen=True)
 class _FindHashes:
-    """Yields the distinct hashes of rows that match a candidate. Runs in executors."""
+    """Find the distinct hashes of rows that match a candidate. Runs in executors."""
 
     files: Files
     candidates: tuple[str, ...]
@@ -201,7 +200,7 @@ def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _KeepNamed:
-    """Writes the candidates with one of these hashes whose object is unchanged since the listing.
+    """Write the candidates with one of these hashes if their object is still as listed.
 
     Runs in executors.
     """

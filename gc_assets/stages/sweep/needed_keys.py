@@ -1,4 +1,4 @@
-"""Find which keys of a plan or of the quarantine are needed by lakes."""
+"""Find the keys of a plan or of the quarantine that lakes need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.side_tables import EXPIRED_SIDE
 
-# `is_live` is false for files needed by expired history only, in lakes whose history is edited.
+# `is_live` is false for files that only expired history needs, in lakes whose history is edited.
 # `needed_bytes` is the recorded size.
 NEEDED: Final = pa.schema([("key", STRING), ("lake", STRING), ("is_live", pa.bool_()), ("needed_bytes", pa.int64())])
 _KEYS: Final = pa.schema([("key", STRING)])
@@ -27,11 +27,11 @@ _KEYS: Final = pa.schema([("key", STRING)])
 def find_needed(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], keys: DataFrame | pa.Table
 ) -> DataFrame:
-    """Return those of the given keys that lakes need (columns `NEEDED`).
+    """Return which of these keys lakes need (columns `NEEDED`).
 
-    A key occurs once for each lake that needs it. Up to `MAX_KEYS` keys are looked up in this
-    process. If there are more, the result contains the files needed by all lakes, including keys
-    that were not given.
+    A key occurs once for each lake that needs it. This process looks up at most `MAX_KEYS` keys. If
+    there are more, the result contains all files that any lake needs, including keys that were not
+    given.
 
     Args:
         spark: The session of the result.

@@ -1,8 +1,8 @@
-"""Find when the other storages used by a storage's lakes were listed.
+"""Find when the other storages of the same lakes were listed.
 
-Another catalog may have a table's data in one storage and its metadata in another. Metadata written
-after the last listing of a storage is unknown, so only files older than that listing are candidates
-in all storages of the same lakes.
+Another catalog may store a table's data in one storage and its metadata in another. Metadata that
+was written after a storage's last listing is unknown. Files are therefore only candidates if they
+are older than the last listing of every storage that the same lakes use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gc_assets.state.summaries import StorageInventorySummary
 
 
 def list_claiming_lakes(context: RunContext, tables: Sequence[PublishedTable]) -> dict[str, set[str]]:
-    """Return the lakes that claim files in each storage, by storage.
+    """Return the lakes that claim files, by storage.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
@@ -35,15 +35,16 @@ def list_claiming_lakes(context: RunContext, tables: Sequence[PublishedTable]) -
 
 
 def find_listing_time(context: RunContext, sweep: PublishedTable) -> datetime | None:
-    """Return when a sweep's objects were listed, or None if the time is unknown."""
+    """Return when the objects of a sweep were listed, or None if the time is unknown."""
     inventory = context.state.current(sweep.receipt.owner, STORAGE_INVENTORY.name, sweep.receipt.run_date)
     return None if inventory is None else inventory.summary(StorageInventorySummary).as_of
 
 
 def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> datetime | None:
-    """Return the oldest of the last listings of other storages claimed by this storage's lakes.
+    """Return when the least recently listed one of the lakes' other storages was last listed.
 
-    Storages that were never listed are ignored. Returns None if no other storage was listed.
+    Only storages that this storage's lakes claim too are considered. Storages that were never
+    listed are ignored. Returns None if no other storage was listed.
 
     Args:
         tables: `lake_refs` and `live_files` of all lakes.
@@ -55,7 +56,7 @@ def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence
 
 
 def _find_last_listings(context: RunContext, names: set[str]) -> Iterator[datetime]:
-    """Yield the listing time of each storage's last sweep, or that of this run."""
+    """Yield when each storage was listed for its last sweep, or by this run."""
     sweeps = {sweep.receipt.owner: sweep for sweep in newest_sweeps(context)}
     for name in names:
         sweep = context.find(ORPHAN_FILES, name) or sweeps.get(name)

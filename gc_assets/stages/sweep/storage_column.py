@@ -52,9 +52,9 @@ class StorageColumn:
         return collect(self.map_arrow(task, ddl))
 
     def map_arrow(self, task: Task, ddl: str | StructType, max_tasks: int | None = None) -> DataFrame:
-        """Map the column through a task, as a frame with the columns of `ddl`.
+        """Run a task over the column, and return its output as a frame with the columns of `ddl`.
 
-        The task runs in at most `max_tasks` Spark tasks.
+        The work is split into at most `max_tasks` Spark tasks.
         """
         return self.parts.map_arrow(self.spark, _OneStorage(self.storage, self.name, task), ddl, max_tasks)
 
@@ -65,7 +65,7 @@ class StorageColumn:
 
 @dataclass(frozen=True)
 class _OneStorage:
-    """Task that runs another task over the rows of one storage."""
+    """Run another task over the rows of one storage."""
 
     storage: str
     name: str

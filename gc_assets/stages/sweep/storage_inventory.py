@@ -1,16 +1,16 @@
 """List a storage, in rounds of tasks.
 
-If a task exceeds its object budget, it returns the remaining entries for the next round. Small
-listings run in this process: storages that were listed quickly in the previous run, and storages
-with a single task. All others run in executors. If the storage has inventory reports, the tasks
-read the newest report.
+Each task has an object budget. When a task exceeds it, the remaining entries are listed in the next
+round. Small listings run in this process, namely if the previous run listed the storage quickly, or
+if there is only one task. All other listings run in executors. If the storage has inventory
+reports, the tasks read the newest report instead.
 
 Objects under `data/` of a lakeFS repository never change, so the rows of unchanged directories are
-copied from the previous run. As a check, the whole storage is listed at the interval
+copied from the previous run. As a safeguard, the whole storage is listed at the interval
 `full_listing`.
 
-If the storage was listed recently enough (`listing.every`, `--no-listing`), nothing is listed and
-the rows of the last listing are used (`listings.py`).
+If the last listing is recent enough (`listing.every`, `--no-listing`), the storage is not listed,
+and the rows of the last listing are used again (`listings.py`).
 """
 
 from __future__ import annotations
@@ -63,19 +63,20 @@ from gc_assets.stores.protocol import Directory, Lister, ListingTask, Report, Up
 BUDGET_ENTRIES: Final = 250_000
 # Up to this many entries, a listing in this process is faster than a Spark job.
 MAX_IN_PROCESS_ENTRIES: Final = 20_000
-# If the previous listing was this short, it is faster than starting executors.
+# If the previous listing took at most this long, listing in this process is faster than starting
+# executors.
 MAX_IN_PROCESS_SECONDS: Final = 2.0
-# The same before the first job of a local session, which also loads classes and starts Python
-# workers.
+# The same limit before the first job of a local session, which also has to load classes and start
+# Python workers.
 MAX_FIRST_LISTING_SECONDS: Final = 15.0
-# A directory modified less than this before the listing is listed again in the next run.
+# If a directory was modified less than this before the listing, the next run lists it again.
 SETTLED_AFTER: Final = timedelta(minutes=1)
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
 
 
 @dataclass(frozen=True, slots=True)
 class _Reuse:
-    """The directories whose rows are copied from an earlier inventory instead of being listed."""
+    """Directories whose rows are copied from an earlier inventory instead of being listed."""
 
     baseline: PublishedTable | None
     keys: frozenset[str]
@@ -89,9 +90,7 @@ class _Reuse:
         return cls(baseline, unchanged, [directory for directory in known if directory.key in unchanged])
 
     def copy(self, spark: SparkSession, context: RunContext, lister: Lister, run: TableRun) -> list[Any]:
-        """Copy the directories' rows to new parts of `run`, and return these parts (rows of
-        `PARTS_DDL`).
-        """
+        """Copy the directories' rows to new parts of `run`. Returns rows of `PARTS_DDL`."""
         if self.baseline is None or not self.keys:
             return []
         objects = read_table(spark, context.state, STORAGE_INVENTORY, self.baseline)
@@ -100,9 +99,7 @@ class _Reuse:
 
 @dataclass(slots=True)
 class _Listing:
-    """The reports of the listing tasks (rows of `LISTED_DDL`), and the numbers of planned and
-    finished tasks.
-    """
+    """Reports of listing tasks (rows of `LISTED_DDL`), and how many tasks were planned and run."""
 
     rows: list[Any]
     planned: int = 0
@@ -111,12 +108,12 @@ class _Listing:
 
 @log_progress(STORAGE_INVENTORY)
 def storage_inventory(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publish all objects of a storage.
+    """Publish all objects in a storage.
 
-    Links, special files and names that are not UTF-8 are published as problems instead of objects.
+    Links, special files and names that are not UTF-8 are published as problems, not as objects.
 
     Raises:
-        StoreError: If a directory could not be read. An incomplete inventory is never published.
+        StoreError: If a directory could not be read, because inventories must be complete.
     """
     state, lister = context.state, context.lister(storage_name)
     run = start_run(context, storage_name, STORAGE_INVENTORY)
@@ -158,7 +155,7 @@ def _publish_earlier(context: RunContext, run: TableRun, earlier: PublishedTable
 
 
 def _run_rounds(spark: SparkSession, state: State, run: TableRun, tasks: Sequence[ListingTask], last: PublishedTable | None) -> _Listing:
-    """Run the listing tasks, and then the tasks that they return, until all are finished."""
+    """Run the listing tasks, and the tasks that these return, until all are finished."""
     listing, seconds = _Listing([]), MAX_FIRST_LISTING_SECONDS if has_run_no_job(spark) else MAX_IN_PROCESS_SECONDS
     while tasks:
         log_activity(f"{len(tasks):,} prefixes to list, {listing.finished:,} listed")
@@ -256,7 +253,7 @@ def last_inventory(context: RunContext, storage_name: str) -> PublishedTable | N
 def find_baseline(context: RunContext, last: PublishedTable | None) -> PublishedTable | None:
     """Return the last inventory if the rows of its unchanged directories can be reused.
 
-    Returns None if the whole storage must be listed.
+    If it returns None, the whole storage has to be listed.
     """
     every = [lake.full_listing_every for lake in context.config.lakes if lake.full_listing_every is not None]
     if not every or last is None:
@@ -266,9 +263,9 @@ def find_baseline(context: RunContext, last: PublishedTable | None) -> Published
 
 
 def _reusable_directories(context: RunContext, storage_name: str, baseline: PublishedTable) -> list[Directory]:
-    """Return the directories of an earlier listing whose rows may be copied.
+    """Return directories of an earlier listing whose rows may be copied.
 
-    These directories are under claims of lakes that do not require a full listing in every run.
+    They are under claims of lakes that do not require a full listing in every run.
     """
     prefixes: list[str] = []
     for lake in context.config.lakes:
@@ -287,7 +284,7 @@ def _uploads(found: UploadCounts) -> UnfinishedUploads:
 
 
 def _cuts(context: RunContext, last: PublishedTable | None) -> list[str] | None:
-    """Return evenly spread keys of the last inventory, or None if there is no inventory."""
+    """Return keys that divide the last inventory evenly, or None if there is no inventory."""
     return read_parts(context.state.files, last.paths(CUTS_SIDE), CUTS).column("key").to_pylist() if last is not None else None
 
 
@@ -319,7 +316,7 @@ class _CopyUnchanged:
 
 @dataclass(frozen=True)
 class _RunListing:
-    """Run listing tasks and write what they list.
+    """Run listing tasks, and write the objects that they list.
 
     Tasks that would start after `seconds` are returned without being run.
     """

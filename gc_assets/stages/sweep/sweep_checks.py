@@ -1,8 +1,8 @@
 """Check for problems that may stop a plan.
 
-The problems are live files missing from the inventory, live keys reached through links, and foreign
-metadata. Each function returns counts and samples, with which the gates decide whether to stop the
-plan.
+The checks look for live files that are missing from the inventory, for live keys that are reached
+through links, and for foreign metadata. Each function returns counts and samples, based on which
+the gates decide whether to stop the plan.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import StorageInventorySummary
 from gc_assets.stores.protocol import LookUp
 
-# Largest number of objects returned by a check. A gate shows the first of them and their number.
+# Largest number of objects that a check returns. A gate shows their number and the first few.
 MAX_NAMED: Final = 1_000
-# Largest number of suspects that this process reads one after the other.
+# This process reads at most this many suspects, one after the other.
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_replaced boolean"
@@ -86,9 +86,9 @@ _LOST: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A missing live metadata object, and the table or lake that needs it.
+    """A live metadata object that is missing, and the table or lake that needs it.
 
-    `is_replaced` is True if there is an object with its name, but of another length.
+    `is_replaced` is True if there is an object of the same name, but of another length.
     """
 
     name: str
@@ -98,10 +98,10 @@ class Missing:
 
 
 def missing_metadata(keys: DataFrame, listed: DataFrame, lister: LookUp) -> list[Missing]:
-    """Return the live metadata objects missing from the inventory, at most `MAX_NAMED`.
+    """Return up to `MAX_NAMED` live metadata objects that are missing from the inventory.
 
-    Objects that a lookup finds with the decoded length are not returned. Objects in the inventory
-    are checked by `rewritten_metadata`.
+    An object is skipped if a lookup finds it with the decoded length. Objects in the inventory are
+    checked by `rewritten_metadata`.
     """
     needed = keys.filter("must_exist and (container_size_bytes is not null or commit_id is null)").select(
         "key", "kind", F.col("container_size_bytes").alias("decoded_bytes"), "lake", "table_uuid"
@@ -131,11 +131,10 @@ class _LookUpMetadata:
 
 
 def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
-    """Return the live metadata objects that differ between the inventory and the decoded ones
-    (columns `REREAD`).
+    """Read live metadata objects again if their listed identity differs from the decoded one.
 
-    These objects are read again. `same` is true if their content was decoded before, or if their
-    format rewrites objects in place and the length is unchanged.
+    In the result (columns `REREAD`), `same` is true if the object's content was decoded before, or
+    if its format rewrites objects in place and the length is unchanged.
 
     Args:
         metadata: Parts with the columns `METADATA`.
@@ -143,8 +142,8 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
     needed = read_paths(spark, context.state.files, METADATA, list(metadata)).filter(F.col("storage") == storage_name)
     present = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
     is_as_long = F.col("listed_bytes") == F.col("container_size_bytes")
-    # Objects decoded by releases before 0.4 only have a length, and objects never decoded have
-    # neither.
+    # Releases before 0.4 only recorded the length of a decoded object. An object that was never
+    # decoded has neither a length nor an ETag.
     is_known = F.coalesce(F.array_contains(F.split("etag", IDENTITY_SEPARATOR), F.col("listed_etag")), is_as_long, F.lit(True))
     objects = present.join(F.broadcast(needed.distinct()), "key").groupBy("address", "key", "kind", "listed_etag")
     digests = F.concat_ws(IDENTITY_SEPARATOR, F.collect_set("digest")).alias("digest")
@@ -157,7 +156,10 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
 
 @dataclass(frozen=True)
 class _RereadContainers:
-    """Read containers again, and add whether their content was decoded before. Runs in executors."""
+    """Read containers again, and check whether their content was decoded before.
+
+    Runs in executors.
+    """
 
     objects: Objects
     in_place: frozenset[str]
@@ -180,9 +182,9 @@ class MissingLiveFiles:
     """Live files that are missing.
 
     Attributes:
-        files: Upper bound of the number of missing files.
-        samples: The keys of some missing files.
-        owners: The tables that need a missing file, or the lakes if they have no tables.
+        files: Upper bound for the number of missing files.
+        samples: Keys of some missing files.
+        owners: Tables that need a missing file. A lake without tables is listed itself.
     """
 
     files: int
@@ -196,14 +198,14 @@ class MissingLiveFiles:
 
 
 def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: LookUp) -> MissingLiveFiles:
-    """Find the live files that must exist but are neither listed nor in quarantine.
+    """Find live files that must exist, but are neither listed nor in quarantine.
 
-    Files missing from the inventory are looked up. Files in quarantine are not reported, because
-    the plan restores them.
+    Files that are missing from the inventory are looked up. Files in quarantine are not reported,
+    because the plan restores them.
 
     Args:
-        purged: Keys purged after a rule of their lake released them (columns key, lake). They need
-            not exist for that lake.
+        purged: Keys that were purged after a rule of their lake released them (columns key, lake).
+            They do not have to exist for that lake.
     """
     needed = keys.filter("must_exist").select("key", "lake", "table_uuid").join(purged, ["key", "lake"], "left_anti")
     # All lakes that need a file are in one partition, so that it is counted once.
@@ -217,8 +219,7 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
 
 
 def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: DataFrame, quarantined: DataFrame, lister: LookUp) -> pa.Table:
-    """Return the names of unlisted files that exist under another possible name (columns key,
-    lake).
+    """Return names of unlisted files that exist under another possible name (columns key, lake).
 
     Args:
         keys: Live keys of all lakes.
@@ -259,9 +260,7 @@ class _SelectExisting:
 
 @dataclass(frozen=True)
 class _AddNames:
-    """Yield all possible names of the files with these names (columns `_POSSIBLE`). Runs in
-    executors.
-    """
+    """Yield all possible names of each file (columns `_POSSIBLE`). Runs in executors."""
 
     spellings: Mapping[str, Spellings]
 
@@ -278,9 +277,9 @@ class _AddNames:
 def find_misspelled(
     near_misses: DataFrame, keys: DataFrame, listed: DataFrame, quarantined: DataFrame, lister: LookUp, *, ignore_case: bool
 ) -> tuple[str, ...]:
-    """Return the near misses whose live key must exist but is missing, at most `MAX_NAMED`.
+    """Return up to `MAX_NAMED` near misses whose live key must exist but is missing.
 
-    If the live key exists, the near miss is another object and is left out.
+    If the live key exists, the near miss is a different object and is skipped.
     """
     twins = find_twins(near_misses, keys.filter("must_exist"), ignore_case=ignore_case).distinct()
     absent = twins.join(listed.select(F.col("key").alias("live_key")), "live_key", "left_anti")
@@ -292,7 +291,7 @@ def find_misspelled(
 
 @dataclass(frozen=True)
 class _CountLost:
-    """Look up live files, and yield the number, the first keys and the owners of the missing ones.
+    """Look up live files, and yield how many are missing, with their first keys and their owners.
 
     Yields one row (columns of `_LOST`). Runs in executors.
     """
@@ -321,14 +320,14 @@ class ForeignMetadata:
     """Metadata of unconfigured tables and repositories.
 
     Attributes:
-        messages: One message for each metadata file.
-        junk: Keys of files that are not valid metadata, with the reasons.
-        junk_owners: Tables whose claims contain such files, with the key of one.
-        dropped: Reasons why dropped tables wait, by prefix: the metadata under their claims belongs
-            to others, or is newer than the last known metadata.
-        lakes: The lakes whose claims contain the metadata.
-        other_storages: Other storages to which the metadata's locations and manifest lists refer.
-        views: The views that catalogs list or listed, with the metadata of those no longer listed.
+        messages: One message per metadata file.
+        junk: Keys of files that are not valid metadata, with reasons.
+        junk_owners: Tables whose claims contain such files, with the key of one file each.
+        dropped: Why dropped tables wait, by prefix. The metadata under their claims belongs to
+            others, or is newer than the last known metadata.
+        lakes: Lakes whose claims contain the metadata.
+        other_storages: Other storages to which locations and manifest lists in the metadata refer.
+        views: Views that catalogs list or listed, with the metadata of views no longer listed.
     """
 
     messages: list[str]
@@ -340,7 +339,7 @@ class ForeignMetadata:
     junk_owners: Mapping[Owner, str] = field(default_factory=dict[Owner, str])
 
     def protected_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes of possible tables around junk. Their files are not deleted."""
+        """Return the prefixes of possible tables around junk, whose files are not deleted."""
         return tuple(sorted(set(map(find_table_prefix, self.junk))))
 
 
@@ -356,15 +355,15 @@ def find_foreign_metadata(
 ) -> ForeignMetadata:
     """Find metadata of unconfigured tables and repositories.
 
-    If there are `MAX_NAMED` files or more, no file is treated as junk.
+    If there are `MAX_NAMED` or more such files, none of them is treated as junk.
 
     Args:
         suspects: Parts with the columns `CANDIDATES`.
         count: Number of rows in `suspects`.
         cutoff: Objects modified before this time are old.
-        dropped: The dropped tables, whose metadata is not foreign. Foreign metadata under their
-            claims affects only them.
-        views: The views that catalogs list or listed, whose metadata is not foreign.
+        dropped: The dropped tables. Their own metadata is not foreign, and foreign metadata under
+            their claims only affects them.
+        views: The views that catalogs list or listed. Their metadata is not foreign.
     """
     if not suspects:
         return ForeignMetadata([], {}, views=views)
@@ -407,7 +406,7 @@ def find_foreign_metadata(
 
 
 def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool | None]:
-    """Return one setting per directory, which is False if lakes with different settings share it."""
+    """Return one setting per directory, or False if lakes with different settings share it."""
     merged: dict[str, bool | None] = {}
     for directory, setting in found:
         merged[directory] = setting if merged.get(directory, setting) == setting else False
@@ -415,9 +414,9 @@ def _merge_settings(found: Iterable[tuple[str, bool | None]]) -> dict[str, bool 
 
 
 def _metadata_directories(context: RunContext, storage_name: str, lake_name: str) -> set[str]:
-    """Return the directories that contain the current metadata of a lake's tables read by this run.
+    """Return the directories with current metadata of the lake's tables that this run read.
 
-    The directories of earlier metadata referenced by the current metadata are included.
+    Directories of earlier metadata that the current metadata references are included.
     """
     files = context.state.files
     live, refs = (context.table(table, lake_name) for table in (LIVE_FILES, LAKE_REFS))
@@ -431,9 +430,9 @@ def _metadata_directories(context: RunContext, storage_name: str, lake_name: str
 
 
 def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Return the keys of the metadata files put by any commits of configured servers.
+    """Return the keys of all metadata files that commits on configured servers ever put.
 
-    None of these files is foreign, even if the commit is not retained.
+    These files are not foreign, even if their commit is not retained.
     """
     named = frame_from_arrow(spark, pa.schema([("key", STRING)]).empty_table())
     for lake in context.config.lakes:
@@ -451,14 +450,14 @@ def behind_links(spark: SparkSession, context: RunContext, keys: DataFrame, inve
 
 
 def has_links(inventory: PublishedTable) -> bool:
-    """Return True if a listing found a symbolic link."""
+    """Check whether a listing found any symbolic link."""
     return bool(inventory.summary(StorageInventorySummary).problems.get("symlink"))
 
 
 def keys_at_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: PublishedTable) -> DataFrame | None:
-    """Return those keys that are at or under a listed symbolic link (column key).
+    """Return the keys that are at or under a listed symbolic link (column key).
 
-    Returns None if the listing found no link.
+    Returns None if the listing did not find any link.
     """
     if not has_links(inventory):
         return None

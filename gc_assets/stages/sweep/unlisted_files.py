@@ -1,9 +1,9 @@
-"""Find the live files that are missing from a listing.
+"""Find live files that are missing from a listing.
 
-After a new listing, usually no file is missing, and the counts prove it. In an earlier listing, all
-files written since then are missing. Hashes are compared, because comparing all live files with all
-objects would take longer than listing the storage. A collision only hides one file from the checks,
-which count missing files.
+After a new listing, usually no file is missing, which the counts prove. An earlier listing lacks
+all files that were written after it. Comparing all live files with all objects would take longer
+than listing the storage, so only hashes are compared. A collision does little harm, because it
+hides a single file from checks that count missing files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gc_assets.stores.protocol import LookUp
 
 # Largest number of listed objects whose hashes this process holds, with 8 bytes each, twice.
 MAX_LISTED: Final = 20_000_000
-# If there are more files, they are looked up by executors.
+# Executors look up larger numbers of files.
 MAX_LOOKED_UP: Final = 20_000
 
 
@@ -41,7 +41,7 @@ class UnlistedFiles:
 
     Attributes:
         hashes: Sorted hashes of the files' keys.
-        rows: The files that must exist, but are missing or have another length than was decoded
+        rows: Files that must exist, but are missing or have another length than was decoded
             (columns of `live_files`), once for each lake that needs them. If there are too many to
             look up in this process, all files that must exist.
     """
@@ -57,8 +57,9 @@ class UnlistedFiles:
         inventory: PublishedTable,
         look_up: LookUp,
     ) -> Self | None:
-        """Compare the hashes of live files and listed objects in this process, and look up the
-        unlisted files.
+        """Find live files whose hash is not listed, and look them up.
+
+        The hashes of live files and listed objects are compared in this process.
 
         Returns:
             The files, or None if there are too many of them.
@@ -76,12 +77,12 @@ class UnlistedFiles:
         return frame_from_arrow(session, self.rows), frame_from_arrow(session, STORAGE_INVENTORY.schema.empty_table())
 
     def contains(self, keys: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
-        """Return a mask of the live keys that are not in the inventory."""
+        """Return a mask of live keys that the inventory does not contain."""
         return is_in_sorted(xxhash64(keys), self.hashes)
 
 
 def find_unlisted_rows(context: RunContext, keys: LiveKeys, inventory: PublishedTable) -> tuple[NDArray[np.int64], pa.Table] | None:
-    """Return the live files missing from a listing.
+    """Return the live files that a listing does not contain.
 
     Returns:
         Sorted hashes of their keys, and their rows (columns of `live_files`), once for each lake
