@@ -63,7 +63,7 @@ def table_page() -> str:
     lines += ["The rows of `live_files` are not stored, but computed when you read them. Use `gc-assets show"]
     lines += ["live_files -o FILE`, or `gc_assets.open().run().live_files()` in Python.", ""]
     lines += ["## Common columns", ""]
-    lines += ["These columns occur in several tables. Each table lists those that it has after *Common*.", ""]
+    lines += ["Tables list these columns under *Common*.", ""]
     lines += [line for entry in common for line in column(*entry)]
     for table in tables:
         lines += ["", f"## {table.name}", "", *textwrap.wrap(table.doc, 100), ""]

@@ -81,7 +81,7 @@ POLICY_TABLE = table(
     column("rule_id", STRING, "Path of the rule in the configuration, or its id in a rules file."),
     column("prefix", STRING, "Path prefix, or empty for whole histories."),
     column("branch", STRING, "Pattern for branches or refs, or null for every ref."),
-    column("date_to_be_deleted", TIMESTAMP, "Strictly older commits or objects expire. Null if the rule keeps them forever or counts commits."),
+    column("date_to_be_deleted", TIMESTAMP, "Strictly older commits or objects expire. Null if the rule keeps forever or counts commits."),
     column("keep_last", INT, "Number of newest commits to keep at any age, or null if the rule does not count."),
     column("scope", STRING, "`snapshots` for history, `objects` for lifecycle rules by path."),
     column("enabled", BOOL, "False if the rule has no effect."),
@@ -97,7 +97,7 @@ CURRENT_RULES = table(
     column("prefix", STRING, "As in `policy_table`."),
     column("branch", STRING, "As in `policy_table`."),
     column("date_to_be_deleted", TIMESTAMP, "Time bound of this run."),
-    column("last_deleted", TIMESTAMP, "Time bound of the newest run whose deletion finished, or null before the first."),
+    column("last_deleted", TIMESTAMP, "Time bound of the newest finished deletion, or null before the first."),
     column("scope", STRING, "As in `policy_table`."),
     column("glob", STRING, "As in `policy_table`.", since="0.4"),
 )
@@ -128,7 +128,7 @@ COMMIT_GRAPH = table(
     column("content_roots", CONTENT_ROOTS, "Metadata objects to which the commit points."),
     column("message", STRING, "Commit message or operation."),
     TABLE_NAME,
-    column("summary", PROPERTIES, "Further properties that the format records."),
+    column("summary", PROPERTIES, "Further properties in the format."),
     column("parents_differ", BOOL, "True if the table has several names that list different parents.", since="0.4"),
 )
 
@@ -156,7 +156,7 @@ EXPIRY_PLAN = table(
     column(
         "snapshot_id",
         STRING,
-        "Id of the edited or removed snapshot, the head of the edited or deleted ref, or the removed schema or partition spec.",
+        "Id of the edited or removed snapshot, head of the edited or deleted ref, or removed schema or partition spec.",
     ),
     column(
         "action",
@@ -204,12 +204,12 @@ LIVE_CONTENTS = table(
     "lake",
     "Nessie contents put by a retained commit, or contained in the last retained commit of a ref.",
     ("content_id", "metadata_location", "snapshot_id"),
-    column("content_id", STRING, "Id of one table or view, under any key."),
+    column("content_id", STRING, "Id of a table or view under any key."),
     column("metadata_location", STRING, "Address of the metadata file, as spelled in the content."),
     column("snapshot_id", STRING, "Snapshot of the content, or null for views and tables without one."),
     column("content_key", STRING, "Key in the witness commit, elements joined by dots."),
     column("content_type", STRING, "`ICEBERG_TABLE` or `ICEBERG_VIEW`."),
-    column("ref_name", STRING, "A ref that contains it, or null if no ref reaches the commit."),
+    column("ref_name", STRING, "A ref that contains it, or null if none reaches the commit."),
     column("commit_id", STRING, "A retained commit that put or contains it."),
     column("at_head", BOOL, "True if the head of a ref contains it, so its metadata must exist."),
     column("on_branch", BOOL, "True if the head of a branch contains it, so the table may still change."),
@@ -275,7 +275,7 @@ STORAGE_INVENTORY = table(
     column("last_modified", TIMESTAMP, "Last modification according to the store's clock."),
     column("etag", STRING, "Identity: `<size>-<mtime in ns>-<inode>` on a disk, `<etag or generation>-<size>-<seconds>` in a bucket."),
     column("version_id", STRING, "Object version, if the store has versions."),
-    column("storage_class", STRING, "Storage class, if the store has storage classes."),
+    column("storage_class", STRING, "Storage class, if the store has them."),
     column("source", STRING, "`listing`, or the kind of report, such as `s3_inventory`."),
 )
 
@@ -299,7 +299,7 @@ ORPHAN_FILES = table(
     column(
         "dangling_commits",
         LONG,
-        "For `lifecycle`: upper bound on the retained commits with a dangling path after the deletion.",
+        "For `lifecycle`: upper bound on retained commits with a dangling path after the deletion.",
     ),
     column("table_uuid", STRING, "Table that claims the file."),
     column(
@@ -325,7 +325,7 @@ DELETION_PLAN = table(
     column(
         "dangling_commits",
         LONG,
-        "For `lifecycle`: upper bound on the retained commits with a dangling path after the deletion.",
+        "For `lifecycle`: upper bound on retained commits with a dangling path after the deletion.",
     ),
     column("after_expiry", BOOL, "True if the plan's expiry actions and another mark must come first."),
     column("held_by", STRING, "With `after_expiry`: the lake whose history must release the file first."),

@@ -8,7 +8,7 @@ from gc_assets.state.schemas import TABLE_NAME, TABLE_UUID, table
 SNAPSHOT_HISTORY = table(
     "snapshot_history",
     "lake",
-    "All snapshots in Iceberg metadata, and expired snapshots for the time set by `history.keep`.",
+    "All snapshots in Iceberg metadata, and expired snapshots during `history.keep`.",
     ("table_uuid", "snapshot_id"),
     TABLE_UUID,
     column("snapshot_id", STRING, "Snapshot id in decimal."),

@@ -23,7 +23,7 @@ POTENTIAL_COMMITS = table(
     "Commits in lakeFS whose objects lifecycle rules may release, and that no finished run has handled yet.",
     ("commit_id",),
     column("commit_id", STRING, "Commit id."),
-    column("branches", STRINGS, "Branches that reach it, at most 100. Branches named by a rule come first."),
+    column("branches", STRINGS, "Branches that reach it, at most 100, beginning with those named by rules."),
     column("last_deleted", TIMESTAMP, "Time after which commits are potential: the latest bound of the branches. Null if all commits are."),
 )
 
@@ -38,7 +38,7 @@ LIFECYCLE_OBJECTS = table(
     column("matched_rules", STRINGS, "Ids of the rules that release it."),
     column("deduplicated", BOOL, "True if it is kept because another path, branch, tag or staging area needs or needed it."),
     column("size_bytes", LONG, "Size, if the entries record it."),
-    column("commits", LONG, "Upper bound on the retained commits with a dangling path after its deletion, counted per path."),
+    column("commits", LONG, "Upper bound on retained commits with a dangling path after its deletion, counted per path."),
     column("potential", BOOL, "True if one of `potential_commits` names it."),
 )
 
