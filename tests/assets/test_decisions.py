@@ -110,7 +110,7 @@ def test_approve_job_refuses_a_plan_of_another_policy(tmp_path: Path) -> None:
     error, message = refusal(launch(at, "approve", plan_id=plan_id, by="kim"), "approve")
     assert error == "GateRefused"
     assert message == (
-        f"Plan {plan_id[:12]} was made under another policy than that of lakes.yaml, so this lakes.yaml cannot apply it. "
+        f"Plan {plan_id[:12]} cannot be applied, because the policy in lakes.yaml has changed since it was made. "
         "Make a new plan with the job `run`."
     )
     assert find_plan(at.config, plan_id).verdict.events == ()

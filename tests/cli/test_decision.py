@@ -198,7 +198,7 @@ def test_approval_warns_of_a_plan_of_another_policy(plans: Plans) -> None:
     """Another machine may apply it, with the lakes.yaml that made it."""
     same, other = plans.add(), plans.add(files=3, policy_digest="0" * 16)
     shown = plans.call("approve", other, "--by", "ada")
-    assert f"Plan {other} was made under another policy than that of lakes.yaml" in " ".join(shown.stderr.split())
+    assert f"Plan {other} cannot be applied, because the policy in lakes.yaml has changed" in " ".join(shown.stderr.split())
     assert shown.exit_code == 0
     assert "another policy" not in plans.call("approve", same, "--by", "ada").stderr
 

@@ -1,8 +1,8 @@
-"""Record prefixes whose existing files are garbage of the lake that claims them.
+"""Record decisions of users that the files under a prefix are garbage.
 
-Files in a claim that may not belong to the lake are foreign and never planned (`core/foreign.py`).
-A user can record that they are garbage. The record applies to the files that exist at that time.
-The rules apply again to files written later.
+Files under a claim are foreign, and never planned, if they may not belong to the lake (see
+`core/foreign.py`). If a user knows that they are garbage, the user can accept their prefix. This
+applies only to files that exist at that time. Files written later are checked as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gc_assets.state.journal import State
 
 
 class PrefixRecord(UserRecord):
-    """A user's decision that the files under a prefix are garbage, or its withdrawal."""
+    """A user's decision that the files under a prefix are garbage, or the withdrawal of one."""
 
     prefix: str
     decision: Literal["accepted", "withdrawn"] = "accepted"
@@ -35,7 +35,7 @@ class PrefixRecord(UserRecord):
 
 
 class _Records(RootModel[tuple[PrefixRecord, ...]]):
-    """All records of one storage, in the order in which they were made."""
+    """All records of one storage, oldest first."""
 
 
 _RECORDS: Final = UserRecords(_Records, "accepted_prefixes.json", "accept the prefixes again")
@@ -44,18 +44,20 @@ _RECORDS: Final = UserRecords(_Records, "accepted_prefixes.json", "accept the pr
 def accept_prefix(
     config: Config, clock: Clock, location: str, by: str, comment: str = "", *, withdraw: bool = False
 ) -> tuple[str, PrefixRecord]:
-    """Record that the files under a location are garbage unless a lake needs them, or withdraw the
-    record.
+    """Record that files under a location are garbage if no lake needs them.
+
+    Args:
+        withdraw: If True, withdraw an earlier record instead.
 
     Returns:
-        The name of the storage, and the record.
+        The name of the storage and the record.
 
     Raises:
         UsageError: If `by` is empty, the location is not inside a storage, or there is no record to
             withdraw.
     """
     if not by.strip():
-        raise UsageError("accepting a prefix needs a name: --by WHO")
+        raise UsageError("accepting a prefix requires --by NAME")
     storage, prefix = resolve_directory(config, location, "copy the location from the message of the run")
     decision = "withdrawn" if withdraw else "accepted"
     record = PrefixRecord(
@@ -71,11 +73,11 @@ def accept_prefix(
 
 
 def accepted_prefixes(context: RunContext, storage_name: str) -> tuple[AcceptedPrefix, ...]:
-    """Return the prefixes whose last record accepts them.
+    """Return the prefixes that are accepted at the time of the run.
 
-    The location of a table or repository accepted as dead counts too, but only for files that it
-    may have written, and not in the location of a listed table. For a real run, records of
-    rehearsals and records from the future do not count.
+    If a table or repository was accepted as dead, its location is accepted too. This only covers
+    files that it may have written, outside the locations of listed tables. Real runs ignore records
+    of rehearsals and records from the future.
     """
     last = {item.prefix: item for item in _RECORDS.read_valid(context, storage_name)}
     dead = [AcceptedPrefix(item.prefix, item.at, of_table=True) for item in dead_tables(context, storage_name)]

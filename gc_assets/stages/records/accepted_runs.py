@@ -1,9 +1,9 @@
-"""Find the last accepted run, which is the baseline for later runs.
+"""Find the last accepted run, which later runs use as their baseline.
 
 A run is accepted if its plan passed the gates `live_drop` and `lakes_present`, or was approved with
-overrides for them. A refused run is never a baseline, even if its result repeats. Small drops in
-several runs of the same run date add up, unless a user approved one of them. A user can record that
-a lake was removed on purpose.
+overrides for them. A refused run never becomes the baseline, even if the next run has the same
+result. If several runs of one run date each lose a few files, the losses are added up, unless a
+user has approved one of these runs. If a lake is removed on purpose, a user can record this.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _COMPARES: Final = frozenset({LIVE_DROP, "lakes_present"})
 
 
 class ForgottenLake(UserRecord):
-    """A user's record that a lake was removed on purpose."""
+    """A user's statement that a lake was removed on purpose."""
 
 
 class _Records(RootModel[tuple[ForgottenLake, ...]]):
-    """All records of one lake, in chronological order."""
+    """All records of one lake, oldest first."""
 
 
 _RECORDS: Final = UserRecords(_Records, "forgotten.json", "forget the lake again")
@@ -48,29 +48,29 @@ _RECORDS: Final = UserRecords(_Records, "forgotten.json", "forget the lake again
 def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
     """Return the `deletion_plan` of the last accepted run before this one, or None.
 
-    A run of the same run date counts if it used another freeze, or a lake that is not configured
-    any more. A run of the current date freezes a lake again only after an edit of its history,
-    after an upgrade of its format, or while a part of it is unreadable. Historical plans do not
-    count, and plans of rehearsals do not count for a real run.
+    This may be a run of the same run date, if it used another freeze or a lake that is no longer
+    configured. Within a date, a lake is frozen again only after its history was edited, after its
+    format was upgraded, or while part of it is unreadable. Historical plans are ignored, and real
+    runs ignore plans of rehearsals.
     """
     return next(_list_baselines(context, storage_name), None)
 
 
 def newest_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
-    """Return the plan of the last accepted run, which may be of the same run date."""
+    """Return the plan of the last accepted run, including runs of the current run date."""
     return _header_of(newest_accepted_run(context, storage_name))
 
 
 def former_aliases(context: RunContext, storage_name: str) -> list[str]:
-    """Return the `aliases` of a storage in its accepted runs that it does not have now."""
+    """Return `aliases` that a storage had in accepted runs but no longer has."""
     accepted = newest_accepted_plan(context, storage_name)
     return [] if accepted is None else sorted({*accepted.aliases} - {*context.storage(storage_name).aliases})
 
 
 def remembered_aliases(context: RunContext, storage_name: str) -> tuple[str, ...]:
-    """Return the `aliases` of a storage in this run and in its accepted runs.
+    """Return the `aliases` that a storage has now or had in accepted runs.
 
-    Those with a password are left out, because a plan contains no secrets.
+    Aliases with a password are left out, because plans must not contain secrets.
     """
     aliases = {*context.storage(storage_name).aliases, *former_aliases(context, storage_name)}
     return tuple(sorted(alias for alias in aliases if _PASSWORD.search(alias) is None))
@@ -86,7 +86,7 @@ def _header_of(published: PublishedTable | None) -> PlanHeader | None:
 
 
 def _accepted_runs(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
-    """Yield the accepted runs up to the run date, newest first."""
+    """Yield accepted runs up to the run date, newest first."""
     accepted = [
         plan
         for plan in list_plans(context.config, storage_name, empty=True)
@@ -100,9 +100,10 @@ def _accepted_runs(context: RunContext, storage_name: str) -> Iterator[Published
 
 
 def _list_baselines(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
-    """Yield the accepted runs with which this run is compared, newest first.
+    """Yield the accepted runs that this run is compared with, newest first.
 
-    These are the runs of the same run date with other freezes, and the last run of an earlier date.
+    These are runs of the same run date that used another freeze, and then the last run of an
+    earlier date.
     """
     newer: PlanHeader | None = None
     for published in _accepted_runs(context, storage_name):
@@ -118,9 +119,7 @@ def _list_baselines(context: RunContext, storage_name: str) -> Iterator[Publishe
 
 
 def _has_other_freeze(context: RunContext, published: PublishedTable) -> bool:
-    """Check whether the run read a lake that is not configured now, or used another freeze of a
-    lake.
-    """
+    """Return True if the run froze a lake differently, or a lake that is no longer configured."""
     digests, configured = published.summary(DeletionPlanSummary).header.refs_digests, {lake.name for lake in context.config.lakes}
     if digests.keys() - configured:
         return True
@@ -130,13 +129,13 @@ def _has_other_freeze(context: RunContext, published: PublishedTable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRun:
-    """An earlier accepted run, as the baseline of the current one.
+    """An earlier accepted run, which the current run is compared with.
 
     Attributes:
-        live: The run's live files, plus those that earlier runs of its date had lost without a
-            reason.
-        forgotten: The run's lakes that a user has removed since then.
-        reused: Names that belong to other lakes in the current configuration.
+        live: The live files of the run. Files that runs of the same date have lost without a reason
+            are added.
+        forgotten: Lakes of the run that were removed on purpose since then.
+        reused: Names that refer to other lakes in the current configuration.
     """
 
     plan: PlanHeader
@@ -147,15 +146,15 @@ class AcceptedRun:
 
     @classmethod
     def find_last(cls, context: RunContext, storage_name: str) -> Self | None:
-        """Return the last accepted run before this one, or None."""
+        """Load the last accepted run before this one. Returns None for the first run."""
         headers = [published.summary(DeletionPlanSummary).header for published in _list_baselines(context, storage_name)]
         return cls.of(context, headers[0], add_drops(headers)) if headers else None
 
     @classmethod
     def of(cls, context: RunContext, plan: PlanHeader, live: LiveCount | None = None) -> Self:
-        """Build the baseline from a plan, and read which lakes were removed since then.
+        """Build the baseline from a plan, and find out which lakes were removed since then.
 
-        For a real run, records of rehearsals and records from the future do not count.
+        Real runs ignore records of rehearsals and records from the future.
         """
         forgotten = [
             name for name in plan.refs_digests if find_forgotten(context, name, plan.created_at) is not None or _is_deleted(context, name)
@@ -165,21 +164,19 @@ class AcceptedRun:
         return cls(plan, live or _count_live(plan), frozenset(forgotten), frozenset(lake.name for lake in lakes), frozenset(reused))
 
     def count(self, live: LiveCount) -> LiveCount:
-        """Return the run's live files, for comparison with the current ones.
+        """Return the run's live files to compare with the current ones.
 
-        Removed lakes that need no files in the storage now are left out.
+        Lakes that were removed on purpose are left out, unless they need files in the storage now.
         """
         return self.live.without(self.forgotten - live.by_lake.keys())
 
     def describe_losses(self) -> Iterator[str]:
-        """Yield a sentence if earlier runs of the same run date lost live files."""
+        """Yield a note if earlier runs of the same run date have already lost live files."""
         if (lost := self.live.files - self.plan.live_files) > 0:
             yield f"earlier runs of the same date lost {lost:,} of these files already"
 
     def missing_lakes(self, live: LiveCount) -> list[str]:
-        """Describe the lakes that need no files in the storage any more and were not removed by a
-        user.
-        """
+        """Describe lakes that no longer need files in the storage but were not removed on purpose."""
         then = {name: f"{count_of(files, 'live file')} before" for name, files in self.plan.live_by_lake.items()}
         if not then and self.plan.live_files:  # plans of releases before 0.4 do not contain which lakes needed files
             then = dict.fromkeys(self.plan.refs_digests.keys() - self.configured, "configured before")
@@ -192,10 +189,10 @@ class AcceptedRun:
 
 
 def add_drops(plans: Sequence[PlanHeader]) -> LiveCount:
-    """Return the newest plan's live files, plus those that were lost since the oldest plan.
+    """Add up the live files of the newest plan and the files that were lost since the oldest plan.
 
-    Files expired by the policy are not lost, and neither are files missed by a plan that was
-    approved with an override, or before it.
+    Files that the policy has expired are not counted as lost. If a plan was approved with an
+    override, all losses up to that plan are accepted and not counted either.
 
     Args:
         plans: Plans of accepted runs, newest first. Each one is compared with the next.
@@ -226,32 +223,31 @@ def _is_accepted(plan: ListedPlan) -> bool:
 
 
 def find_forgotten(context: RunContext, lake_name: str, since: datetime) -> ForgottenLake | None:
-    """Return the first record since a time that a lake was removed on purpose, or None.
+    """Find the first record after a time that a lake was removed on purpose.
 
-    For a real run, records of rehearsals and records from the future do not count.
+    Real runs ignore records of rehearsals and records from the future.
     """
     return next((item for item in _RECORDS.read_valid(context, lake_name) if item.at >= since), None)
 
 
 def _is_deleted(context: RunContext, lake_name: str) -> bool:
-    """Check whether a lake is a deleted repository that was recorded as removed since it was last
-    read.
-    """
+    """Return True if the lake is a deleted repository, and a user has recorded that with `forget`."""
     refs = context.find(LAKE_REFS, lake_name) if any(lake.name == lake_name for lake in context.config.lakes) else None
     repository = refs.summary(LakeRefsSummary).repository if refs is not None else None
     return repository is not None and repository.deleted
 
 
 def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> ForgottenLake:
-    """Record that a lake was removed on purpose, so that plans are not refused because its files
-    are missing.
+    """Record that a lake was removed on purpose.
+
+    From then on, gates do not refuse a plan because the files of this lake are missing.
 
     Raises:
-        UsageError: If `by` is empty, or neither the configuration nor the last plans contain the
-            lake.
+        UsageError: If `by` is empty, or the lake is neither in the configuration nor in the last
+            plans.
     """
     if not by.strip():
-        raise UsageError("forgetting a lake needs a name: --by WHO")
+        raise UsageError("forgetting a lake requires --by NAME")
     state = State.of(config)
     known = {lake.name for lake in config.lakes} | _planned_lakes(config, state)
     if lake_name not in known:
@@ -264,7 +260,7 @@ def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> Forgot
 
 
 def _planned_lakes(config: Config, state: State) -> set[str]:
-    """Return the lakes in each storage's last accepted plan and in all later plans."""
+    """Return the lakes in the last accepted plan of each storage and in all plans after it."""
     found: set[str] = set()
     for storage in config.storages:
         for plan in list_plans(config, storage.name, empty=True):

@@ -1,10 +1,13 @@
-"""Find quarantined files that are missing from the state, and record them in the ledger.
+"""Find quarantined files that the ledger does not contain, and record them there.
 
-If the state was lost or restored from a backup, the logs of later plans are missing. Their files
-are still in the storage's trash, with their keys and plan ids. If a backup was copied over the
-state, the state may contain logs of plans that are not in its list of plans. If a storage was
-copied to another disk, the identities of the files in the copied trash differ from those in the
-ledger.
+This is necessary in three situations:
+
+- The state was lost or restored from a backup, so the logs of later plans are missing. Their files
+  are still in the trash of the storage, with their keys and plan ids.
+- A backup was copied over the state. Logs of later plans may then exist even though the state's
+  list of plans does not include them.
+- The storage was copied to another disk, so the identities of files in the trash differ from the
+  ones in the ledger.
 """
 
 from __future__ import annotations
@@ -39,18 +42,18 @@ from gc_assets.stores.protocol import Outcome, PlannedAction, Store
 from gc_assets.stores.trash import TrashedObject, list_trash
 from gc_assets.stores.write_ahead import WriteAheadLog, find_log
 
-# Maximum number of trash entries that a check examines.
+# A check examines at most this number of files in the trash.
 MAX_EXAMINED: Final = 100_000
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownFiles:
-    """Files in the trash that neither the ledger nor the log of an unfinished plan contains.
+    """Files in the trash that are missing from both the ledger and the logs of unfinished plans.
 
     Attributes:
         is_complete: False if the search stopped at its limit.
-        copies: Files in the trash whose lengths match the ledger but whose identities do not. They
+        copies: Files in the trash with the size but not the identity recorded in the ledger. They
             cannot be restored until they are recorded again.
     """
 
@@ -72,10 +75,10 @@ class AdoptionResult:
     """The result of an adoption.
 
     Attributes:
-        published: The published log, or None if no file was adopted.
+        published: The published `deletion_log`, or None if no file was adopted.
         adopted: The files recorded in the ledger.
-        skipped: Objects in the trash that were not put there by the collector.
-        ended: Partly applied plans that are missing from the state. The adoption ended them.
+        skipped: Objects in the trash that the collector did not put there.
+        ended: Ids of partly applied plans that were missing from the state and have been ended.
     """
 
     published: PublishedTable | None
@@ -85,10 +88,10 @@ class AdoptionResult:
 
 
 def find_unknown_files(context: RunContext, storage_name: str, limit: int | None = None) -> UnknownFiles:
-    """Find the files in a storage's trash that are missing from the state.
+    """Find files in a storage's trash that are missing from the ledger.
 
     Args:
-        limit: The maximum number of files to examine, or None to examine all.
+        limit: Examine at most this number of files. None examines all.
 
     Raises:
         OSError: If the trash cannot be listed.
@@ -111,10 +114,10 @@ def find_unknown_files(context: RunContext, storage_name: str, limit: int | None
 
 
 def _find_copies(store: Store, etags: Mapping[TrashedObject, str | None]) -> Iterator[TrashedObject]:
-    """Yield the files whose identities differ from those in the ledger.
+    """Yield files whose identity differs from the ledger.
 
-    A plan's other files are examined only if its first one differs, because a copied disk changes
-    all files and each examination is a request.
+    Each check takes a request. Copying a disk changes all files, so if a plan's first file has not
+    changed, its other files are not checked.
     """
 
     def differs(item: TrashedObject) -> bool:
@@ -129,11 +132,11 @@ def _find_copies(store: Store, etags: Mapping[TrashedObject, str | None]) -> Ite
 
 @log_progress(DELETION_LOG)
 def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = "") -> AdoptionResult:
-    """Record the unknown files and copies in a storage's trash as quarantined now.
+    """Record unknown files in a storage's trash as if they were quarantined now.
 
-    They can then be restored, and later plans may purge them `quarantine_days` from now. Partly
-    applied plans that are missing from the state are ended. For modes other than `trash`, their
-    logs show which files they quarantined.
+    Afterwards they can be restored, and later plans can purge them after `quarantine_days`. Partly
+    applied plans that are missing from the state are ended. In modes other than `trash`, the files
+    are found in the logs of these plans.
 
     Raises:
         UsageError: If `by` is empty.
@@ -141,7 +144,7 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
             rehearsals.
     """
     if not by.strip():
-        raise UsageError("adopting files needs a name: --by WHO")
+        raise UsageError("adopting files requires --by NAME")
     refuse_rehearsal(context, storage_name)
     state, store = context.state, context.store(storage_name)
     run = start_run(context, storage_name, DELETION_LOG)
@@ -190,7 +193,7 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
 
 
 def _read_moved(log: WriteAheadLog, at: datetime, token: int) -> Iterator[Outcome]:
-    """Yield a write-ahead log's moves to quarantine. A move without an outcome counts as done."""
+    """Yield the moves to quarantine in a write-ahead log. Without an outcome, a move counts as done."""
     for share in range(log.shares):
         for planned, outcome in log.read_quarantined(share):
             yield outcome or Outcome(planned, DONE, None, at, token)

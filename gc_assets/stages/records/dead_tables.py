@@ -1,12 +1,12 @@
-"""Record dead tables with their locations.
+"""Record decisions of users that a table is dead.
 
-If a table is dropped and recreated at the same location, metadata with another uuid remains there.
-It looks like metadata of an unconfigured catalog and blocks all plans (`foreign_metadata`). A user
-can record that this uuid is dead at this location. Its files are then garbage under the location's
-claim once they are old enough.
+If a table is dropped and another one is created at the same location, metadata with the old uuid
+remains there. It looks like metadata of a catalog that is not configured, so the gate
+`foreign_metadata` refuses all plans. A user can then record that this uuid is dead at this
+location. Once its files are old enough, they are garbage of the lake that claims the location.
 
-A record applies to one uuid and one location. It becomes invalid if the table is written to later,
-because the table is then in use.
+Each record applies to one uuid and one location. If the table is written to later, it is in use,
+and the record becomes invalid.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gc_assets.state.summaries import OrphanFilesSummary
 
 
 class DeadTable(RenamedKeys, UserRecord):
-    """A user's decision that a table is dead under a prefix of a storage, or its withdrawal."""
+    """A user's decision that a table is dead under a prefix, or the withdrawal of one."""
 
     RENAMED: ClassVar = {"said": "decision"}
 
@@ -49,16 +49,16 @@ class DeadTable(RenamedKeys, UserRecord):
         return f"table {self.table_uuid} under {self.prefix}, {decision} {self.signature}{comment}"
 
     def is_alive_at(self, written_ms: int) -> bool:
-        """Return True if a write at this time shows that the table is in use.
+        """Return True if the table was written to after the decision and is therefore in use.
 
         Args:
-            written_ms: Time of the write, in milliseconds since 1970.
+            written_ms: Time of the last write, in milliseconds since 1970.
         """
         return written_ms > self.at.timestamp() * 1000
 
 
 class _Records(RootModel[tuple[DeadTable, ...]]):
-    """All records of one storage, in the order in which they were made."""
+    """All records of one storage, oldest first."""
 
 
 _RECORDS: Final = UserRecords(_Records, "dead_tables.json", "accept the dead tables again")
@@ -67,23 +67,26 @@ _RECORDS: Final = UserRecords(_Records, "dead_tables.json", "accept the dead tab
 def accept_dead_table(
     config: Config, clock: Clock, table_uuid: str, location: str, by: str, comment: str = "", *, withdraw: bool = False
 ) -> tuple[str, DeadTable]:
-    """Record that a table is dead at a location, or withdraw that record.
+    """Record that a table is dead at a location.
+
+    Args:
+        withdraw: If True, withdraw an earlier record instead.
 
     Returns:
-        The name of the storage, and the record.
+        The name of the storage and the record.
 
     Raises:
         UsageError: If `by` is empty, the uuid is invalid and unknown to the last run, the location
             is not inside a storage, or there is no record to withdraw.
     """
     if not by.strip():
-        raise UsageError("accepting a table as dead needs a name: --by WHO")
+        raise UsageError("accepting a table as dead requires --by NAME")
     uuid = read_table_id(table_uuid)
     storage, prefix = resolve_directory(config, location, "name the location of the dead table")
     if not (withdraw or is_uuid(uuid) or _is_found(State.of(config), storage, prefix, table_uuid)):
         raise UsageError(
-            f"{table_uuid!r} is no table uuid. Copy it from the message of the gate foreign_metadata, or from "
-            "`gc-assets show dropped_tables --wide`. A dropped table needs no LOCATION, and can be named."
+            f"{table_uuid!r} is not a table uuid. Copy it from the message of the gate foreign_metadata, or from "
+            "`gc-assets show dropped_tables --wide`. For a dropped table, its name is sufficient and LOCATION is not required."
         )
     decision = "withdrawn" if withdraw else "dead"
     record = DeadTable(
@@ -107,9 +110,10 @@ def accept_dead_table(
 
 
 def read_table_id(text: str) -> str:
-    """Normalize a table id as in the records: a uuid in its usual form.
+    """Normalize a table id to the form used in the records.
 
-    Other ids, which the specification does not allow, are converted to lower case.
+    A uuid gets its canonical form. Other ids, which the specification does not allow, are converted
+    to lower case.
     """
     try:
         return str(UUID(text))
@@ -118,12 +122,12 @@ def read_table_id(text: str) -> str:
 
 
 def describe_unlisted(table_id: str) -> str:
-    """Return the beginning of the message about a table or view that no configured catalog lists."""
+    """Begin a message about a table or view that no configured catalog lists."""
     return f"{show(table_id)}, which is"
 
 
 def _is_found(state: State, storage: str, prefix: str, table_id: str) -> bool:
-    """Check whether the last run found a foreign or dropped table with an id that is not a uuid."""
+    """Return True if the last run found a foreign or dropped table with this unusual id."""
     swept = state.latest(storage, ORPHAN_FILES.name)
     if swept is None:
         return False
@@ -137,21 +141,22 @@ def _is_found(state: State, storage: str, prefix: str, table_id: str) -> bool:
 
 
 def dead_tables(context: RunContext, storage_name: str) -> tuple[DeadTable, ...]:
-    """Return the last record of each table and prefix if it accepts the table as dead.
+    """Return tables that are accepted as dead at the time of the run.
 
-    For a real run, records of rehearsals and records from the future do not count.
+    If there are several records for a table and prefix, the last one decides. Real runs ignore
+    records of rehearsals and records from the future.
     """
     return _select_accepted(_RECORDS.read_valid(context, storage_name))
 
 
 def withdrawn_since(context: RunContext, storage_name: str, since: datetime) -> list[DeadTable]:
-    """Return the acceptances that users have withdrawn since a time and not renewed."""
+    """Return acceptances that were withdrawn after a time and not renewed since."""
     last = _select_last(_RECORDS.read_valid(context, storage_name))
     return [item for item in last if item.decision == "withdrawn" and item.at >= since]
 
 
 def accepted_prefixes_of(state: State, storage_name: str, table_uuid: str) -> list[str]:
-    """Return the prefixes under which a table is accepted as dead, including records of rehearsals."""
+    """Return the prefixes under which a table is accepted as dead, by a real run or a rehearsal."""
     return [item.prefix for item in _select_accepted(_RECORDS.read(state, storage_name)) if item.table_uuid == table_uuid]
 
 

@@ -1,10 +1,11 @@
-"""Find the objects and edits that were denied to an apply, so that later plans leave them out for a
-time.
+"""Find actions that a store or catalog denied, so that later plans leave them out for a while.
 
-A store may refuse to change an object (missing permission, object lock, a name that the trash
-cannot store), and a catalog may refuse all commits to a table. The outcome `denied` ends the row or
-edit. Plans made within `RETRY_AFTER` leave it out and show it with the reason. It is planned again
-earlier if the object is replaced, if the quarantine mode changes, or after `gc-assets retry`.
+A store may refuse to change an object, for example because of a missing permission or an object
+lock. A catalog may refuse all commits to a table. Such a row or edit ends with the outcome `denied`
+instead of being retried.
+
+Plans made within `RETRY_AFTER` leave the action out and show the reason. It is planned again
+earlier if the object is replaced, the quarantine mode changes, or a user runs `gc-assets retry`.
 """
 
 from __future__ import annotations
@@ -54,26 +55,26 @@ DENIED_OBJECTS: Final = pa.schema(
 
 
 class Retry(UserRecord):
-    """A user's request to plan again everything that was denied in a storage or lake before."""
+    """A user's request to plan again everything that was denied in a storage or lake so far."""
 
     comment: str = ""
 
 
 class _Retries(RootModel[tuple[Retry, ...]]):
-    """All requests for one storage or lake, in the order in which they were made."""
+    """All requests for one storage or lake, oldest first."""
 
 
 _RETRIES: Final = UserRecords(_Retries, "retries.json", "request the retry again")
 
 
 def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str = "") -> Retry:
-    """Record that everything that was denied in a storage or lake is planned again.
+    """Record a request to plan again everything that was denied in a storage or lake.
 
     Raises:
-        UsageError: If `by` is empty, or there is no storage or lake `name`.
+        UsageError: If `by` is empty, or no storage or lake has this name.
     """
     if not by.strip():
-        raise UsageError("a retry needs a name: --by WHO")
+        raise UsageError("a retry requires --by NAME")
     known = {item.label: item.name for item in (*config.storages, *config.lakes)}
     if name not in known:
         raise UsageError(f"no storage or lake {name!r}{did_you_mean(name, known) or ';'} they are {', '.join(known)}")
@@ -83,20 +84,24 @@ def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str
 
 
 def retry_advice(config: Config, name: str) -> str:
-    """Return when denied objects or edits of a storage or lake are planned again."""
+    """Explain when denied actions are planned again, and how a user can cause that earlier."""
     again = command("retry", config.label_of(name), by="WHO")
     return f"planned again {RETRY_AFTER.days} days after the denial, or after `{again}`"
 
 
 def denied_since(context: RunContext, name: str) -> datetime:
-    """Return the time after which denials in a storage or lake count."""
+    """Return the time before which denials in a storage or lake are ignored."""
     clock = context.clock
     retries = [item.at for item in _RETRIES.read(context.state, name) if item.rehearsal == clock.is_rehearsal]
     return max([clock.now() - RETRY_AFTER, *retries])
 
 
 def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
-    """Return the reasons why the newest edits of a lake's tables were denied, by table uuid."""
+    """Find tables whose most recent edit was denied.
+
+    Returns:
+        The reasons by table uuid.
+    """
     state, since, now = context.state, denied_since(context, lake), context.clock.now()
     found: dict[str | None, str] = {}
     newest: dict[str | None, datetime] = {}
@@ -104,7 +109,7 @@ def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
         rows = read_parts(state.files, state.open(run).paths(), EXPIRY_LOG.schema, ["table_uuid", "outcome", "error", "at"])
         for row in rows.to_pylist():
             uuid, at = row["table_uuid"], row["at"]
-            # Later times belong to rehearsals.
+            # Rows with times in the future belong to rehearsals.
             if row["outcome"] not in {DONE, DENIED} or not newest.get(uuid, since) <= at <= now or at == since:
                 continue
             newest[uuid] = at
@@ -116,11 +121,11 @@ def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
 
 
 def denied_objects(spark: SparkSession, context: RunContext, storage: str) -> DataFrame | None:
-    """Return the objects of a storage that were denied to an apply (columns `DENIED_OBJECTS`).
+    """Read which actions on objects of a storage were denied recently.
 
-    Returns None if there is no recent log.
-
-    An object may occur more than once. The frame is lazy, except in a small session.
+    Returns:
+        A frame with the columns `DENIED_OBJECTS`, or None if there is no recent log. An object may
+        occur more than once. Unless the session is small, the frame is evaluated lazily.
     """
     reader = _open_reader(context, storage)
     if not reader.parts:
@@ -132,14 +137,14 @@ def denied_objects(spark: SparkSession, context: RunContext, storage: str) -> Da
 
 
 def find_denial(context: RunContext, storage: str) -> str | None:
-    """Return the error of one denied object in a storage, or None if no object was denied."""
+    """Return the error of a recently denied object as an example, or None if no object was denied."""
     reader = _open_reader(context, storage)
     tables = map(reader.read_part, reversed(reader.parts))
     return next((str(table.column("error")[-1].as_py()) for table in tables if table.num_rows), None)
 
 
 def denied_uploads(context: RunContext, storage: str) -> set[tuple[str, str | None]]:
-    """Return the keys and upload ids of the unfinished uploads whose abort was denied."""
+    """Return key and upload id of each unfinished upload whose abort was denied recently."""
     rows = _open_reader(context, storage).read_all()
     mine = rows.filter(pc.equal(rows.column("phase"), ABORT))
     return set(zip(mine.column("key").to_pylist(), mine.column("version_id").to_pylist(), strict=True))
@@ -154,7 +159,7 @@ def _open_reader(context: RunContext, storage: str) -> _DeniedReader:
 
 @dataclass(frozen=True)
 class _DeniedReader:
-    """Takes part numbers of deletion logs and yields the denied objects. Runs in executors."""
+    """Task that takes part numbers of deletion logs and yields denied objects."""
 
     files: Files
     parts: tuple[SegmentFile, ...]
@@ -178,5 +183,5 @@ class _DeniedReader:
 
 
 def _runs_since(runs: Sequence[PastRun], since: datetime) -> list[PastRun]:
-    """Return the runs that may contain rows after a time. Run ids begin with the start time."""
+    """Select runs that may have rows after a time, judging by the start time in their run ids."""
     return [run for run in runs if run.run_id >= f"{since - timedelta(days=1):%Y%m%dT%H%M%SZ}"]

@@ -1,8 +1,8 @@
-"""Take a storage's lease, with a fencing token that is higher than all recorded tokens.
+"""Take leases on storages, with fencing tokens that always increase.
 
-The lease counter is part of the storage, so it is lost with the `.gc-assets` directory and starts
-at zero in a new location. The state also stores the highest token, because the ledger is ordered by
-tokens.
+The counter for tokens is stored in the storage itself. If the `.gc-assets` directory is lost or the
+storage moves to a new location, the counter starts at zero again. Because the ledger is ordered by
+tokens, the state stores the highest token as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gc_assets.stores.protocol import Lease, Store
 
 
 class _Highest(BaseModel):
-    """The highest fencing token of a storage."""
+    """The highest fencing token that a storage has ever had, stored in the state."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
@@ -27,13 +27,13 @@ class _Highest(BaseModel):
 
 
 def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: str, owner: str) -> Lease:
-    """Take the lease of a storage and record its token in the state.
+    """Take the lease on a storage and record its token in the state.
 
-    A lease always uses the real clock, even in a rehearsal, because it excludes processes that run
-    now.
+    Even in a rehearsal, a lease uses the real clock, because it excludes processes that run at the
+    same time.
 
     Raises:
-        GateRefused: If another process holds the lease. The message contains the holder.
+        GateRefused: If another process holds the lease. The message names the holder.
     """
     state, path = context.state, _path(storage_name)
     lease = store.acquire(plan_id, owner, Clock(), after=highest_token(state, storage_name))
@@ -53,7 +53,11 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
 
 
 def refuse_holder(context: RunContext, storage_name: str) -> None:
-    """Raise `GateRefused` if another process holds the storage's lease. Does not take the lease."""
+    """Check that no other process holds the storage's lease, without taking it.
+
+    Raises:
+        GateRefused: If the lease is held. The message names the holder.
+    """
     store = context.store(storage_name)
     holder = store.holder()
     if holder is not None and holder.is_live(store.now()):
@@ -64,7 +68,7 @@ def refuse_holder(context: RunContext, storage_name: str) -> None:
 
 
 def highest_token(state: State, storage_name: str) -> int:
-    """Return the highest recorded token of the storage, or 0 if it never had a lease."""
+    """Return the highest token recorded for the storage, or 0 if it was never leased."""
     path = _path(storage_name)
     try:
         return _token(state, path, state.files.read(path))
@@ -73,11 +77,15 @@ def highest_token(state: State, storage_name: str) -> int:
 
 
 def refuse_rehearsal(context: RunContext, storage_name: str) -> None:
-    """Raise `GateRefused` in a rehearsal, unless the storage allows rehearsals to change it."""
+    """Check that the storage may be changed, which rehearsals need permission for.
+
+    Raises:
+        GateRefused: If this is a rehearsal and the storage does not allow them.
+    """
     if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
         raise GateRefused(
-            f"the clock is that of a rehearsal (GC_ASSETS_UNSAFE_NOW={context.clock.now().isoformat()}), so ages are not real and storage "
-            f"{storage_name} is not changed. Unset the variable; for a storage whose files may be lost, write `rehearsals: allowed`."
+            f"this is a rehearsal (GC_ASSETS_UNSAFE_NOW={context.clock.now().isoformat()}), so ages are not real and storage "
+            f"{storage_name} is not changed. Unset the variable, or set `rehearsals: allowed` for a storage whose files may be lost."
         )
 
 

@@ -1,16 +1,16 @@
-"""Compute the quarantine ledger, which contains all copies in quarantine, from the deletion logs.
+"""Compute the quarantine ledger from the deletion logs.
 
-`copies_in_quarantine` implements the rule, for Arrow as well as for Spark. A *log entry* is a row
-of `deletion_log`. A *settled* entry has the outcome `done`, or is a purge with the outcome
-`absent`. A copy is identified by its key and the plan that quarantined it. Its newest settled entry
-decides whether it is in quarantine.
+The ledger lists all copies in quarantine. A copy is identified by its key and the plan that
+quarantined it. A *log entry* is a row of `deletion_log`. It is *settled* if its outcome is `done`,
+or if it is a purge with the outcome `absent`. A copy is in quarantine if its newest settled entry
+is the quarantine itself. `copies_in_quarantine` implements this rule for both Arrow and Spark.
 
-Entries are ordered by the fencing tokens of their leases, because tokens always increase but clocks
-may not. Entries of releases without tokens come first, ordered by their times and run ids.
+Entries are ordered by the fencing tokens of their leases, because tokens always increase, which is
+not certain for clocks. Entries written by releases without tokens come first, ordered by time and
+run id.
 
-A copy quarantined by a rehearsal always belongs to rehearsals. Real runs ignore it, and rehearsals
-ignore all other copies. Entries of releases before 0.4 do not record this, so their copies belong
-to both.
+If a rehearsal has quarantined a copy, only rehearsals see it, and they do not see any other copies.
+Entries written before release 0.4 do not record this, so their copies are visible to both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_LOG
 
-# Columns of a quarantined object, in addition to its key.
+# Columns that describe a quarantined object, besides its key.
 COPY_COLUMNS: Final = ("size_bytes", "etag", "version_id", "quarantine", "kind")
 LOG_ENTRIES: Final = pa.schema(
     [
@@ -56,15 +56,15 @@ QUARANTINED_COPY: Final = pa.schema(
     ]
 )
 
-# Number of log entries in memory at the same time, about 500 MB.
+# Maximum number of log entries to hold in memory, which take up about 500 MB.
 SHARE_ROWS: Final = 1_000_000
 REMOVED_DDL: Final = "key string, etag string"
 
 
 def settled_entries(entries: pa.Table) -> pa.Table:
-    """Return the settled entries, with the plan that quarantined each copy (column `by`).
+    """Select settled entries and add a column `by` with the plan that quarantined the copy.
 
-    Entries of phase `abort` are excluded, because an upload is not the file at its key.
+    Entries of the phase `abort` are left out, because an upload is not the file with that key.
     """
     done = pc.equal(entries.column("outcome"), DONE)
     gone = pc.and_(pc.equal(entries.column("phase"), PURGE), pc.equal(entries.column("outcome"), ABSENT))
@@ -75,7 +75,7 @@ def settled_entries(entries: pa.Table) -> pa.Table:
 
 
 def newest_entries(entries: pa.Table, group_by: Sequence[str]) -> pa.Table:
-    """Return the newest settled entry for each combination of the `group_by` columns, oldest first."""
+    """Return the newest settled entry in each group, sorted from oldest to newest."""
     mine = settled_entries(entries)
     filled = replace_columns(mine, {"run_id": pc.fill_null(mine.column("run_id"), ""), "token": pc.fill_null(mine.column("token"), 0)})
     ordered = filled.sort_by([("token", "ascending"), ("at", "ascending"), ("run_id", "ascending")])
@@ -84,9 +84,13 @@ def newest_entries(entries: pa.Table, group_by: Sequence[str]) -> pa.Table:
 
 
 def copies_in_quarantine(entries: pa.Table) -> pa.Table:
-    """Return the copies in quarantine (columns `QUARANTINED_COPY`).
+    """Compute which copies are in quarantine.
 
-    `entries` must contain all entries of their keys.
+    Args:
+        entries: Log entries. For each key in them, all of its entries are required.
+
+    Returns:
+        The copies, with the columns `QUARANTINED_COPY`.
     """
     last = newest_entries(entries, ("key", "by"))
     waiting = last.filter(pc.equal(last.column("phase"), QUARANTINE))
@@ -95,18 +99,19 @@ def copies_in_quarantine(entries: pa.Table) -> pa.Table:
 
 
 def read_log_entries(state: State, logs: Sequence[PastRun]) -> pa.Table:
-    """Read all entries of these logs (columns `LOG_ENTRIES`).
+    """Read all entries of the given logs (columns `LOG_ENTRIES`).
 
-    Logs of release 0.2.0 have no run id in their rows, so it is taken from their receipts.
+    Rows written by release 0.2.0 do not contain a run id, so it is taken from the receipt.
     """
     return _read_all_entries(state.files, state.segment_files(logs))
 
 
 @dataclass(frozen=True)
 class CopySelection:
-    """Selects copies by plan, key prefix and key. None selects all.
+    """Selects copies by plan, prefix and key. A criterion that is None matches everything.
 
-    `rehearsal`: True selects copies of rehearsals, False those of real runs, None both.
+    Attributes:
+        rehearsal: True for copies of rehearsals, False for copies of real runs, None for both.
     """
 
     plan_id: str | None = None
@@ -115,9 +120,9 @@ class CopySelection:
     rehearsal: bool | None = None
 
     def filter_rows(self, rows: pa.Table, by: str) -> pa.Table:
-        """Return the rows of the selected copies, ignoring `rehearsal`.
+        """Select rows by plan, prefix and key, but not by `rehearsal`.
 
-        Either all entries of a copy are returned or none.
+        The result contains either all entries of a copy or none of them.
 
         Args:
             rows: Log entries or copies.
@@ -133,9 +138,9 @@ class CopySelection:
         return rows.filter(pc.fill_null(wanted, False))
 
     def find_copies(self, entries: pa.Table) -> pa.Table:
-        """Return the selected copies in quarantine (columns `QUARANTINED_COPY`).
+        """Compute which of the selected copies are in quarantine (columns `QUARANTINED_COPY`).
 
-        `entries` must contain all entries of their keys.
+        As for `copies_in_quarantine`, all entries of each key are required.
         """
         copies = self.filter_rows(copies_in_quarantine(entries), "source_plan_id")
         if self.rehearsal is None:
@@ -147,26 +152,25 @@ ALL_COPIES: Final = CopySelection()
 
 
 def read_quarantine(state: State, storage_name: str, *, rehearsal: bool | None = None) -> pa.Table:
-    """Read the quarantined copies of a storage into memory (columns `QUARANTINED_COPY`).
+    """Read a storage's quarantined copies into memory (columns `QUARANTINED_COPY`).
 
     Args:
-        rehearsal: True selects copies of rehearsals, False those of real runs, None both.
+        rehearsal: Which copies to select, see `CopySelection`.
     """
     return CopySelection(rehearsal=rehearsal).find_copies(read_log_entries(state, state.history(storage_name, DELETION_LOG.name)))
 
 
 def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, rehearsal: bool | None = None) -> DataFrame:
-    """Return the quarantined copies of a storage (columns `QUARANTINED_COPY`), one row per copy.
+    """Return a lazy frame of a storage's quarantined copies, with the columns `QUARANTINED_COPY`.
 
-    The frame is lazy. `rehearsal` selects copies as in `CopySelection`.
+    Args:
+        rehearsal: Which copies to select, see `CopySelection`.
     """
     return read_copies(spark, LogReader.of(state, storage_name), rehearsal=rehearsal)
 
 
 def read_copies(spark: SparkSession, reader: LogReader, *, rehearsal: bool | None = None) -> DataFrame:
-    """Return the copies in quarantine according to a reader's logs, as a lazy frame like
-    `quarantine_ledger`.
-    """
+    """Do the same as `quarantine_ledger` for the logs of an existing reader."""
     if is_small(spark) and reader.rows <= MAX_SMALL_ROWS:
         return frame_from_arrow(spark, CopySelection(rehearsal=rehearsal).find_copies(reader.read_all()))
     copies = reader.frame(spark).repartition("key").mapInArrow(_find_copies, spark_schema(QUARANTINED_COPY))
@@ -174,17 +178,14 @@ def read_copies(spark: SparkSession, reader: LogReader, *, rehearsal: bool | Non
 
 
 def first_of_each_key(copies: DataFrame, *order: Column) -> DataFrame:
-    """Return the first copy of each key when sorted by `order`.
-
-    Copies with the same order are sorted by the ids of their plans.
-    """
+    """Keep one copy of each key, which is the first one when sorted by `order` and then by plan id."""
     others = [name for name in copies.columns if name != "key"]
     first = copies.groupBy("key").agg(F.min_by(F.struct(*others), F.struct(*order, "source_plan_id")).alias("first"))
     return first.select("key", *[f"first.{name}" for name in others])
 
 
 def newest_of_each_key(copies: pa.Table) -> pa.Table:
-    """Return the newest copy of each key, like `first_of_each_key` with `newest_first`, in memory."""
+    """Keep only the newest copy of each key. Does the same as `first_of_each_key`, but in memory."""
     order: list[tuple[str, str]] = [("key", "ascending"), ("quarantined_at", "descending"), ("source_plan_id", "ascending")]
     ordered = copies.sort_by(order).append_column("row", pa.array(np.arange(copies.num_rows)))
     first = ordered.group_by("key").aggregate([("row", "min")]).column("row_min")
@@ -192,15 +193,17 @@ def newest_of_each_key(copies: pa.Table) -> pa.Table:
 
 
 def newest_first() -> Column:
-    """Return a sort column that puts the most recently quarantined copy first."""
+    """Return a column to sort by, so that the most recently quarantined copy comes first."""
     return -F.unix_micros("quarantined_at")
 
 
 def removed_since(spark: SparkSession, reader: LogReader, since: datetime) -> DataFrame:
-    """Return the objects removed from their location by the collector since a time (columns key,
-    etag).
+    """Find objects that the collector has moved away or purged since a time.
 
-    An inventory of that time still contains them. The frame is lazy.
+    An inventory made at that time still contains them.
+
+    Returns:
+        A lazy frame with the columns key and etag.
     """
     if is_small(spark) and reader.rows <= MAX_SMALL_ROWS:
         return frame_from_arrow(spark, removed_objects(reader.read_all(), since))
@@ -209,7 +212,7 @@ def removed_since(spark: SparkSession, reader: LogReader, since: datetime) -> Da
 
 @dataclass(frozen=True)
 class _FindRemoved:
-    """Yield the rows of `removed_objects`. All entries for a key must be in the same partition."""
+    """Task of `removed_since`. All entries of a key must be in the same partition."""
 
     since: datetime
 
@@ -220,11 +223,12 @@ class _FindRemoved:
 
 
 def removed_objects(entries: pa.Table, since: datetime) -> pa.Table:
-    """Return the objects removed from their location whose newest entry is not earlier than
-    `since`.
+    """Find objects that have been moved away or purged since a time, given their log entries.
 
-    The result has the columns key and etag. Entries of rehearsals are always included, because
-    their times are not real.
+    Entries of rehearsals are included regardless of their times, which are not real.
+
+    Returns:
+        The objects with the columns key and etag.
     """
     last = newest_entries(entries, ("key", "by"))
     hidden = pc.and_(pc.equal(last.column("phase"), QUARANTINE), pc.not_equal(pc.fill_null(last.column("quarantine"), ""), "deferred"))
@@ -235,10 +239,9 @@ def removed_objects(entries: pa.Table, since: datetime) -> pa.Table:
 
 @dataclass(frozen=True)
 class LogReader:
-    """Task that takes part numbers of deletion logs and yields the selected copies' settled
-    entries.
+    """Reads the settled log entries of selected copies, with the columns `LOG_ENTRIES`.
 
-    The entries have the columns `LOG_ENTRIES`. Runs in executors or in this process.
+    As a task, it takes part numbers of deletion logs. It runs in executors or in this process.
     """
 
     files: Files
@@ -256,16 +259,13 @@ class LogReader:
         return len(self.parts)
 
     def read_all(self) -> pa.Table:
-        """Return all entries in memory (columns `LOG_ENTRIES`), even for copies that are not
-        selected.
-        """
+        """Read all entries into memory, regardless of the selection and of whether they are settled."""
         return _read_all_entries(self.files, self.parts)
 
     def shares(self) -> Iterator[pa.Table]:
-        """Yield the selected copies' settled entries (columns `LOG_ENTRIES`), in batches of about
-        `SHARE_ROWS` rows.
+        """Yield the entries in tables of about `SHARE_ROWS` rows, which limits the memory required.
 
-        All selected entries for a key are in the same batch. All parts are read once per batch.
+        All entries of a key are in the same table. For each table, all parts are read again.
         """
         count = max(1, -(-self.rows // SHARE_ROWS))
         for share in range(count):
@@ -276,7 +276,7 @@ class LogReader:
             yield pa.concat_tables(found)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return all settled entries of the selected copies as a lazy frame."""
+        """Return the entries of all parts as a lazy frame."""
         numbers = spark.range(0, self.part_count, 1, max(1, min(self.part_count, parallelism(spark))))
         return numbers.mapInArrow(self, spark_schema(LOG_ENTRIES))
 
@@ -288,7 +288,7 @@ class LogReader:
 
 
 def _find_copies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the copies in quarantine. All entries for a key must be in the same partition."""
+    """Yield copies in quarantine. All entries of a key must be in the same partition."""
     entries = [batch for batch in batches if batch.num_rows]
     if entries:
         yield from copies_in_quarantine(pa.Table.from_batches(entries).cast(LOG_ENTRIES)).to_batches()

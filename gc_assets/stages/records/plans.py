@@ -1,4 +1,4 @@
-"""Find plans, record their approvals, and decide whether a plan may be applied."""
+"""Find plans, record approvals and rejections, and check whether a plan may be applied."""
 
 from __future__ import annotations
 
@@ -32,33 +32,34 @@ from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.summaries import DeletionPlanSummary, PlanIndexSummary
 
-# Name of the directory with damage records, and of their key, since 0.2.
+# Since 0.2, the name of the directory that contains damage records, and of a key in them.
 DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
-# Number of characters of a plan id that identify it in commands.
+# Minimum length of the plan ids that users may enter.
 MIN_PLAN_ID: Final = 8
 _RECORDS: Final = "_records.json"
 _FINISHED, _RESTORED, _LOG = "finished.json", "restored.json", "log.json"
 _ENDS: Final = ("finished_at", "restored_at", "not_done")
-# Statuses of a plan whose execution has begun: it can be continued, or it has ended with rows left.
+# Statuses of plans that were executed in part. An unfinished plan can be continued. A partially
+# applied one has ended, and some of its rows were left out.
 UNFINISHED: Final = "unfinished"
 PARTIALLY_APPLIED: Final = "partially applied"
-# Statuses of plans that wait for a decision or an apply.
+# Plans with these statuses wait for a decision or for an apply.
 _OPEN: Final = frozenset({"ready", "refused", "approved"})
-# A plan's first event has the file name that releases before 0.4 used for its only approval.
+# A plan's first event has no number, because releases before 0.4 stored a single approval.
 _NAME: Final = re.compile(r"(?P<plan_id>[0-9a-f]{64})(-(?P<number>[1-9][0-9]*))?\.json")
 
 
 class _RestoreRecord(BaseModel):
-    """The record that `restore` writes for a plan whose files it restored."""
+    """Written by `restore` for each plan whose files it has restored."""
 
     at: datetime
 
 
 class _FinishRecord(BaseModel):
-    """The fields needed for lists, from the record that `apply` writes when a plan ends.
+    """Written by `apply` when a plan ends. These are only the fields required to list plans.
 
-    Records of releases before 0.4 contain only the time.
+    Records written before release 0.4 contain only the time.
     """
 
     at: datetime
@@ -67,7 +68,7 @@ class _FinishRecord(BaseModel):
 
     @property
     def not_done(self) -> dict[str, int] | None:
-        """Files, uploads and edits that were not changed, by `phase/outcome`. None if all were."""
+        """Number of unchanged files, uploads and edits by `phase/outcome`, or None if all changed."""
         counts = {name: amount.files for name, amount in self.by_outcome.items()}
         return select_not_done(counts | {f"{EXPIRE}/{outcome}": count for outcome, count in self.edits.items()}) or None
 
@@ -77,13 +78,13 @@ class _Record(RootModel[dict[str, Any]]):
 
 
 class PlanRecord(RenamedKeys):
-    """The approval events of one plan, and the end of its execution.
+    """The approvals and rejections of one plan, and the end of its execution.
 
     Attributes:
-        approval_events: The events by file name.
-        not_done: Files, uploads and edits that were not changed, by `phase/outcome`. None if all
-            were, or if the plan ended before 0.4.
-        is_begun: True if the execution began. Not stored.
+        approval_events: Approvals and rejections, by the name of their files.
+        not_done: Number of unchanged files, uploads and edits by `phase/outcome`. None if all were
+            changed, or if the plan ended before release 0.4.
+        is_begun: True if an apply has begun. This field is not stored.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=DEFER_BUILD)
@@ -108,7 +109,7 @@ class PlanRecord(RenamedKeys):
         return UNFINISHED if self.is_begun else self.decision_status(plan, now, verdict)
 
     def decision_status(self, plan: PlanSummary, now: datetime, verdict: Verdict) -> str:
-        """Return the plan's status as if no apply had begun."""
+        """Return the status that the plan would have if no apply had begun."""
         status = plan.status_at(now)
         if status in {"ready", "refused"} and (verdict.rejections or verdict.is_approved):
             return "rejected" if verdict.rejections else "approved"
@@ -116,14 +117,14 @@ class PlanRecord(RenamedKeys):
 
 
 class _Records(RootModel[dict[str, PlanRecord]]):
-    """Records by plan id."""
+    """The records of a storage by plan id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedPlan:
-    """A plan as listed in the plan index.
+    """A plan as listed in the index of plans.
 
-    The plan's receipt was not read, so use `find_plan` to approve or apply the plan.
+    To list a plan, its receipt is not read. Use `find_plan` before approving or applying it.
     """
 
     header: PlanSummary
@@ -136,30 +137,30 @@ class ListedPlan:
 
     @property
     def is_listed(self) -> bool:
-        """True if the plan has actions, or if its gates refuse it so that it waits for a decision."""
+        """Whether a user should see the plan, because it has actions or its gates refuse it."""
         return self.header.has_work or (bool(self.header.refused_by) and not self.header.historical)
 
     @property
     def has_ended(self) -> bool:
-        """True if the plan was applied or restored, so that it cannot be used again."""
+        """Whether the plan was applied or restored and can therefore not be used again."""
         return self.record.finished_at is not None or self.record.restored_at is not None
 
     def is_open(self, now: datetime) -> bool:
-        """Check whether the plan can still be approved or applied."""
+        """Return True if the plan can still be approved or applied."""
         return not self.has_ended and self.record.decision_status(self.header, now, self.verdict) in _OPEN
 
     def awaits_apply(self, now: datetime) -> bool:
-        """Check whether the plan is approved and can be applied now, even if an apply has begun."""
+        """Return True if the plan is approved and can be applied now, or continued."""
         return not self.has_ended and self.record.decision_status(self.header, now, self.verdict) == "approved"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """A plan in the state.
+    """A plan loaded from the state, with its approvals and the record of its execution.
 
     Attributes:
         finished: The record written by `record_finished`, or None.
-        is_begun: True if an apply of the plan began.
+        is_begun: True if an apply has begun.
     """
 
     header: PlanHeader
@@ -171,25 +172,23 @@ class StoredPlan:
 
     @property
     def finished_at(self) -> datetime | None:
-        """The time when the execution ended, or None."""
+        """The time at which the execution ended, or None if it has not."""
         return datetime.fromisoformat(self.finished["at"]) if self.finished is not None else None
 
     @property
     def not_done(self) -> dict[str, int]:
-        """Number of files, uploads and edits that the finished execution did not change, by
-        `phase/outcome`.
-        """
+        """Number of files, uploads and edits left unchanged by the execution, by `phase/outcome`."""
         return (_FinishRecord.model_validate(self.finished).not_done if self.finished is not None else None) or {}
 
     @property
     def overridden_gates(self) -> list[GateResult]:
-        """The failed gates that the plan's approvals override. Empty if the plan is not approved."""
+        """Failed gates that the approvals override. Without an approval, the list is empty."""
         overrides = self.verdict.overrides if self.verdict.is_approved else ()
         return [gate for gate in self.header.failed_gates if gate.overridable and gate_name(gate.name) in overrides]
 
     @property
     def effective_header(self) -> PlanHeader:
-        """The header for messages. If the plan is finished, it contains the completed amounts."""
+        """The header to use in messages. For a finished plan, its amounts are what was completed."""
         by_outcome: dict[str, Any] = (self.finished or {}).get("by_outcome", {})
         if not by_outcome:  # records of releases before 0.4 have another key
             return self.header
@@ -205,12 +204,13 @@ class StoredPlan:
 
 
 def list_plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[ListedPlan]:
-    """Yield all plans that have work to do, newest first within a storage.
+    """List the plans of all storages or of one storage, beginning with its newest plan.
 
-    A plan that was made twice is listed once. The number of requests is constant.
+    If the same plan was made twice, it is listed once. The number of requests does not depend on
+    the number of plans.
 
     Args:
-        empty: Yield plans without work, too.
+        empty: If True, include plans that do not contain any actions.
     """
     state = State.of(config)
     for storage in config.storages:
@@ -227,19 +227,21 @@ def list_plans(config: Config, storage_name: str | None = None, *, empty: bool =
 
 
 def previous_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | None:
-    """Return the plan of the last run among a storage's plans, or None.
+    """Find the plan of the last run among the plans of a storage.
 
-    Historical plans do not count. Plans of rehearsals count only in a rehearsal.
+    Historical plans are ignored. A rehearsal only considers plans of rehearsals, and a real run
+    only plans of real runs.
     """
     runs = [plan for plan in listed if not plan.header.historical and plan.header.rehearsal == clock.is_rehearsal]
     return max(runs, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
 
 
 def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
-    """Read a plan with its approvals and the record of its execution.
+    """Load a plan with its approvals and the record of its execution.
 
-    If the plan has a `plan_key`, its id is verified by approval and apply (`refuse_other_key`), not
-    here. The plan can therefore still be shown and restored after the key was changed or lost.
+    If the plan was made with a `plan_key`, its id is not verified here, but before it is approved
+    or applied (see `refuse_other_key`). This way, the plan can still be shown and restored after
+    the key was changed or lost.
 
     Raises:
         StateError: If a file of the plan is damaged or was changed.
@@ -302,7 +304,7 @@ def _read_event(state: State, storage_name: str, plan_id: str, name: str) -> App
 
 
 def _names_by_plan(names: Iterable[str]) -> dict[str, list[str]]:
-    """Group the file names of approval events by plan id. Other files are ignored."""
+    """Group the file names of approval events by plan id, and ignore other files."""
     found: dict[str, list[str]] = {}
     for name in names:
         if match := _NAME.fullmatch(name):
@@ -316,12 +318,10 @@ def _number(name: str) -> int:
 
 
 def find_plan(config: Config, plan_id: str) -> StoredPlan:
-    """Find a plan by its id or by an id prefix of at least 8 characters.
-
-    All bytes of the plan's rows are verified.
+    """Find a plan by its id, or by at least the first 8 characters of it, and verify its rows.
 
     Raises:
-        UsageError: If no plan or several plans match.
+        UsageError: If no plan matches, or more than one.
         StateError: If the rows are damaged or were changed.
     """
     if len(plan_id) < MIN_PLAN_ID:
@@ -337,20 +337,20 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
         raise UsageError(f"{len(found)} plans with the id {plan_id}; `gc-assets plans` lists the existing ones")
     state = State.of(config)
     plan = load_plan(config, state.open(found[0].run))
-    # All rows are verified before approval and apply, because a flipped bit in a key would delete
-    # another file.
+    # All rows are verified before an approval or apply, because a single flipped bit in a key could
+    # delete the wrong file.
     state.verify(plan.published)
     return plan
 
 
 def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = ()) -> StoredPlan:
-    """Find a plan that the user `by` may approve now with these overrides.
+    """Find a plan and check that the user `by` may approve it now.
 
     Raises:
-        GateRefused: If the plan must not be approved. The message contains the failed gates and
-            their overrides.
-        UsageError: If `by` is empty, an override is not a gate of the plan, or the plan has neither
-            work nor a gate that failed or is overridden.
+        GateRefused: If the plan must not be approved. The message lists the failed gates and how to
+            override them.
+        UsageError: If `by` is empty, an override is not a gate of the plan, or an approval would
+            have no effect.
     """
     plan, now = _find_open_plan(config, clock, plan_id, by), clock.now()
     header = plan.header
@@ -358,8 +358,8 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
     refuse_other_clock(header, clock)
     refuse_future(header, clock)
     refuse_other_key(header, config)
-    # The overrides of a plan without work are also used by later runs and by other storages' plans,
-    # which wait for missing files that the gate allows.
+    # Even if a plan has no actions, its overrides matter: later runs use them, and so do plans of
+    # other storages that wait for missing files which the gate allows.
     refuse_unknown_gates(header, overrides)
     is_overridden = any(gate.name in overrides and (not gate.passed or gate.numbers.get("unlisted")) for gate in header.gates)
     if not header.has_work and not header.failed_gates and not is_overridden:
@@ -378,15 +378,17 @@ def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, ov
 
 
 def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = (), comment: str = "") -> ApprovalEvent:
-    """Record an approval, in addition to earlier events, unless it repeats one that is in effect.
+    """Record an approval of a plan.
+
+    Earlier events are kept. If the same user has already approved the plan with the same overrides,
+    and the comment is empty or the same, no new event is recorded.
 
     Returns:
-        The approval, or the one that it repeats: of the same name, with the same overrides, and
-        without another comment.
+        The new approval, or the existing one.
 
     Raises:
-        GateRefused: As `find_approvable_plan`.
-        UsageError: As `find_approvable_plan`.
+        GateRefused: If the plan must not be approved, see `find_approvable_plan`.
+        UsageError: If an argument is invalid, see `find_approvable_plan`.
     """
     plan, now = find_approvable_plan(config, clock, plan_id, by, overrides), clock.now()
     _warn_renamed_gates(plan.header, overrides)
@@ -407,10 +409,10 @@ def _warn_renamed_gates(header: PlanHeader, overrides: Iterable[str]) -> None:
 
 
 def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "") -> ApprovalEvent:
-    """Record a rejection. It blocks the plan until the same user approves it.
+    """Record a rejection, which blocks the plan until the same user approves it.
 
     Raises:
-        GateRefused: If the plan has begun or has ended, because a rejection cannot undo it.
+        GateRefused: If the apply has begun or has ended, because it is then too late to reject it.
     """
     plan, state = _find_open_plan(config, clock, plan_id, by), State.of(config)
     if has_begun(state, plan.header):
@@ -427,7 +429,7 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
 def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> StoredPlan:
     plan = find_plan(config, plan_id)
     if not by.strip():
-        raise UsageError("an approval or rejection needs a name: --by WHO")
+        raise UsageError("an approval or rejection requires --by NAME")
     if plan.finished is not None or plan.restored_at is not None:
         status = plan.status_at(clock.now())
         raise GateRefused(
@@ -437,20 +439,22 @@ def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> Stor
 
 
 def has_begun(state: State, header: PlanHeader) -> bool:
-    """Check whether an apply of the plan has begun. A restore alone does not begin a plan."""
+    """Return True if an apply of the plan has begun. Restoring its files does not count."""
     return any(item.name == _LOG for item in state.files.list(execution_directory(header)))
 
 
 def refuse_unapproved(plan: StoredPlan) -> None:
-    """Raise `GateRefused` if the plan is not approved."""
+    """Check that a plan is approved.
+
+    Raises:
+        GateRefused: If it is not. The message contains the command to approve it.
+    """
     if (why := describe_unapproved(plan)) is not None:
         raise GateRefused(why)
 
 
 def describe_unapproved(plan: StoredPlan) -> str | None:
-    """Return why the plan is not approved, with the command that approves it, or None if it is
-    approved.
-    """
+    """Explain why the plan is not approved and how to approve it. None if it is approved."""
     verdict, plan_id = plan.verdict, plan.header.plan_id[:12]
     if verdict.missing is None:
         return None
@@ -462,7 +466,11 @@ def describe_unapproved(plan: StoredPlan) -> str | None:
 
 
 def refuse_historical(header: PlanHeader) -> None:
-    """Raise `GateRefused` for a historical plan."""
+    """Check that a plan is not historical.
+
+    Raises:
+        GateRefused: If it is, because a historical plan can never be applied.
+    """
     if header.historical:
         raise GateRefused(
             f"plan {header.plan_id[:12]} is historical: {header.run_date} was not frozen on that day. "
@@ -471,7 +479,11 @@ def refuse_historical(header: PlanHeader) -> None:
 
 
 def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
-    """Raise `GateRefused` if either the plan or the clock belongs to a rehearsal, but not both."""
+    """Check that a plan of a rehearsal is only used in rehearsals, and a real plan only outside.
+
+    Raises:
+        GateRefused: If either the plan or the clock belongs to a rehearsal, but not both.
+    """
     name = f"plan {header.plan_id[:12]}"
     if header.rehearsal and not clock.is_rehearsal:
         raise GateRefused(
@@ -487,9 +499,11 @@ def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
 
 
 def refuse_future(header: PlanHeader, clock: Clock) -> None:
-    """Raise `GateRefused` for a plan from the future.
+    """Check that a plan was not made in the future.
 
-    Either its ages were counted by a clock that was ahead, or the current clock is behind.
+    Raises:
+        GateRefused: If it was. Either its ages are wrong because the clock was ahead at that time,
+            or the clock is behind now.
     """
     if header.created_at - clock.now() > MAX_SKEW:
         raise GateRefused(
@@ -499,10 +513,11 @@ def refuse_future(header: PlanHeader, clock: Clock) -> None:
 
 
 def refuse_other_key(header: PlanHeader, config: Config) -> None:
-    """Raise `GateRefused` if the plan's id does not match the configured `plan_key`.
+    """Check that the plan's id was computed with the configured `plan_key`.
 
-    It does not match if it is a plain digest but a key is configured, an HMAC but no key is
-    configured, or an HMAC with another key.
+    Raises:
+        GateRefused: If the id is an HMAC with another key, an HMAC although no key is configured,
+            or a plain digest although a key is configured.
     """
     if header.keyed != (config.plan_key is not None):
         made, now = ("with a plan_key", "has none") if header.keyed else ("without a plan_key", "has one")
@@ -517,13 +532,17 @@ def refuse_other_key(header: PlanHeader, config: Config) -> None:
 
 
 def used_plan_ids(config: Config, storage_name: str) -> set[str]:
-    """Return the ids of the storage's plans that have ended or were restored."""
+    """Return ids of plans that cannot be used again, because they have ended or were restored."""
     records = _records(State.of(config), storage_name)
     return {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
 
 
 def refuse_unknown_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
-    """Raise `UsageError` if an override is not a gate of the plan."""
+    """Check that all overrides are gates of the plan.
+
+    Raises:
+        UsageError: If one of them is not.
+    """
     unknown = {gate_name(name) for name in overrides} - {gate_name(gate.name) for gate in header.gates}
     if unknown:
         known = ", ".join(gate.name for gate in header.gates if gate.overridable)
@@ -531,9 +550,11 @@ def refuse_unknown_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None
 
 
 def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
-    """Raise `GateRefused` if failed gates are not overridden. The message lists them.
+    """Check that all failed gates of the plan are overridden.
 
     Raises:
+        GateRefused: If some are not. The message lists them and, if possible, the command that
+            overrides them.
         UsageError: If an override is not a gate of the plan.
     """
     refuse_unknown_gates(header, overrides)
@@ -547,13 +568,13 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
 
 
 def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: str = "WHO") -> str | None:
-    """Return the command that approves the plan despite its failed gates.
+    """Build the command that approves a plan despite its failed gates.
 
     Args:
-        overrides: Further gates to override.
+        overrides: Additional gates to override.
 
     Returns:
-        The command, or None if a failed gate cannot be overridden.
+        The command, or None if one of the failed gates cannot be overridden.
     """
     if not all(gate.overridable for gate in header.failed_gates):
         return None
@@ -562,22 +583,24 @@ def override_command(header: PlanHeader, overrides: tuple[str, ...] = (), by: st
 
 
 def describe_other_policy(config: Config, header: PlanHeader) -> str | None:
-    """Return why this configuration cannot apply the plan, or None if the plan's policy is that of
-    the configuration, or the plan has begun.
+    """Explain that the plan cannot be applied because the policy in `lakes.yaml` has changed.
+
+    Returns:
+        A message, or None if the policy is the same or an apply of the plan has begun.
     """
     if header.policy_digest == config.policy_digest() or has_begun(State.of(config), header):
         return None
     return (
-        f"Plan {header.plan_id[:12]} was made under another policy than that of lakes.yaml, so this lakes.yaml cannot apply it. "
+        f"Plan {header.plan_id[:12]} cannot be applied, because the policy in lakes.yaml has changed since it was made. "
         "Make a new plan with `gc-assets run`."
     )
 
 
 def describe_other_plans(config: Config, header: PlanHeader, now: datetime) -> Iterator[str]:
-    """Yield sentences about the storage's other plans that matter for a decision on this plan.
+    """Yield sentences about other plans of the storage that a user should know before deciding.
 
-    These are the newest plan if it is newer, and the plans that were applied after this one was
-    made.
+    Mentioned are the newest plan, if it is newer than this one, and plans that were applied after
+    this one was made.
     """
     listed = list_plans(config, header.storage, empty=True)
     plans = [plan for plan in listed if plan.is_listed and plan.header.rehearsal == header.rehearsal]
@@ -592,37 +615,37 @@ def describe_other_plans(config: Config, header: PlanHeader, now: datetime) -> I
 
 
 def approved_plans(config: Config, header: PlanHeader, now: datetime) -> list[ListedPlan]:
-    """Return the storage's other plans that are approved and can be applied now."""
+    """Return other plans of the storage that are approved and can be applied now."""
     plans = (plan for plan in list_plans(config, header.storage) if plan.header.rehearsal == header.rehearsal)
     return [plan for plan in plans if plan.awaits_apply(now) and plan.header.plan_id != header.plan_id]
 
 
 def execution_directory(header: PlanHeader | PlanSummary) -> str:
-    """Return the directory of the plan's write-ahead log, relative to the state."""
+    """Return the path of the plan's write-ahead log, relative to the state."""
     return f"{header.storage}/apply/{header.plan_id}"
 
 
 def record_finished(state: State, header: PlanHeader, finished: Mapping[str, Any]) -> None:
-    """Record that the plan's execution has ended.
+    """Record the end of a plan's execution.
 
     Args:
-        finished: The end time of the execution (`at`) and the outcomes.
+        finished: The time (`at`) and the outcomes.
     """
     record_ended(state, header.storage, header.plan_id, finished)
 
 
 def record_ended(state: State, storage_name: str, plan_id: str, finished: Mapping[str, Any]) -> None:
-    """Record that a plan's execution has ended, even if the plan is missing from the state."""
+    """Record the end of an execution, even if the plan itself is missing from the state."""
     state.files.replace(f"{storage_name}/apply/{plan_id}/{_FINISHED}", json.dumps(finished, indent=1).encode())
     record = _FinishRecord.model_validate(finished)
     _RecordsFile(state, storage_name).update_plan(plan_id, finished_at=record.at, not_done=record.not_done)
 
 
 def record_restored(state: State, storage_name: str, plan_id: str, at: datetime, restore_id: str) -> None:
-    """Record that files of the plan were restored, so that it does not count as finished any more.
+    """Record that files of the plan were restored, so that it cannot be used again.
 
-    The record in the list of plans is written first, because it must not be older than the plan's
-    own record.
+    The shared records are updated before the plan's own record is written, because they must not be
+    older than it.
     """
     _RecordsFile(state, storage_name).update_plan(plan_id, restored_at=at)
     record = {"at": at.isoformat(), "restore": restore_id}
@@ -630,7 +653,7 @@ def record_restored(state: State, storage_name: str, plan_id: str, at: datetime,
 
 
 def unfinished_plans(state: State, storage_name: str) -> list[str]:
-    """Return the ids of the interrupted plans, whose execution has begun but not ended."""
+    """Return ids of plans whose execution has begun but not ended."""
     begun = state.files.directories(f"{storage_name}/apply")
     records = _records(state, storage_name, begun)
     ended = {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
@@ -638,9 +661,9 @@ def unfinished_plans(state: State, storage_name: str) -> list[str]:
 
 
 def unknown_plans(config: Config, storage_name: str) -> list[str]:
-    """Return the ids of the interrupted plans that are missing from the state.
+    """Return ids of unfinished plans that are missing from the state.
 
-    This happens if a backup is copied over a newer state: it replaces the list of plans, but the
+    This happens if a backup is copied over a newer state. The list of plans is replaced, but the
     logs of later plans remain.
     """
     if not (interrupted := unfinished_plans(State.of(config), storage_name)):
@@ -650,7 +673,7 @@ def unknown_plans(config: Config, storage_name: str) -> list[str]:
 
 
 def _record(state: State, header: PlanHeader, event: ApprovalEvent) -> ApprovalEvent:
-    """Write the event under a file name that was never used for an event of the plan."""
+    """Write the event to a file whose name no other event of the plan has ever had."""
     records_file, directory = _RecordsFile(state, header.storage), f"{header.storage}/{APPROVALS}"
     taken = {_number(name) for name in records_file.read().get(header.plan_id, PlanRecord()).approval_events}
     content = event.model_dump_json(indent=1).encode()
@@ -667,7 +690,7 @@ def _record(state: State, header: PlanHeader, event: ApprovalEvent) -> ApprovalE
 
 
 class _Damage(BaseModel):
-    """The differences between the planned and the actual result of a history edit."""
+    """Differences between the planned and the actual result of a history edit."""
 
     plan_id: str
     lake: str
@@ -675,15 +698,15 @@ class _Damage(BaseModel):
 
 
 def record_damage(state: State, lake_name: str, plan_id: str, found: Sequence[str]) -> None:
-    """Record damage to a lake's history. The record blocks all later plans until a user removes it."""
+    """Record that a lake's history was damaged, which blocks all plans until a user removes it."""
     record = _Damage(plan_id=plan_id, lake=lake_name, found=list(found))
     state.files.replace(f"{lake_name}/{DAMAGE}/{plan_id}.json", record.model_dump_json(indent=1).encode())
 
 
 def list_damage(state: State, lake_names: Sequence[str]) -> list[str]:
-    """Return messages about damage to these lakes' histories, one per record.
+    """Describe recorded damage to the histories of these lakes.
 
-    Each message contains the file to remove after the repair.
+    Each message names the file to remove after the repair.
     """
     paths = [f"{lake}/{DAMAGE}/{item.name}" for lake in lake_names for item in state.files.list(f"{lake}/{DAMAGE}")]
     records = [(path, record) for path in paths if (record := _read(state, path, _Damage)) is not None]
@@ -695,9 +718,9 @@ def list_damage(state: State, lake_names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _RecordsFile:
-    """The records of all plans of a storage, in one object.
+    """A file with the records of all plans of a storage.
 
-    Each record is a copy of what the plan's own files contain.
+    It contains copies of the plans' own files, so that plans can be listed with few requests.
     """
 
     state: State
@@ -741,11 +764,11 @@ class _RecordsFile:
 def _records(state: State, storage_name: str, begun: Sequence[str] | None = None) -> dict[str, PlanRecord]:
     """Return the records of all plans that have approval events or have begun.
 
-    Events whose files were removed do not count. Missing records are read from the plan's files and
-    added. Few files are read, because few plans have begun but not ended.
+    An event counts only as long as its file exists. If records are missing, they are read from the
+    plans' own files and added. This takes few requests, because there are few unfinished plans.
 
     Args:
-        begun: The ids of the plans that have begun, if already listed.
+        begun: Ids of the plans that have begun, if the caller has already listed them.
     """
     records_file = _RecordsFile(state, storage_name)
     known = records_file.read()
@@ -775,15 +798,16 @@ def _records(state: State, storage_name: str, begun: Sequence[str] | None = None
 
 
 def _has_news(record: PlanRecord, known: PlanRecord) -> bool:
-    """Return True if `record` contains an end or an event that is missing in `known`."""
+    """Return True if `record` contains an event, or the end of the plan, that `known` lacks."""
     ended = any(getattr(known, name) is None and getattr(record, name) is not None for name in _ENDS)
     return ended or not record.approval_events.keys() <= known.approval_events.keys()
 
 
 def _store_missing(records_file: _RecordsFile, found: Mapping[str, PlanRecord]) -> None:
-    """Add records that were read from the plans' files.
+    """Add records that were read from the plans' own files.
 
-    Existing values are not changed. Without write permission, nothing is stored.
+    Existing values are kept. Users without write permission can still list plans, because the error
+    is ignored.
     """
 
     def merge(records: Mapping[str, PlanRecord]) -> Mapping[str, PlanRecord]:

@@ -1,7 +1,8 @@
-"""Find objects that were purged because a lakeFS lifecycle rule released them.
+"""Find objects that were purged after a lakeFS lifecycle rule had released them.
 
-lakeFS keeps its commits, so if a rule is extended, objects released by the shorter rule become live
-again. Their absence does not indicate data loss or another spelling.
+lakeFS keeps all commits. If a rule is changed to keep objects for longer, objects that the shorter
+rule had released become live again, although they no longer exist. This is neither data loss nor a
+different spelling of a key.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ BY_RULE = pa.schema([("key", STRING), ("lake", STRING)])
 
 
 def purged_by_rule(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Return the distinct objects that were purged after a rule of their lake released them
-    (columns key, lake).
+    """Find purged objects that a rule of their lake had released.
 
-    Objects that were purged as never committed are not included, because no commit can need them.
+    Uncommitted objects are not included, because no commit can need them.
+
+    Returns:
+        A frame of distinct objects, with the columns key and lake.
     """
     lakes = [lake.name for lake in context.config.lakes if context.kind(lake.name).releases_files]
     if not lakes:

@@ -1,4 +1,4 @@
-"""Find files that were purged from quarantine and therefore cannot be restored."""
+"""Find files that were purged from quarantine and can therefore not be restored."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _MAX_PLANS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PurgedFiles:
-    """Files that were purged.
+    """A summary of purged files.
 
     Attributes:
         amount: Number and size of the files.
-        first: The time of the first purge.
-        last: The time of the last purge.
-        rehearsal: True if rehearsals purged all of them.
+        first: When the first of them was purged.
+        last: When the last of them was purged.
+        plan_ids: The plans that purged them.
+        rehearsal: True if all of them were purged by rehearsals.
     """
 
     amount: Amount
@@ -51,22 +52,22 @@ class PurgedFiles:
 
 
 def find_purged(state: State, storage_name: str, copies: CopySelection) -> PurgedFiles | None:
-    """Return the selected files whose last copy was purged, or None if there are no such files.
+    """Find selected files that are gone permanently, because their last copy was purged.
 
-    Files with another selected copy in quarantine do not count, and neither do files that were
-    restored later.
+    A file is not included if another selected copy is still in quarantine, or if it was restored
+    later. Returns None if no file was purged.
     """
     return _merge(_select_purged(entries) for entries in LogReader.of(state, storage_name, copies).shares())
 
 
 def find_purged_by(state: State, storage_name: str, plan_id: str) -> PurgedFiles | None:
-    """Return the files purged by a plan, or None if it purged no files."""
+    """Find the files that a plan purged. Returns None if it did not purge any."""
     shares = LogReader.of(state, storage_name).shares()
     return _merge(_summarize(entries.filter(_equals(entries, phase=PURGE, plan_id=plan_id))) for entries in shares)
 
 
 def count_restorable(state: State, storage_name: str) -> dict[str, int]:
-    """Return the number of files in quarantine by the id of the plan that quarantined them."""
+    """Count the files in quarantine by the id of the plan that moved them there."""
     counts: Counter[str] = Counter()
     for entries in LogReader.of(state, storage_name).shares():
         last = newest_entries(entries, ("key", "by"))
@@ -75,11 +76,11 @@ def count_restorable(state: State, storage_name: str) -> dict[str, int]:
 
 
 def describe_quarantine(context: RunContext, storage_name: str) -> str | None:
-    """Return a sentence about the files in quarantine and the date of their first purge.
+    """Describe the files in quarantine and when the first of them can be purged.
 
     Returns:
-        The sentence, or None if there are no such files or too many log entries to read into
-        memory.
+        A sentence, or None if the quarantine is empty or there are too many log entries to read
+        into memory.
     """
     reader = LogReader.of(context.state, storage_name)
     if not reader.rows or reader.rows > SHARE_ROWS:

@@ -1,7 +1,7 @@
-"""Provide the clock that dates the beginning of the time in quarantine.
+"""Provide a reliable clock for the beginning of the time in quarantine.
 
-If a host's clock is days behind, for example after its battery failed, files would seem to have
-been quarantined days ago. The next run could then purge them immediately.
+If the clock of a host is days behind, for example because its battery failed, files would be
+recorded as quarantined days ago, and the next run could purge them immediately.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from gc_assets.stages.records.plans import list_plans
 
 
 def quarantine_clock(context: RunContext, storage_name: str) -> Clock:
-    """Return a clock that never returns an earlier time than `latest_time`.
-
-    In a rehearsal, it never returns an earlier time than now.
-    """
+    """Return a clock that is never behind `latest_time`. In a rehearsal, it is never behind now."""
     clock = context.clock.not_before_now()
     if clock.is_rehearsal:
         return clock
@@ -35,10 +32,10 @@ def quarantine_clock(context: RunContext, storage_name: str) -> Clock:
 
 
 def latest_time(context: RunContext, storage_name: str) -> datetime:
-    """Return the latest time of this host's clock, the store's clock and the newest approved plan.
+    """Return the latest of three times: the host's clock, the store's clock and the newest plan.
 
-    Approved plans are reliable, because a plan from the future cannot be approved. In a rehearsal,
-    the result is the fixed time.
+    Only approved plans are used, because a plan from the future cannot be approved. In a rehearsal,
+    this is the fixed time of the rehearsal.
     """
     now = context.clock.now()
     if context.clock.is_rehearsal:

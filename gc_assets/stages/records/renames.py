@@ -1,4 +1,4 @@
-"""Record that a storage or lake in `lakes.yaml` continues the records of another name."""
+"""Let a storage or lake in `lakes.yaml` continue the records of an earlier name."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from gc_assets.state.registry import (
 def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: str = "") -> RegistryEntry:
     """Record that the storage or lake `new` in `lakes.yaml` continues the records of `old`.
 
-    A storage or lake with a recorded location is recognized without this command. The command is
-    needed if the name or the records would otherwise be lost: after a move without `.gc-assets/`,
-    or if a catalog's address changed.
+    If its location is on record, a renamed storage or lake is recognized automatically. This
+    command is for the other cases, such as a storage that moved without its `.gc-assets/`
+    directory, or a catalog with a new address.
 
     Args:
-        old: The recorded name, or an earlier name in `lakes.yaml`.
-        new: The name in `lakes.yaml`.
+        old: The name on record, or an earlier name in `lakes.yaml`.
+        new: The current name in `lakes.yaml`.
 
     Returns:
-        The entry of the registry.
+        The updated entry of the registry.
 
     Raises:
         UsageError: If `by` is empty, a name is unknown, or the records belong to another storage or
             lake in `lakes.yaml`.
     """
     if not by.strip():
-        raise UsageError("renaming needs a name: --by WHO")
+        raise UsageError("a rename requires --by NAME")
     state, item = State.of(config), _find_configured(config, new)
     renamed = _find_recorded(read_registry(state), item, old)
     owner = next((other for other in (*config.storages, *config.lakes) if other.name == renamed.recorded_name), None)
@@ -77,7 +77,7 @@ def _find_recorded(registry: Registry, item: ConfiguredEntry, old: str) -> Regis
 
 
 def _without(entry: RegistryEntry, item: ConfiguredEntry) -> RegistryEntry:
-    """Return the entry without the name and address of `item`, if it has the address."""
+    """Remove the name and address of `item` from an entry that has the same address."""
     if item.scope != entry.scope or not {item.location} & set(entry.locations):
         return entry
     update = {

@@ -1,11 +1,12 @@
-"""Record the unreadable tables that users set aside.
+"""Record which unreadable tables users have set aside.
 
-While a table is unreadable, purges wait, because the table may use any file. A user who accepts
-this risk can set the table aside. Its claims remain protected.
+An unreadable table might use any file, so no file is purged until it can be read. If a user accepts
+the risk, the user can set the table aside, and purges continue. Files under its claims remain
+protected.
 
-A record ends with the first run that reads the table, so it does not apply if the table becomes
-unreadable again. It also ends if another table takes the name. A record is only valid for the
-table's uuid, or for the address of its metadata if the uuid is unknown.
+The record expires with the first run that can read the table, so it does not apply if the table
+becomes unreadable a second time. It does not apply to another table with the same name either,
+because it is bound to the table's uuid, or to its metadata address if the uuid is unknown.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 
 class SetAside(UserRecord):
-    """A user's decision to set an unreadable table aside, or its withdrawal.
+    """A user's decision to set an unreadable table aside, or the withdrawal of one.
 
-    `table` is the table's name, or None for the whole lake. `identities` distinguish the table from
-    others with the same name (`Unreadable.identity`).
+    Attributes:
+        table: The table name, or None if the whole lake is set aside.
+        identities: Distinguish the table from others with the same name, see `Unreadable.identity`.
     """
 
     table: str | None
@@ -39,9 +41,7 @@ class SetAside(UserRecord):
     comment: str = ""
 
     def is_of(self, item: Unreadable) -> bool:
-        """Check whether the record belongs to this table, and not to another one with the same
-        name.
-        """
+        """Return True if the record is about this table and not another one with the same name."""
         return item.is_whole_lake or item.identity in self.identities
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class SetAside(UserRecord):
 
 
 class _Records(RootModel[tuple[SetAside, ...]]):
-    """All records of one lake, in chronological order."""
+    """All records of one lake, oldest first."""
 
 
 _RECORDS: Final = UserRecords(_Records, "set_aside.json", "set the tables aside again")
@@ -61,21 +61,23 @@ _RECORDS: Final = UserRecords(_Records, "set_aside.json", "set the tables aside 
 def set_table_aside(
     config: Config, clock: Clock, table: str, by: str, comment: str = "", *, withdraw: bool = False
 ) -> tuple[str, SetAside]:
-    """Record that purges do not wait for an unreadable table, or withdraw that record.
+    """Record that purges do not wait for an unreadable table.
 
     Args:
-        table: Name or uuid of a table that is unreadable in the last runs, or name of a completely
-            unreadable lake. `LAKE/TABLE` selects one of several tables with the same name.
+        table: Name or uuid of a table that the last runs could not read, or name of a lake that
+            they could not read at all. If several tables have the same name, `LAKE/TABLE` selects
+            one.
+        withdraw: If True, withdraw an earlier record instead.
 
     Returns:
-        The name of the lake, and the record.
+        The name of the lake and the record.
 
     Raises:
-        UsageError: If `by` is empty, no single table of this name is unreadable in the last runs,
-            or there is no record to withdraw.
+        UsageError: If `by` is empty, the name does not match exactly one unreadable table, or there
+            is no record to withdraw.
     """
     if not by.strip():
-        raise UsageError("setting a table aside needs a name: --by WHO")
+        raise UsageError("setting a table aside requires --by NAME")
     state = State.of(config)
     (lake, name), identities = _find_table(config, state, table)
     record = SetAside(
@@ -97,12 +99,12 @@ def set_table_aside(
 
 
 def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tuple[Unreadable, ...]:
-    """Add the users' valid records to the unreadable tables.
+    """Add to each unreadable table whether a user has set it aside.
 
-    The last record of a name is valid if it belongs to all unreadable tables with this name, and
-    they have been unreadable in all runs since then. For a real run, records of rehearsals and
-    records from the future do not count. If an unreadable table without a record may be another
-    table (`may_be`), that table's valid record applies.
+    The last record for a name decides. It is valid if it is about all unreadable tables with this
+    name, and if they have been unreadable in every run since. Real runs ignore records of
+    rehearsals and records from the future. If metadata without a record may belong to another table
+    (`may_be`), the valid record of that table applies.
     """
     lakes = {item.lake for item in unreadable}
     last = {(lake, record.table): record for lake in lakes for record in _RECORDS.read_valid(context, lake)}
@@ -126,7 +128,7 @@ def _table_of(item: Unreadable) -> str | None:
 
 
 def _find_table(config: Config, state: State, table: str) -> tuple[tuple[str, str | None], tuple[str | None, ...]]:
-    """Return the lake, the name and the identities of a table that the last runs could not read."""
+    """Look up a table that the last runs could not read: its lake, its name and its identities."""
     unreadable = _last_unreadable(config, state)
     labels = {lake.name: lake.label for lake in config.lakes}
     named = {
@@ -141,9 +143,9 @@ def _find_table(config: Config, state: State, table: str) -> tuple[tuple[str, st
         return found[0], tuple(sorted(identities, key=str))
     if found:
         choices = ", ".join(f"{labels.get(lake, lake)}/{name}" for lake, name in sorted(found, key=str))
-        raise UsageError(f"several unreadable tables are named {table!r}: {choices}. Name one of them")
+        raise UsageError(f"several unreadable tables are named {table!r}: {choices}. Choose one of them.")
     known = ", ".join(sorted({item.label for item in unreadable})) or "none"
-    raise UsageError(f"no unreadable table {table!r} in the last runs; unreadable are: {known}")
+    raise UsageError(f"the last runs did not find an unreadable table {table!r}; unreadable tables: {known}")
 
 
 def _last_unreadable(config: Config, state: State) -> list[Unreadable]:

@@ -1,4 +1,7 @@
-"""Store users' decisions in the state, in one append-only JSON file per kind and storage or lake."""
+"""Store decisions of users in the state.
+
+There is one append-only JSON file for each kind of decision and each storage or lake.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from gc_assets.state.journal import State
 
 
 class UserRecord(BaseModel):
-    """A user's decision, with the time of the clock, which may be that of a rehearsal."""
+    """A decision of a user. In a rehearsal, its time comes from the rehearsal's clock."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
@@ -28,7 +31,7 @@ class UserRecord(BaseModel):
 
     @property
     def signature(self) -> str:
-        """The name and the time of the record, for messages."""
+        """Who made the decision and when, for messages."""
         return f"by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z"
 
 
@@ -37,12 +40,12 @@ R = TypeVar("R", bound=UserRecord)
 
 @dataclass(frozen=True, slots=True)
 class UserRecords(Generic[R]):
-    """The records of one kind of decision.
+    """Reads and writes the records of one kind of decision.
 
     Attributes:
-        model: Model of a file, which contains its records in chronological order.
-        file: Name of the file in the directory of each storage or lake.
-        next_step: Advice for the user after removing a damaged file.
+        model: The model of a file, which contains the records in chronological order.
+        file: The file name within the directory of a storage or lake.
+        next_step: What the user should do after removing a damaged file.
     """
 
     model: type[RootModel[tuple[R, ...]]]
@@ -50,8 +53,10 @@ class UserRecords(Generic[R]):
     next_step: str
 
     def append(self, state: State, owner: str, record: R, check: Callable[[Sequence[R]], None] = lambda _: None) -> None:
-        """Add a record. `check` is called with the earlier records, and may raise an exception to
-        reject it.
+        """Append a record.
+
+        Args:
+            check: Called with the earlier records. It may raise an exception to reject the new one.
         """
 
         def with_record(content: bytes | None) -> bytes:
@@ -62,10 +67,10 @@ class UserRecords(Generic[R]):
         state.files.change(f"{owner}/{self.file}", with_record)
 
     def read(self, state: State, owner: str) -> Sequence[R]:
-        """Return all records of a storage or lake.
+        """Read all records of a storage or lake.
 
         Raises:
-            StateError: If the file is damaged.
+            StateError: If the file cannot be parsed.
         """
         try:
             return self._parse(state, owner, state.files.read(f"{owner}/{self.file}"))
@@ -73,9 +78,9 @@ class UserRecords(Generic[R]):
             return ()
 
     def read_valid(self, context: RunContext, owner: str) -> Sequence[R]:
-        """Return the records that count at the time of a run.
+        """Read the records that are valid at the time of a run.
 
-        For a real run, records of rehearsals and records from the future do not count.
+        Records from the future are ignored. Real runs also ignore records of rehearsals.
         """
         now, is_rehearsal = context.clock.now(), context.clock.is_rehearsal
         return [item for item in self.read(context.state, owner) if item.at <= now and (is_rehearsal or not item.rehearsal)]
@@ -89,7 +94,11 @@ class UserRecords(Generic[R]):
 
 
 def resolve_directory(config: Config, location: str, advice: str) -> tuple[str, str]:
-    """Resolve a directory specified by a user, which may be an alias, to a storage and a prefix.
+    """Resolve a directory that a user has given to a storage and a prefix.
+
+    Args:
+        location: An address of the directory, which may use an alias of the storage.
+        advice: What to do if the address cannot be resolved.
 
     Raises:
         UsageError: If the directory is not inside a configured storage.
@@ -97,5 +106,5 @@ def resolve_directory(config: Config, location: str, advice: str) -> tuple[str, 
     resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages], config.address_aliases())
     resolved = resolver.resolve_one(location.rstrip("/") + "/")
     if resolved is None or not resolved[1].strip("/"):
-        raise UsageError(f"{location!r} is no directory inside a configured storage; {advice}")
+        raise UsageError(f"{location!r} is not a directory inside a configured storage; {advice}")
     return resolved

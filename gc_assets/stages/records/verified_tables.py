@@ -1,7 +1,7 @@
-"""Record the tables that were read by an apply's verification mark after the apply had edited them.
+"""Record tables that a verification mark has read after an apply edited them.
 
-An expiry writes metadata that is newer than the last run that read the table. If the table is
-dropped before the next run, this record shows that the mark read this metadata.
+An expiry writes metadata that is newer than the last run which read the table. If the table is
+dropped before the next run, this record is the evidence that gc-assets has read that metadata.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.engine.run_context import RunContext
 
-# A lake, and the uuid of one of its Iceberg tables.
+# A lake and the uuid of one of its Iceberg tables.
 HistoryName = tuple[str, str | None]
 _FILE: Final = "verified_tables.json"
-# Older records are not needed, because later runs have recorded the tables that they read.
+# Older records can be dropped, because runs since then have recorded what they read.
 _KEEP: Final = timedelta(days=365)
 
 
 class VerifiedTable(BaseModel):
-    """A table that a verification mark read.
+    """A table as read by a verification mark.
 
     Attributes:
-        at: Time of the mark's freeze.
-        metadata_location: Address of the table's metadata in the mark.
-        newest_ms: Time of the table's newest commit in milliseconds since 1970, or 0 if it has no
-            commits.
+        at: When the mark froze the table.
+        metadata_location: Address of the metadata that the mark read.
+        newest_ms: Time of the table's newest commit, in milliseconds since 1970. 0 if it does not
+            have any commits.
         rehearsal: True if the record was made in a rehearsal.
     """
 
@@ -44,11 +44,11 @@ class VerifiedTable(BaseModel):
 
 
 class _Records(RootModel[tuple[VerifiedTable, ...]]):
-    """The newest record of each table of a lake."""
+    """The newest record for each table of a lake."""
 
 
 def record_verified_tables(context: RunContext, lake_name: str, tables: Sequence[VerifiedTable]) -> None:
-    """Record tables of a lake, replacing earlier records of the same tables."""
+    """Add records for tables of a lake, and remove earlier records of the same tables."""
     if not tables:
         return
     replaced = {(item.table_uuid, item.rehearsal) for item in tables}
@@ -62,9 +62,12 @@ def record_verified_tables(context: RunContext, lake_name: str, tables: Sequence
 
 
 def read_verified_tables(context: RunContext, lake_name: str) -> Mapping[str, VerifiedTable]:
-    """Return the newest record of each table of a lake, by uuid.
+    """Read the newest record of each table of a lake.
 
-    For a real run, records of rehearsals and records from the future do not count.
+    Records from the future are ignored. Real runs also ignore records of rehearsals.
+
+    Returns:
+        The records by table uuid.
     """
     try:
         records = _parse(context.state.files.read(f"{lake_name}/{_FILE}"))
@@ -76,9 +79,9 @@ def read_verified_tables(context: RunContext, lake_name: str) -> Mapping[str, Ve
 
 
 def _parse(content: bytes | None) -> Sequence[VerifiedTable]:
-    """Return the records, or none if the file is damaged.
+    """Parse the records. A damaged file counts as empty.
 
-    Damage does not stop a run, because dropped tables without a record only wait for a user.
+    This is safe, because without a record, a dropped table merely waits for a user's decision.
     """
     try:
         return () if content is None else _Records.model_validate_json(content).root

@@ -64,7 +64,7 @@ def test_rehearsal_restores_nothing_unless_the_storage_allows_it(tmp_path: Path)
     stored_plan(at, action=RESTORE)
     choice = select_plan(at.run_context(NOW.date()), "warehouse")
     assert choice.plan is None
-    assert "the clock is that of a rehearsal" in choice.reason
+    assert "the storage does not allow rehearsals" in choice.reason
 
 
 @pytest.mark.parametrize("phases", [PHASES, (RESTORE,)])
