@@ -1,6 +1,6 @@
-"""List, compare, quarantine, restore and purge the objects of a storage.
+"""Access to storages: listing, comparing, quarantining, restoring and purging their objects.
 
-The package contains one protocol, and one implementation per kind of store. It works with keys and
-identities and does not know lakes or policies. It never imports Spark or Dagster and never reads
-the environment.
+There is one implementation of the protocol for each kind of store. This package works with keys and
+identities, and is independent of lakes and policies. It must not import Spark or Dagster, and must
+not read the environment.
 """

@@ -1,4 +1,4 @@
-"""`doctor` checks for every kind of store."""
+"""Checks of `doctor` that are the same for all kinds of stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gc_assets.stores.protocol import Holder
 
 
 def check_lease(storage_name: str, read_holder: Callable[[], Holder | None], now: datetime) -> Iterator[Finding]:
-    """Yield a finding about the holder of a storage's lease."""
+    """Check if an apply holds the lease of a storage."""
     try:
         holder = read_holder()
     except StoreError as error:

@@ -1,7 +1,8 @@
-"""Execute planned actions in batches (intent, action, outcome), and resume after a crash.
+"""Execute the actions of a plan in batches, so that an apply can be resumed after a crash.
 
-This module decides nothing, because the plan contains the keys and the actions. It runs on any part
-of a plan's rows, in executors or in the process that applies the plan.
+For each batch, the intent is recorded, then the actions are executed, then the outcomes are
+recorded. This module makes no decisions, since the plan determines what to do with which key. It
+works on any subset of a plan's rows, either in executors or in the process that applies the plan.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Lease, Outcome, PlannedAction, Quarantine, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog, share_of
 
-# The maximum number of keys in an S3 delete request. On a disk, such a batch takes a fraction of a
-# second, so the lease is checked often enough.
+# S3 accepts this many keys in a delete request. On a disk, a batch of this size takes a fraction of
+# a second, so the lease is checked often enough.
 BATCH_SIZE = 1000
 _log: Final = logging.getLogger(__name__)
 
 
 def current_user() -> str:
-    """Return the user name to record in leases and logs."""
+    """Return the name of the operating system's user, to be recorded in leases and logs."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in some containers
@@ -39,10 +40,10 @@ def current_user() -> str:
 
 @contextmanager
 def release_on_exit(lease: Lease) -> Generator[None]:
-    """Release a lease when the block ends.
+    """Release a lease at the end of the block.
 
-    If both the block and the release fail, the block's error is raised and the other one is only
-    logged, because the lease expires.
+    If the block fails and the release fails too, the error of the block is raised. The other one is
+    only logged, because the lease expires anyway.
     """
     try:
         yield
@@ -63,24 +64,24 @@ def execute(
     clock: Clock,
     batch_size: int = BATCH_SIZE,
 ) -> Iterator[Outcome]:
-    """Execute plan rows, skipping those that an earlier run completed, and yield one outcome per row.
+    """Execute the rows of a plan and yield an outcome for each of them.
 
-    Final outcomes of earlier runs are yielded from the log. Failed rows are tried again. Rows may
-    come in any order, but rows with the same hash partition (`share_of`) should be adjacent,
-    because each change of partition reads its part of the log.
+    Rows that an earlier run has completed are not executed again. Their outcomes are taken from the
+    log. Failed rows are retried. The order of rows does not matter, but rows of the same hash
+    partition (`share_of`) should be adjacent, because the log is read one partition at a time.
 
     The lease is checked immediately before each batch is executed, and again before its outcomes
-    are recorded. A batch without outcomes may have been executed, or may still be running in a task
-    that the engine abandoned. Therefore the next attempt compares each of its objects again, and
-    their targets last.
+    are recorded. If a batch in the log has no outcomes, it may or may not have been executed, or it
+    may still be running in a task that Spark has given up. The next attempt therefore compares all
+    of its objects again, checking the target of a move last.
 
     Args:
-        rows: Rows of the plan.
+        rows: The rows to execute.
         actor: Executes the actions.
         log: The write-ahead log of the plan.
         lease: The lease of the storage.
-        clock: The clock for the times of outcomes.
-        batch_size: Rows per batch.
+        clock: Provides the times of the outcomes.
+        batch_size: The number of rows in a batch.
 
     Raises:
         GateRefused: If the lease is lost.
@@ -114,7 +115,11 @@ def execute(
 
 
 def require_balance(planned: int, outcomes: Mapping[str, int]) -> None:
-    """Raise `GcError` unless planned = done + absent + changed + denied + failed."""
+    """Check that every planned action has exactly one outcome.
+
+    Raises:
+        GcError: Unless planned = done + absent + changed + denied + failed.
+    """
     unknown = sorted(set(outcomes) - set(VERDICTS))
     if unknown or sum(outcomes.values()) != planned:
         parts = " + ".join(f"{outcomes.get(verdict, 0):,} {verdict}" for verdict in VERDICTS)
@@ -125,7 +130,7 @@ def require_balance(planned: int, outcomes: Mapping[str, int]) -> None:
 
 
 def to_planned_actions(batch: pa.RecordBatch) -> Iterator[PlannedAction]:
-    """Convert a batch with the columns of `deletion_plan` to planned actions."""
+    """Convert rows of `deletion_plan` to planned actions."""
     names = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "kind")
     return map(PlannedAction, *(batch.column(name).to_pylist() for name in names))
 
@@ -133,9 +138,9 @@ def to_planned_actions(batch: pa.RecordBatch) -> Iterator[PlannedAction]:
 def to_deletion_log(
     outcomes: Iterable[Outcome], plan_id: str, quarantine: str | None, run_id: str | None = None, *, rehearsal: bool = False
 ) -> pa.RecordBatch:
-    """Convert outcomes to a batch with the columns of `deletion_log`.
+    """Convert outcomes to rows of `deletion_log`.
 
-    `run_id` is None for outcomes that were read from a write-ahead log and not published by a run.
+    `run_id` is None if the outcomes come from a write-ahead log and have not been published.
     """
     rows = [
         {

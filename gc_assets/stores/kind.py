@@ -1,6 +1,6 @@
-"""The description of a kind of store, created by the kind's package.
+"""What a package must define in order to add a kind of store.
 
-`stores/store.py` lists all kinds.
+All kinds are listed in `stores/store.py`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """A kind of store.
+    """A kind of store, such as S3 or a local disk.
 
     Attributes:
         scheme: The URL scheme of its locations.
-        example: An example location for messages.
-        quarantines: The supported quarantine modes.
-        open: Opens the store of a location.
-        anywhere: Returns an accessor for objects at any address of the scheme, inside or outside
-            the configured storages.
-        report_files: Returns the reader of inventory reports at addresses of the scheme.
-        source_bucket: Returns the bucket of a location, for comparison with reports about it. None
-            if reports cannot replace a listing.
-        settings: The storage's configuration key for access to the scheme, or None.
-        read_identity: Returns the identity of the object at any address of the scheme. Returns None
-            if it cannot be read or is not comparable with identities of the given storage.
-        find_path_aliases: Returns directories with two paths in storages (name, location).
-        find_links: Returns the symbolic links found by a bounded scan of a storage (name,
-            location).
-        examine_state: Yields findings about objects that the store itself would delete from a
-            state.
-        preloaded: Modules that are imported before Spark's Python workers are forked.
+        example: A location to be used as an example in messages.
+        quarantines: The quarantine modes that it supports.
+        open: Opens the store at a location.
+        anywhere: Returns an accessor for all addresses of the scheme, whether or not they are in a
+            configured storage.
+        report_files: Returns a reader for inventory reports at addresses of the scheme.
+        source_bucket: Opens the bucket that a report describes. None if storages of this kind
+            cannot use reports.
+        settings: The key in a storage's configuration with settings for this kind, if there are
+            any.
+        read_identity: Called with an address and a storage's location. Returns the identity of the
+            object, or None if it is unreadable or not comparable with identities in the storage.
+        find_path_aliases: Called with the names and locations of storages. Returns directories that
+            have two paths in them.
+        find_links: Called with the name and location of a storage. Returns the symbolic links that
+            a bounded scan finds.
+        examine_state: Checks for `doctor` that the store will not delete objects of a state by
+            itself, for example because of a lifecycle rule.
+        preloaded: Modules to import before Spark forks its Python workers, so that the workers
+            share them.
     """
 
     scheme: str

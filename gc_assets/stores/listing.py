@@ -1,4 +1,4 @@
-"""List a storage through its store. Defines the Arrow schema of listed rows."""
+"""The listing of a storage that has no inventory reports, and the schema of listed rows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gc_assets.state.schemas import STORAGE_INVENTORY
 from gc_assets.stores.protocol import Directory, ListingPlan, Store, StoredObject
 
 INVENTORY_SCHEMA: Final = STORAGE_INVENTORY.schema
-# Concurrent requests of a task, all subject to the store's rate limiter.
+# How many requests a task sends concurrently. The rate limiter of the store still applies.
 CONCURRENT_REQUESTS: Final = 16
-# Maximum number of keys that a thread looks up one after another.
+# At most this many keys are looked up by one thread, one after another.
 MAX_GROUPED_KEYS: Final = 64
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLister:
-    """`Lister` that lists the storage itself."""
+    """A `Lister` that lists the storage itself."""
 
     store: Store
 
@@ -53,7 +53,7 @@ class StoreLister:
 
 @dataclass(frozen=True, slots=True)
 class RequestLookUp:
-    """Looks up objects that are missing from an earlier listing, with one request per key."""
+    """Looks up objects that an earlier listing does not contain, with one request for each key."""
 
     store: Store
 
@@ -62,7 +62,10 @@ class RequestLookUp:
 
 
 def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]:
-    """Return the objects at the given keys, in order, with one request per key.
+    """Look up objects by their keys, with one request each. Several requests run in parallel.
+
+    Returns:
+        The objects in the order of the keys, with None for keys that do not exist.
 
     Raises:
         StoreError: If the store cannot answer a request.
@@ -81,7 +84,8 @@ def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]
     def find_group(group: Sequence[str]) -> list[StoredObject | None]:
         return [find(key) for key in group if not stopped.is_set()]
 
-    # On a local disk, passing a single key to a thread takes longer than looking it up.
+    # Keys are passed to threads in groups. On a local disk, looking up a single key is faster than
+    # passing it to a thread.
     size = max(1, min(MAX_GROUPED_KEYS, len(keys) // (4 * CONCURRENT_REQUESTS)))
     groups = [keys[start : start + size] for start in range(0, len(keys), size)]
     with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
@@ -92,11 +96,13 @@ def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]
 
 
 def parse_modification_times(etags: pa.Array, parse_us: Callable[[str], int | None]) -> pa.Array:
-    """Build the column for `Store.modification_times`. Rows with years after 9999 are null.
+    """Build the column that `Store.modification_times` returns.
+
+    Rows with a year after 9999 are null, because Python cannot represent such times.
 
     Args:
-        etags: Identities of objects.
-        parse_us: Returns the time of one identity in microseconds since 1970, or None.
+        etags: The identities of objects.
+        parse_us: Extracts the time from an identity, in microseconds since 1970.
     """
     parsed = (None if etag is None else parse_us(etag) for etag in etags.to_pylist())
     times = [None if time is None or abs(time) >= _YEAR_10000_US else time for time in parsed]

@@ -1,27 +1,25 @@
-"""The protocols of a store, and the values that stores return.
+"""What every store must provide, and the values that stores return.
 
-A store is one location that contains objects: a directory, or a bucket with a prefix. An object has
-a key, bytes, a modification time and an identity (`etag`), and in some stores a version.
+A store is a location with objects, which is either a directory or a bucket with a prefix. Objects
+have a key, bytes, a modification time and an identity (`etag`). Some stores also have versions.
 
-A store must guarantee the properties in `AXIOMS`, because the decision to delete depends on them.
-The protocol model and the store contract tests use the same ids. The model shows what breaks
-without each property.
+Deciding what can be deleted is only safe if the store guarantees the properties in `AXIOMS`. Their
+ids are also used by the store contract tests and by the protocol model, which shows what breaks
+without each of them.
 
-Optional properties are called traits. `Store.probe` tests each of them with canary objects under
-the reserved prefix, because a product's name does not guarantee its behavior. Without a trait, the
-collector works as follows:
+All other properties are optional and called traits. A product's name does not guarantee them, so
+`Store.probe` tests each one with canary objects under the reserved prefix. If a trait is missing,
+the collector falls back to another method:
 
-- replace-if-match: histories in this store are not edited, and the lease creates one object for
-  each token;
-- delete-if-match: the object is compared immediately before it is deleted;
-- versions: quarantine is `trash` (copied aside) or `deferred` (nothing moves);
-- rename: `trash` copies, verifies the copy and deletes.
+- replace-if-match: Histories in this store cannot be edited, and the lease uses a new object for
+  each token.
+- delete-if-match: An object is compared immediately before it is deleted.
+- versions: The quarantine mode is `trash` (objects are moved away) or `deferred` (they stay).
+- rename: `trash` copies an object, verifies the copy and deletes the original.
 
-Methods that only read (`objects`, `plan_listing`, `holder`, `now`) use the reading role.
-`editable`, `quarantine`, `acquire` and `probe` use the changing role. Values contain no secrets,
-because stores are pickled and sent to executors, which load their own credentials.
-
-This module does no I/O.
+Stores distinguish two roles. `objects`, `plan_listing`, `holder` and `now` only read and use the
+reading role, while `editable`, `quarantine`, `acquire` and `probe` use the changing role. A store
+contains no secrets, because it is pickled and sent to executors, which load their own credentials.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ from gc_assets.core.phases import DENIED, Action, Verdict
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The only prefix that the collector uses for itself: lease, fencing token, trash and canaries. Its
-# objects are never listed or planned.
+# Everything that the collector itself writes to a storage is under this prefix: the lease, fencing
+# token, trash and canaries. Objects under it are never listed or planned.
 RESERVED_PREFIX: Final = ".gc-assets/"
 
-# The guarantees of a store, by id.
+# What a store must guarantee, by id.
 AXIOMS: Final[Mapping[str, str]] = {
     "complete_listing": "A listing that ends has returned every object that existed from its start to its end.",
     "visible_write": "An object is complete or does not exist. After a write has returned, every reader sees it.",
@@ -54,7 +52,8 @@ AXIOMS: Final[Mapping[str, str]] = {
     "conditional_change": "A changed object is left alone, also if it changes between the comparison and the request.",
     "no_overwrite": "A restore does not replace an object.",
 }
-# The trait that covers an axiom, and that canary objects test. The contract tests check the others.
+# These axioms are covered by a trait that canary objects test. Only the contract tests check the
+# others.
 PROBED_AXIOMS: Final[Mapping[str, str]] = {
     "exclusive_create": "create_if_absent",
     "conditional_change": "delete_if_match",
@@ -63,7 +62,7 @@ PROBED_AXIOMS: Final[Mapping[str, str]] = {
 
 LISTING_SOURCE: Final = "listing"
 
-# Long enough for a batch on a slow store, short enough to wait for after a crash.
+# A batch on a slow store fits into this time. After a crash, it is still short enough to wait for.
 LEASE_DURATION: Final = timedelta(minutes=10)
 
 QuarantineMode = Literal["trash", "versioned", "deferred"]
@@ -71,16 +70,15 @@ QuarantineMode = Literal["trash", "versioned", "deferred"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedAction:
-    """The columns of a `deletion_plan` row that a store needs.
+    """An action of a plan, with the columns of `deletion_plan` that a store needs to execute it.
 
     Attributes:
-        key: The key, relative to the storage.
-        action: The action to execute.
-        size_bytes: The size of the object.
-        etag: The identity of the planned object. An object with another identity is left alone.
-        version_id: The object's version, or None in a store without versions. For an unfinished
-            upload, the upload id.
-        source_plan_id: The plan that quarantined the key, or None for the quarantine itself.
+        key: The key of the object, relative to the storage.
+        action: What to do with it.
+        size_bytes: Its size.
+        etag: Its identity. If another object is found at the key, it is not changed.
+        version_id: Its version, in a store with versions. For an unfinished upload, the upload id.
+        source_plan_id: For purges and restores, the plan that quarantined the object.
         kind: The file kind, or None if nothing references the file.
     """
 
@@ -94,23 +92,21 @@ class PlannedAction:
 
     @property
     def action_key(self) -> tuple[Action, str, str | None]:
-        """Return action, key and version, which identify a plan row in its logs."""
+        """What identifies the action in logs: the action, the key and the version."""
         return self.action, self.key, self.version_id
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A store's result for one key.
-
-    `changed` means that another object is at the key, `denied` that a retry will not help, and
-    `failed` that a retry may help.
+    """What happened to one key.
 
     Attributes:
-        verdict: The outcome.
-        error: The reason, for every verdict except `done`. For a completed purge, the older
-            versions deleted with it.
-        replan: For `denied`: True if the store did not deny the action itself, so that a later plan
-            may contain it again. Otherwise later plans leave the object out.
+        verdict: The outcome. `changed` means that there is now another object at the key. After
+            `failed`, a retry may help, but not after `denied`.
+        error: The reason for any verdict but `done`. After a purge, it can also mention older
+            versions that were deleted with the object.
+        replan: Whether a later plan may contain a `denied` action again, because it was not the
+            store that denied it. By default, later plans leave the object out.
     """
 
     verdict: Verdict
@@ -120,9 +116,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A `deletion_log` row without plan id and run id.
+    """An executed action with its result, which becomes a row of `deletion_log`.
 
-    `token` is the fencing token of the lease, and `replan` is copied from the `Result`.
+    `token` is the fencing token of the lease under which it was executed.
     """
 
     planned: PlannedAction
@@ -138,29 +134,32 @@ class Outcome:
 
 
 class Quarantine(Protocol):
-    """Executes batches of planned actions. Picklable and thread-safe."""
+    """Executes planned actions in batches. Implementations are picklable and thread-safe."""
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Execute the actions and return one result per row, in order. Changes are durable on return.
+        """Execute a batch. When the method returns, all changes are durable.
 
-        - The identity of each object is compared immediately before the object is changed. If
-          another object is at the key, it is left alone and the result is `changed`.
-        - A restore never replaces an object.
-        - Repeating a completed action returns `done`.
-        - A key under the reserved prefix is `denied`.
-        - Errors of single keys are returned as results, not raised.
+        The identity of each object is compared immediately before the object is changed. If there
+        is another object at the key, it is not touched and the result is `changed`. A restore never
+        replaces an existing object, and a completed action can be repeated: it is `done` again.
+
+        An error that concerns a single key becomes its result and is not raised. Keys under the
+        reserved prefix are `denied`.
 
         Args:
-            batch: The rows to execute.
-            resumed: The rows of the batch that an earlier, interrupted run may have executed. For
-                these, a purge that finds no object is `done`. For all others it is `absent`.
+            batch: The actions to execute.
+            resumed: Those actions of the batch that an interrupted run may already have executed.
+                If a purge finds no object, it is `done` for these, and `absent` for all others.
+
+        Returns:
+            One result for each action, in the same order.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Holder of a storage's lease, as recorded in the storage. Times are ISO 8601 in UTC."""
+    """Who holds the lease of a storage, as recorded in the storage. Times are ISO 8601 in UTC."""
 
     owner: str
     host: str
@@ -179,30 +178,37 @@ class Holder:
 
 
 class Lease(Protocol):
-    """The exclusive right of one plan to change a storage.
+    """The exclusive right of a plan to change a storage.
 
-    It is picklable, because executors check it before each batch.
+    Leases are picklable, because executors check them before each batch.
     """
 
     @property
     def token(self) -> int:
-        """Return the fencing token. It grows with every lease of the storage."""
+        """The fencing token, which is higher for each new lease of the storage."""
         ...
 
     def check(self) -> None:
-        """Raise `GateRefused` unless this lease is still the lease of the storage.
+        """Check that no other plan has taken over the lease.
 
-        An expired lease that no other plan has taken over is still valid. The lease is extended
-        when half of its duration is over.
+        An expired lease is still valid until that happens. Once half of its duration is over, the
+        lease is extended.
+
+        Raises:
+            GateRefused: If the lease is lost.
         """
         ...
 
     def renew(self) -> None:
-        """Extend the lease to its whole duration from now. Raises `GateRefused` if it was lost."""
+        """Extend the lease, which then expires after its whole duration from now.
+
+        Raises:
+            GateRefused: If the lease is lost.
+        """
         ...
 
     def release(self) -> None:
-        """Release the storage, unless another plan has taken it over."""
+        """Give up the lease, unless another plan has already taken it over."""
         ...
 
 
@@ -211,9 +217,9 @@ ProblemKind = Literal["symlink", "not_utf8", "special", "time", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    r"""An entry of the storage that is not an object and is therefore kept.
+    r"""Something in the storage that is not a regular object, such as a symbolic link.
 
-    Undecodable bytes of `key` are written as `\xNN`.
+    It is never deleted. Bytes of the key that are not UTF-8 are written as `\xNN`.
     """
 
     key: str
@@ -222,21 +228,21 @@ class Problem:
 
     @property
     def is_incomplete(self) -> bool:
-        """Return True if objects may have been missed, so that no plan may use the inventory."""
+        """Whether objects may be missing from the inventory, so that no plan may be based on it."""
         return self.kind == "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory that contains objects but no subdirectories.
+    """A directory without subdirectories, which a later listing may skip if it is unchanged.
 
     Attributes:
-        key: Its key, which ends in `/`.
-        modified_ns: The directory's own modification time before it was read, in nanoseconds since
-            1970. While it is unchanged, no entry has been added or removed.
-        objects: The number of objects.
-        inode: Its inode, because a copy or another mount may have the same time. None in rows of
-            older releases, which are not reused.
+        key: The key of the directory, which ends in `/`.
+        modified_ns: When entries were last added or removed, as of before the directory was read.
+            In nanoseconds since 1970.
+        objects: How many objects it contains.
+        inode: The inode, because a copy or another mount could have the same time. Older releases
+            did not record it, so their directories are never skipped.
     """
 
     key: str
@@ -247,18 +253,18 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class ListingBatch:
-    """A batch of a listing.
+    """Some of the objects that a listing task has found.
 
     Attributes:
-        objects: Rows with the columns of `storage_inventory`.
-        problems: Entries that are not objects.
-        leftover: Tasks for another round.
-        directories: Directories that a later listing can skip while they are unchanged. Empty in a
-            store without directories.
-        split_keys: Keys at which a later listing can divide its work, evenly spread over the listed
-            keys. Empty in a store that does not use split keys.
-        report_rows: The number of inventory report rows read, including rows that are not objects
-            of the storage.
+        objects: The objects, with the columns of `storage_inventory`.
+        problems: What was found besides objects.
+        leftover: Tasks that have to be run in another round.
+        directories: Directories that a later listing can skip if they are unchanged. Object stores
+            have none.
+        split_keys: Keys at which a later listing can divide its work evenly. Not every store uses
+            them.
+        report_rows: How many rows of an inventory report were read, including rows that do not
+            describe an object of the storage.
     """
 
     objects: pa.RecordBatch
@@ -271,14 +277,14 @@ class ListingBatch:
 
 @dataclass(frozen=True, slots=True)
 class UploadCounts:
-    """Counts of unfinished multipart uploads.
+    """How many unfinished multipart uploads a storage contains.
 
     Attributes:
-        uploads: All unfinished uploads.
-        old: Uploads started before the cut-off.
-        size_bytes: The total size of the parts of the `sized` uploads.
-        sized: Uploads whose parts were measured.
-        unknown: The reason if not all uploads were counted, otherwise None.
+        uploads: The number of unfinished uploads.
+        old: How many of them started before the cut-off.
+        size_bytes: The total size of the parts that were measured.
+        sized: How many uploads were measured.
+        unknown: Why not all uploads could be counted, or None if they were.
     """
 
     uploads: int
@@ -295,10 +301,10 @@ class Upload:
     Attributes:
         key: The key of the object to be created.
         upload_id: The id of the upload.
-        initiated: The time when it was started (UTC).
+        initiated: When it was started (UTC).
         size_bytes: The total size of its parts.
-        etag: Its identity, which changes with each further part. It contains the time of the last
-            write, for `Store.modification_times`.
+        etag: The identity, which changes with every additional part. `Store.modification_times` can
+            extract the time of the last write from it.
     """
 
     key: str
@@ -310,9 +316,9 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class OldUploads:
-    """Uploads without recent writes, the oldest first.
+    """Uploads to which nothing has been written recently, oldest first.
 
-    `unexamined` is the number of further old uploads that were not examined because of the limit.
+    If there were more than the limit, `unexamined` is the number of the others.
     """
 
     uploads: tuple[Upload, ...] = ()
@@ -320,44 +326,47 @@ class OldUploads:
 
 
 class UploadAborter(Protocol):
-    """Aborts unfinished uploads permanently. Picklable and thread-safe."""
+    """Aborts unfinished uploads permanently. Implementations are picklable and thread-safe."""
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Abort the uploads and return one result per row, in order.
+        """Abort the uploads whose ids are in `version_id`.
 
-        The `version_id` of a row is the upload id.
+        Each upload is examined immediately before it is aborted. If its identity has changed, the
+        upload continues and the result is `changed`.
 
-        - The upload is examined immediately before it is aborted. If its identity has changed, it
-          is left alone and the result is `changed`.
-        - An upload that no longer exists was completed or aborted, so the result is `absent`. It is
-          `done` if this run, or an interrupted run (rows in `resumed`), requested the abort and no
-          object has been created at the key since.
-        - A key under the reserved prefix is `denied`.
-        - Errors of single uploads are returned as results, not raised.
+        An upload that no longer exists was either completed or aborted. The result is `done` if
+        this run or an interrupted one (see `resumed`) requested the abort and no object has been
+        created at the key since, otherwise `absent`.
+
+        An error that concerns a single upload becomes its result and is not raised. Keys under the
+        reserved prefix are `denied`.
+
+        Args:
+            batch: The actions to execute.
+            resumed: Those actions of the batch that an interrupted run may already have executed.
+
+        Returns:
+            One result for each action, in the same order.
         """
         ...
 
 
 class ListingTask(Protocol):
-    """A part of a storage's listing. Parts do not overlap. Picklable."""
+    """A part of the work of listing a storage. Parts do not overlap, and tasks are picklable."""
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """Yield everything in this part in batches. The leftover tasks in the batches list the rest.
+        """List this part in batches.
 
         Args:
-            budget: After about this number of entries, the rest is left to leftover tasks.
+            budget: The approximate number of entries to list. What remains is returned as leftover
+                tasks in the batches.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as returned by a request for its key.
-
-    Attributes:
-        etag: Its identity, as in listings.
-        size_bytes: Its size.
-    """
+    """An object that was looked up by its key. `etag` is the same identity as in listings."""
 
     etag: str
     size_bytes: int
@@ -365,12 +374,12 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A finished inventory report that replaces the listing of a storage.
+    """A complete inventory report that is used instead of listing the storage.
 
     Attributes:
-        name: The address of its manifest.
-        as_of: The time when its scan started. The report does not contain later writes.
-        rows: The number of its rows, or None if unknown.
+        name: The address of the report's manifest.
+        as_of: When the scan for the report started. Later writes may be missing from it.
+        rows: The number of rows, if it is known.
     """
 
     name: str
@@ -380,9 +389,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ListingPlan:
-    """Tasks that together list every object of a storage once.
+    """Tasks that list each object of a storage exactly once.
 
-    `report` is None if the storage itself is listed.
+    `report` is the inventory report that they read, or None if they list the storage itself.
     """
 
     tasks: Sequence[ListingTask]
@@ -390,72 +399,69 @@ class ListingPlan:
 
 
 class LookUp(Protocol):
-    """Looks up objects of one storage that are missing from its inventory. Picklable."""
+    """Looks up objects that are missing from the inventory of a storage. Picklable."""
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the size in bytes of each unlisted object, or None if the object does not exist.
+        """Look up the sizes of objects, in bytes. Objects that do not exist have the size None.
 
-        If the storage itself was listed, it is not read again, because an unlisted object does not
-        exist.
+        After a listing of the storage itself, no request is necessary, because objects that were
+        not listed do not exist.
         """
         ...
 
 
 class Lister(LookUp, Protocol):
-    """Lists the objects of one storage, directly or from an inventory report. Picklable."""
+    """Lists the objects of a storage, directly or from an inventory report. Picklable."""
 
     def plan(
         self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
     ) -> ListingPlan:
-        """Plan the listing like `Store.plan_listing`, at the time `now`.
+        """Plan the listing (see `Store.plan_listing`).
 
         Raises:
-            StoreError: If the storage or its report cannot be read, or the report must not be used.
+            StoreError: If the storage or its report cannot be read, or if the report is unusable at
+                the time `now`, for example because it is too old.
         """
         ...
 
     def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
-        """Return the unchanged directories, like `Store.find_unchanged_directories`."""
+        """Find unchanged directories (see `Store.find_unchanged_directories`)."""
         ...
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        """Return rows of an earlier listing, like `Store.select_unchanged_objects`."""
+        """Select rows of an earlier listing (see `Store.select_unchanged_objects`)."""
         ...
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        """Yield findings about the report that would be used, or nothing if no report is used."""
+        """Check the inventory report that would be used, if the storage has reports."""
         ...
 
 
 class ReportFiles(Protocol):
-    """Reads inventory reports at addresses of one scheme. Picklable.
+    """Reads the files of inventory reports at addresses of one scheme. Picklable.
 
-    Methods raise `FileNotFoundError` if the object does not exist, and `OSError` for other
-    failures.
+    If a file does not exist, methods raise `FileNotFoundError`. Other failures raise `OSError`.
     """
 
     def folders(self, location: str) -> list[str]:
-        """Return the names of the folders directly under a location.
-
-        The location and the names end in `/`.
-        """
+        """List the folders directly under a location. The location and the names end in `/`."""
         ...
 
     def files(self, location: str) -> dict[str, int]:
-        """Return the sizes of all files under a location, by their names relative to it."""
+        """List all files under a location: their sizes, by name relative to the location."""
         ...
 
     def read(self, address: str) -> bytes: ...
 
     def copy(self, address: str, into: IO[bytes]) -> None:
-        """Write the object's bytes to an open file, in blocks."""
+        """Copy a file in blocks to an open file, without holding it in memory."""
         ...
 
 
 class SourceBucket(Protocol):
-    """A bucket that is listed by inventory reports.
+    """The bucket that an inventory report describes. Picklable.
 
-    Picklable. Methods raise `OSError` if the bucket does not answer.
+    Methods raise `OSError` if the bucket does not answer.
     """
 
     @property
@@ -463,28 +469,33 @@ class SourceBucket(Protocol):
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of the storage's keys in the bucket. Empty, or ends in `/`."""
+        """The prefix of the storage in the bucket. It is empty or ends in `/`."""
         ...
 
     def has_versions(self) -> bool:
-        """Return True if a listing of the bucket shows versions."""
+        """Check if the bucket has versions that a listing would show."""
         ...
 
     def identities(self, etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return the identities of objects, as a listing of the bucket would return them."""
+        """Compute the identities that a listing of the bucket would return for these objects."""
         ...
 
     def size_of(self, key: str) -> int | None:
-        """Return the size of one object in bytes, or None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits of a store, as tested with canary objects.
+    """The optional properties that a store has, according to a test with canary objects.
 
-    A store without `create_if_absent` cannot have a lease. `delete_if_match` states whether the
-    store itself compares etags in no deletes, in single deletes, or in batch deletes.
+    Attributes:
+        create_if_absent: A writer can create an object unless it exists. Required for a lease.
+        replace_if_match: A writer can replace an object if it is unchanged.
+        rename: Objects can be renamed.
+        versions: The store keeps old versions of objects.
+        delete_if_match: Whether the store compares etags in single deletes, in batch deletes, or
+            not at all.
     """
 
     create_if_absent: bool
@@ -495,33 +506,36 @@ class Traits:
 
 
 class Store(Protocol):
-    """One storage, to read, list and quarantine its objects. A frozen, picklable value.
+    """Access to a storage, as a frozen, picklable value.
 
-    Opening a store sends no request. The first method call shows whether the location exists.
+    Opening a store does not send any request. Whether the location exists is only found out by the
+    first method call.
     """
 
     @property
     def scheme(self) -> str:
-        """Return the canonical name of the location's scheme, a key of `SCHEMES`."""
+        """The canonical scheme of the location, which is a key of `SCHEMES`."""
         ...
 
     @property
     def location(self) -> str:
-        """Return the location as the configuration spells it."""
+        """The location, spelled as in the configuration."""
         ...
 
     @property
     def objects(self) -> Objects:
-        """Return read access to objects at any address of the scheme, in this storage or outside."""
+        """Read access to objects at any address of the scheme, not only in this storage."""
         ...
 
     @property
     def editable(self) -> EditableObjects:
-        """Return access for changes that are conditional on the object being the one that was read."""
+        """Write access. A change succeeds only if the object is still the one that was read."""
         ...
 
     def check_access(self) -> None:
-        """List a few objects, with few attempts.
+        """Check quickly that the location can be listed.
+
+        Only a few objects are listed, with fewer retries than usual.
 
         Raises:
             StoreError: If the location does not exist or cannot be listed.
@@ -535,40 +549,41 @@ class Store(Protocol):
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Return tasks that together list every object once.
+        """Divide the work of listing every object once.
 
         Args:
             parallelism: The number of workers.
-            unchanged: Keys of directories whose direct objects are left out.
-            settled_before: A later listing may skip only directories that were last modified before
-                this time. If None, it may skip no directory.
-            split_keys: Keys returned by an earlier listing of any age, in any order, or None if
-                there is no earlier listing. They divide the work and never change what is listed.
+            unchanged: Directories to skip. Only objects directly in them are left out.
+            settled_before: Directories modified since this time are not returned for reuse, because
+                they might still change. If None, no directories are returned.
+            split_keys: Keys from an earlier listing of any age, in any order, or None if there is
+                no earlier listing. They influence how the work is divided, but not the result.
 
         Raises:
-            StoreError: If the location does not exist or cannot be read, because with an empty
-                inventory every live file would appear to be missing.
+            StoreError: If the location does not exist or cannot be read. Returning an empty
+                inventory instead would make every live file look missing.
         """
         ...
 
     def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
-        """Return the keys of the directories whose objects have not changed since they were listed."""
+        """Find directories whose objects are still the same as in an earlier listing."""
         ...
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        """Return an earlier listing's rows for objects directly in the `unchanged` directories."""
+        """Select those objects of an earlier listing that are directly in `unchanged` directories."""
         ...
 
     @property
     def has_aliases(self) -> bool:
-        """Return True if one object can have several addresses, through links and mounts."""
+        """Whether one object can have several addresses, because of links or mounts."""
         ...
 
     def identity(self, address: str) -> str | None:
-        """Return the identity (`etag`) of the object at an address, resolving links and mounts.
+        """Identify the object to which an address leads, after resolving links and mounts.
 
-        Returns None if there is no object, if the address has another scheme, or if the store has
-        no aliases.
+        Returns:
+            The `etag` of the object. None if there is no object, if the address has another scheme,
+            or if the store has no aliases.
 
         Raises:
             StoreError: If the address cannot be resolved.
@@ -576,33 +591,35 @@ class Store(Protocol):
         ...
 
     def find_object(self, key: str) -> StoredObject | None:
-        """Return the object at a key with one request, or None if it does not exist.
+        """Look up an object with a single request.
 
-        Links, directories and special files are not objects.
+        Returns:
+            The object, or None if it does not exist. Links, directories and special files are not
+            objects.
 
         Raises:
-            OSError: If the store cannot answer, for example without permission.
+            OSError: If the store does not answer, for example because a permission is missing.
         """
         ...
 
     def count_unfinished_uploads(self, before: datetime) -> UploadCounts | None:
-        """Return the counts of unfinished uploads, or None if the store has no multipart uploads.
+        """Count unfinished multipart uploads. None if the store does not have such uploads.
 
-        Uploads started before `before` count as old. `OSError` is never raised, because no decision
-        depends on the counts.
+        Uploads that were started before `before` count as old. The method never raises `OSError`,
+        because no decision depends on the counts.
         """
         ...
 
     def find_old_uploads(self, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
-        """Return the oldest unfinished uploads that were started and last written before the cut-off.
+        """Find unfinished multipart uploads that were abandoned, oldest first.
 
-        Uploads under the reserved prefix are excluded. The result is empty in a store without
-        multipart uploads.
+        An upload counts as abandoned if it was started before the cut-off and nothing has been
+        written to it since. Uploads under the reserved prefix are never returned.
 
         Args:
             before: The cut-off.
-            is_included: Returns True for the keys to include.
-            limit: The maximum number of uploads to examine.
+            is_included: Called with a key, to decide if its uploads are of interest.
+            limit: How many uploads are examined at most.
 
         Raises:
             OSError: If the uploads cannot be listed.
@@ -610,57 +627,59 @@ class Store(Protocol):
         ...
 
     def upload_aborter(self) -> UploadAborter:
-        """Return the `UploadAborter` of the storage.
+        """Return an object that aborts unfinished uploads.
 
-        Raises `UsageError` in a store without multipart uploads.
+        Raises:
+            UsageError: If the store has no multipart uploads.
         """
         ...
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
-        """Return the quarantine of a plan.
+        """Return an object that executes the actions of a plan.
 
-        Raises `UsageError` for a mode that the store does not support.
+        Raises:
+            UsageError: If the store does not support the quarantine mode.
         """
         ...
 
     def trashed_etag(self, plan_id: str, key: str) -> str | None:
-        """Return the identity of an object in the trash before its quarantine.
+        """Return the identity that an object in the trash had before it was quarantined.
 
-        Returns None if it does not exist or was not copied by the collector.
+        The result is None if there is no such object, or if another program put it there.
 
         Raises:
-            OSError: If it cannot be read.
+            OSError: If the object cannot be read.
         """
         ...
 
     def max_key_bytes(self, mode: QuarantineMode) -> int | None:
-        """Return the maximum length of a key, in UTF-8 bytes, for a quarantine mode.
+        """Return the longest key that can be quarantined in a mode, in UTF-8 bytes.
 
-        Returns None if the mode has no limit of its own. Plans leave out longer keys, because their
-        names in the trash would be too long.
+        Objects with longer keys are left out of plans, because their names in the trash would be
+        too long. None if the mode does not add such a limit.
         """
         ...
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         """Acquire the lease of the storage.
 
-        The lease is held until it is released, or until it expires and another plan takes it over.
+        A lease lasts until it is released. Once it has expired, another plan can take it over.
 
         Args:
             plan_id: The plan to execute.
             owner: The name of the user.
-            clock: The clock, used by stores without a clock of their own.
-            duration: The lease expires after this time unless it is renewed.
-            after: The new token is higher than this.
+            clock: Only used if the store does not have its own clock.
+            duration: How long the lease lasts unless it is renewed.
+            after: A number that the new fencing token must exceed.
 
         Raises:
-            GateRefused: If another lease is live. The message contains its holder.
+            GateRefused: If another plan holds the lease. The message names the holder.
             StoreError: If the storage or its lease cannot be read.
         """
         ...
 
     def holder(self) -> Holder | None:
-        """Return the holder of the lease, live or expired. Returns None if there is no lease.
+        """Return who holds the lease, even if it has expired. None if there is no lease.
 
         Raises:
             StoreError: If the lease cannot be read.
@@ -668,38 +687,38 @@ class Store(Protocol):
         ...
 
     def now(self) -> datetime:
-        """Return the store's own time (UTC), which its modification times are based on."""
+        """Return the current time (UTC) of the clock that the store uses for modification times."""
         ...
 
     def modification_times(self, etags: pa.Array) -> pa.Array:
-        """Return the modification times contained in identities (UTC, µs).
+        """Extract modification times from identities (UTC, in microseconds).
 
-        Rows whose identity contains no time are null.
+        The row of an identity without a time is null.
         """
         ...
 
     def probe(self) -> Traits:
-        """Test the traits of the storage with canary objects and return them.
+        """Find out which traits the store has.
 
-        The canaries are written under the reserved prefix and removed again.
+        To do so, canary objects are written under the reserved prefix and removed again.
 
         Raises:
-            OSError: If the storage cannot be written.
-            StoreError: If the storage cannot be written.
+            OSError: If writing to the storage fails.
+            StoreError: If the storage is not writable.
         """
         ...
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        """Yield findings on whether the storage can be listed and plans can be applied.
+        """Check for `doctor` that the storage can be listed and that plans can be applied to it.
 
-        Nothing is changed in a storage of mode `plan`.
+        A storage in mode `plan` is not changed.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PathAlias:
-    """A directory with two paths in one or two storages."""
+    """A directory that has two paths, in the same storage or in two storages."""
 
     storage: str
     path: str
@@ -709,7 +728,7 @@ class PathAlias:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicLink:
-    """A symbolic link in a storage, and the path it resolves to."""
+    """A symbolic link in a storage, with the path to which it leads."""
 
     storage: str
     path: str

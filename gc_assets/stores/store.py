@@ -1,4 +1,4 @@
-"""Open the store of a location. `SCHEMES` lists all kinds of store."""
+"""Open stores, and do what depends on the kind of a store, which the URL scheme determines."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3
 
 
 def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) -> Store:
-    """Return the store of a storage's location.
+    """Open the store at a location.
 
     Args:
-        location: Its URL or path.
-        connections: The configuration of access to each location.
+        location: A URL or path.
+        connections: How to connect to object stores.
 
     Raises:
-        UsageError: If no store supports the location.
+        UsageError: If there is no store for the URL scheme.
     """
     kind = SCHEMES.get(scheme_of(location))
     if kind is None:
@@ -46,20 +46,20 @@ def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) ->
 
 
 def examine_state(location: str, connections: Connections) -> Iterator[Finding]:
-    """Yield findings about objects that the store itself would delete from a state."""
+    """Check for `doctor` that the store will not delete objects of the state by itself."""
     kind = SCHEMES.get(scheme_of(location))
     yield from kind.examine_state(location, connections) if kind is not None else ()
 
 
 def find_link_sources(storage: StorageConfig, storages: Iterable[StorageConfig]) -> list[StorageConfig]:
-    """Return the other storages whose links may lead into this one."""
+    """Find the other storages that may contain links into this one."""
     if not open_store(storage.location).has_aliases:
         return []
     return [other for other in storages if other.name != storage.name and open_store(other.location).has_aliases]
 
 
 def find_path_aliases(storages: Iterable[StorageConfig]) -> list[PathAlias]:
-    """Return the directories with two paths in storages, for all kinds of store."""
+    """Find directories that have two paths in the storages, for example because of a bind mount."""
     of_scheme: dict[str, list[tuple[str, str]]] = {}
     for storage in storages:
         of_scheme.setdefault(scheme_of(storage.location), []).append((storage.name, storage.location))
@@ -67,36 +67,45 @@ def find_path_aliases(storages: Iterable[StorageConfig]) -> list[PathAlias]:
 
 
 def find_links(storage: StorageConfig) -> Iterable[SymbolicLink]:
-    """Return the symbolic links found by a bounded scan of a storage."""
+    """Scan a part of a storage for symbolic links."""
     kind = SCHEMES.get(scheme_of(storage.location))
     return () if kind is None else kind.find_links(storage.name, storage.location)
 
 
 def read_identity(address: str, location: str, connections: Connections) -> str | None:
-    """Return the identity of an object, in a form comparable with the storage at `location`.
+    """Read the identity of an object, to compare it with identities in the storage at `location`.
 
-    Returns None if the object cannot be read, is in another kind of store, or is in a mount that
-    may show different inode numbers.
+    The result is None if that is impossible: the object is unreadable, in another kind of store, or
+    in a mount that may show different inode numbers.
     """
     scheme = scheme_of(address)
     return SCHEMES[scheme].read_identity(address, location, connections) if scheme in SCHEMES and scheme == scheme_of(location) else None
 
 
 def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) -> str | None:
-    """Return why files in a local directory cannot be compared with those of storages, or None.
+    """Explain why files in a local directory cannot be compared with the files of storages.
 
-    Files in a directory of this machine are compared with planned files by inode. That is
-    impossible for a directory that exists only on the writer's machine, and for a mounted bucket.
-    It is also impossible for a mount with other inode numbers than `disks`, the paths of local
-    storages. An existing directory may be a mount point without its mount; `local_file_exists`
-    checks its files. In a directory that this process cannot search, each file may be a link with
-    any name.
+    Local files are compared with planned files by inode. This does not work if the directory exists
+    only on the machine that wrote the files, if it is a mounted bucket, or if its mount uses other
+    inode numbers than the storages. If this process cannot search the directory, any file in it
+    could be a link to a planned file.
+
+    A directory can also be a mount point without its mount. This is not detected here, but by
+    checking its files with `local_file_exists`.
+
+    Args:
+        path: The directory.
+        has_buckets: Whether there are storages in object stores, which may be mounted.
+        disks: The paths of the local storages.
+
+    Returns:
+        The reason, or None if the files can be compared.
     """
     from gc_assets.core.external_addresses import HIDDEN, NO_DIRECTORY  # imports pyarrow
     from gc_assets.stores.local.mounts import has_same_inodes, is_in_one_mount, may_hang
     from gc_assets.stores.local.objects import can_search, can_search_in_time
 
-    # With a time limit, because an unresponsive server would block the run.
+    # An unresponsive server must not block the run, hence the time limit.
     if may_hang(path) and (has_buckets or not all(is_in_one_mount(path, disk) for disk in disks)):
         reason = "a network or FUSE mount, which may show a bucket, or a disk under other inode numbers"
         return HIDDEN if can_search_in_time(path) is False else reason
@@ -110,18 +119,18 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
 
 
 def local_file_exists(address: str) -> bool:
-    """Return True if a local address is an existing regular file that this process can examine.
+    """Check if there is a regular file at a local address, and if this process can examine it.
 
-    The gate `links` compares such files by inode.
+    Such files can be compared by inode, which is what the gate `links` does.
     """
     return SCHEMES[FILE].anywhere(DEFAULT_CONNECTIONS).cached_identity(address) is not None
 
 
 def local_file_is_hidden(address: str) -> bool:
-    """Return True if this process cannot examine the file at a local address.
+    """Check if there may be a file at a local address that this process cannot examine.
 
-    This is the case if its directory, or a directory on the way to a link's target, is private or
-    damaged. It is also the case if the address is a link to a file that this machine does not have.
+    The reason can be a private or damaged directory, either the file's own or one on the way to a
+    link's target. The address can also be a link to a file that does not exist on this machine.
     """
     from gc_assets.stores.local.objects import is_hidden
 
@@ -129,9 +138,9 @@ def local_file_is_hidden(address: str) -> bool:
 
 
 def resolve_links(address: str) -> str | None:
-    """Return the path of a local address, with all existing links resolved.
+    """Resolve all symbolic links in a local address, as far as they exist.
 
-    Returns None if the address has another scheme or the path is not UTF-8.
+    The result is None if the address has another scheme, or if the path is not UTF-8.
     """
     from gc_assets.stores.local.objects import real_path
 
@@ -139,10 +148,10 @@ def resolve_links(address: str) -> str | None:
 
 
 def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNECTIONS) -> Lister:
-    """Return the lister of a storage: its own listing, or the configured inventory reports.
+    """Return an object that lists a storage, directly or from its inventory reports.
 
     Raises:
-        UsageError: If `find_unsupported_settings` finds an unsupported setting.
+        UsageError: If the storage has a setting that its store does not support.
     """
     inventory, kind = storage.inventory, SCHEMES.get(scheme_of(storage.location))
     if inventory is None:
@@ -160,7 +169,7 @@ def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNE
 
 
 def find_unsupported_settings(storage: StorageConfig) -> Iterator[tuple[str, str]]:
-    """Yield each configuration key of a storage with an unsupported value, and what to use instead."""
+    """Yield the settings that the store does not support, each with advice on what to write."""
     kind = SCHEMES.get(scheme_of(storage.location))
     if kind is None:
         yield "location", f"{storage.location!r} : {_supported_schemes()}"
@@ -207,19 +216,19 @@ def _supported_schemes() -> str:
 
 
 def open_objects(connections: Connections = DEFAULT_CONNECTIONS, resolver: KeyResolver | None = None) -> EditableObjects:
-    """Return an accessor for objects at any address of a supported scheme.
+    """Return an accessor for objects at any supported address.
 
-    The accessor is picklable, and executors need no further lookup. With a resolver, addresses may
-    begin with storage aliases.
+    It is picklable and can be sent to executors. If there is a resolver, addresses may also begin
+    with an alias of a storage.
     """
     return ObjectsByScheme({scheme: kind.anywhere(connections) for scheme, kind in SCHEMES.items()}, resolver)
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectsByScheme:
-    """Access to objects of several stores, selected by the scheme of the address.
+    """An accessor that delegates to the store for the scheme of each address.
 
-    Raises `StoreError` if no store supports the scheme of an address.
+    All methods raise `StoreError` if the scheme of an address is not supported.
     """
 
     stores: Mapping[str, EditableObjects]
@@ -264,7 +273,7 @@ class ObjectsByScheme:
         objects.remove(target, etag)
 
     def _open(self, address: str) -> tuple[EditableObjects, str]:
-        """Return the accessor for an address, and the address with storage aliases resolved."""
+        """Return the accessor for an address, and the address without storage aliases."""
         target = address if self.resolver is None else self.resolver.translate(address)
         objects = self.stores.get(scheme_of(target))
         if objects is None:

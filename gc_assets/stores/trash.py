@@ -1,4 +1,4 @@
-"""List the objects in the trash of a storage, regardless of the state."""
+"""List the objects that are really in the trash of a storage, whether or not they are recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX
 
 @dataclass(frozen=True, slots=True)
 class TrashedObject:
-    """An object at `.gc-assets/trash/<plan id>/<key>`."""
+    """An object in the trash, at `.gc-assets/trash/<plan id>/<key>`."""
 
     plan_id: str
     key: str
@@ -19,17 +19,17 @@ class TrashedObject:
 
 
 def trash_address(location: str, plan_id: str = "", key: str = "") -> str:
-    """Return the address of the trash, or of an object in it."""
+    """Return the address of the trash or, with a plan id and a key, of an object in it."""
     trash = f"{location.rstrip('/')}/{RESERVED_PREFIX}trash/"
     return f"{trash}{plan_id}/{key}" if plan_id else trash
 
 
 def list_trash(objects: Objects, location: str) -> Iterator[TrashedObject]:
-    """Yield the objects in the trash of a storage.
+    """List the trash of a storage.
 
     Raises:
-        OSError: If the trash cannot be listed.
-        StoreError: If an entry is not an object.
+        OSError: If it cannot be listed.
+        StoreError: If it contains anything but objects, such as a symbolic link.
     """
     trash = trash_address(location)
     for address, size_bytes, _ in objects.list(trash):

@@ -1,10 +1,11 @@
-"""The write-ahead log of a plan's execution: intents, then outcomes.
+"""The write-ahead log, which makes it possible to resume an apply after a crash.
 
-`log.json` contains the plan id and the plan's quarantine mode. Each batch has two files with one
-JSON object per line: `share-<n>/<batch>.intent.jsonl`, written before its first action, and
-`<batch>.outcome.jsonl`, written after its last. A share is a hash partition of the keys, so the
-records of a key are found even if the plan is divided into other batches. The files can be read
-without this module.
+A log is a directory. `log.json` contains the plan id and the quarantine mode. For each batch there
+are two files with one JSON object per line: `share-<n>/<batch>.intent.jsonl` is written before the
+first action, and `<batch>.outcome.jsonl` after the last one.
+
+A share is a hash partition of the keys. When an apply is resumed, batches may be composed
+differently, but the records of a key are always in the same share.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.files import Files
 from gc_assets.stores.protocol import Outcome, PlannedAction, QuarantineMode
 
-# When a plan is resumed, the history of a share is held in memory (about 50 MB).
+# The history of a whole share is read into memory, which takes about 50 MB for this many keys.
 KEYS_PER_SHARE = 50_000
 _RowT = TypeVar("_RowT")
 # Action, key and version.
@@ -38,20 +39,21 @@ _ROW_COUNT = re.compile(r"-[0-9a-f]{32}-([0-9]+)\.outcome\.jsonl$")
 
 
 def share_of(key: str, shares: int) -> int:
-    """Return the share (hash partition) of a key, equal to Spark's `pmod(xxhash64(key), shares)`."""
+    """Compute the share to which a key belongs, like Spark's `pmod(xxhash64(key), shares)`."""
     unsigned = xxhash.xxh64_intdigest(key.encode(), seed=SPARK_SEED)
     return (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned) % shares
 
 
 @dataclass(frozen=True, slots=True)
 class ShareHistory:
-    """Records of earlier runs for one share, by `PlannedAction.action_key`.
+    """What earlier attempts have recorded in a share. Actions are identified by their `action_key`.
 
     Attributes:
-        settled: Final outcomes. If two attempts recorded one for an action, `done` takes
-            precedence.
-        interrupted: Actions in batches without outcomes. Also failed actions, even if a later batch
-            has a final outcome, because the store may have acted before the response was lost.
+        settled: The final outcomes. If two attempts have recorded outcomes for the same action,
+            `done` takes precedence.
+        interrupted: Actions that the store may have executed without a record of it. They are in
+            a batch without outcomes, or have failed at least once: the store may have acted before
+            its response was lost.
         batches: The names of all batches.
     """
 
@@ -62,11 +64,15 @@ class ShareHistory:
 
 @dataclass(frozen=True, slots=True)
 class WriteAheadLog:
-    """The log of one plan in `directory` of the state. Picklable. Files are only added.
+    """The log of a plan. It is picklable, and files in it are never changed or removed.
 
     Attributes:
-        quarantine: The plan's quarantine mode. None in logs of restores, and in logs of releases
-            before 0.4, which do not record it.
+        files: The files of the state.
+        directory: The directory of the log in the state.
+        plan_id: The id of the plan.
+        shares: The number of shares.
+        quarantine: The quarantine mode of the plan. Logs of restores have none, and releases before
+            0.4 did not record it.
     """
 
     files: Files
@@ -76,10 +82,13 @@ class WriteAheadLog:
     quarantine: str | None = None
 
     def require_visible(self) -> None:
-        """Raise `StateError` if this process cannot read the log.
+        """Check that this process sees the log, before it executes any action.
 
-        The check prevents a machine with another disk at the state's path from moving files without
-        recording them.
+        An executor may have a different disk at the path of the state. It would then move files,
+        but record this in the wrong place.
+
+        Raises:
+            StateError: If the log does not exist or belongs to another plan.
         """
         path = f"{self.directory}/log.json"
         try:
@@ -91,7 +100,11 @@ class WriteAheadLog:
             ) from None
 
     def read_history(self, share: int) -> ShareHistory:
-        """Return the history of a share. Raises `StateError` if a file cannot be parsed."""
+        """Read what earlier attempts have recorded in a share.
+
+        Raises:
+            StateError: If a file cannot be parsed.
+        """
         names = {stat.name for stat in self.files.list(self._share_path(share))}
         settled: dict[ActionKey, Outcome] = {}
         interrupted: set[ActionKey] = set()
@@ -107,10 +120,13 @@ class WriteAheadLog:
         return ShareHistory(settled, frozenset(interrupted), _batch_names(names))
 
     def refuse_concurrent_batches(self, share: int, known: Collection[str]) -> None:
-        """Raise `StateError` if the share has a batch that is not `known`.
+        """Check that no other attempt at the same work has started since this one read the log.
 
-        Such a batch means that another attempt at the same work has started since this one read the
-        log. A later attempt sees both intents and compares the objects.
+        If one has, this attempt gives up. A later attempt will find both intents and compare the
+        objects again.
+
+        Raises:
+            StateError: If the share contains a batch that is not `known`.
         """
         others = _batch_names(stat.name for stat in self.files.list(self._share_path(share))) - set(known)
         if others:
@@ -120,18 +136,19 @@ class WriteAheadLog:
             )
 
     def count_outcomes(self) -> int:
-        """Return the number of recorded outcomes, summed from the batch names.
+        """Count the recorded outcomes without reading the files.
 
-        Batches of releases before 0.4 are not counted, because their names contain no number.
+        Since 0.4, the name of a batch contains the number of its rows. Batches of older releases
+        are not counted.
         """
         listed = self.files.list(self.directory, recursive=True)
         counts = [_ROW_COUNT.search(stat.name) for stat in listed if stat.name.endswith(_OUTCOME)]
         return sum(int(found[1]) for found in counts if found is not None)
 
     def read_quarantined(self, share: int) -> Iterator[tuple[PlannedAction, Outcome | None]]:
-        """Yield the rows of this log that were moved to quarantine, each with its outcome.
+        """Yield the rows that this plan has quarantined, or may have quarantined.
 
-        The outcome is None if the row may or may not have been moved.
+        In the latter case, the outcome is None.
         """
         names = [stat.name for stat in self.files.list(self._share_path(share)) if stat.name.endswith(_INTENT)]
         history = self.read_history(share)
@@ -144,10 +161,15 @@ class WriteAheadLog:
                 yield planned, settled
 
     def write_intent(self, share: int, token: int, batch: Sequence[PlannedAction]) -> str:
-        """Write the intent of a batch durably and return the batch's name.
+        """Record durably that a batch is about to be executed.
 
-        The name ends in the number of rows. `token` is the fencing token of the lease under which
-        the batch is executed.
+        Args:
+            share: The share to which all keys of the batch belong.
+            token: The fencing token of the lease under which the batch is executed.
+            batch: The rows of the batch.
+
+        Returns:
+            The name of the batch, which begins with the token and ends in the number of rows.
         """
         name = f"{token:06d}-{uuid.uuid4().hex}-{len(batch)}"
         self._write(share, name + _INTENT, map(_to_row, batch))
@@ -175,17 +197,20 @@ def _is_done(outcome: Outcome | None) -> bool:
 
 
 def open_log(files: Files, directory: str, plan_id: str, planned: int, quarantine: str | None = None) -> WriteAheadLog:
-    """Open the log of a plan, or create it if it does not exist.
+    """Open the log of a plan, creating it if necessary.
 
-    Must be called while the storage's lease is held, before executors use the log.
+    The caller must hold the lease of the storage. Executors can use the log afterwards.
 
     Args:
-        planned: The number of rows of the plan, for a new log.
-        quarantine: The plan's quarantine mode, for a new log. It is recorded because a state
-            without the plan, such as a restored backup, may still contain the log.
+        files: The files of the state.
+        directory: The directory of the log.
+        plan_id: The id of the plan.
+        planned: The number of rows in the plan. It determines the number of shares of a new log.
+        quarantine: The quarantine mode to record in a new log. The mode is then known even if the
+            state no longer contains the plan, as can happen with a restored backup.
 
     Raises:
-        StateError: If the directory contains the log of another plan.
+        StateError: If the directory contains the log of another plan, or one that cannot be parsed.
     """
     path = f"{directory}/log.json"
     try:
@@ -200,10 +225,10 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int, quarantin
 
 
 def find_log(files: Files, directory: str, plan_id: str) -> WriteAheadLog | None:
-    """Return the log of a plan in a directory, or None if the plan has not been executed.
+    """Open the log of a plan if its execution has begun. Otherwise, return None.
 
     Raises:
-        StateError: If the directory contains the log of another plan.
+        StateError: If the directory contains the log of another plan, or one that cannot be parsed.
     """
     if not any(item.name == "log.json" for item in files.list(directory)):
         return None
@@ -238,7 +263,7 @@ def _from_outcome(outcome: Outcome) -> dict[str, Any]:
 
 def _to_outcome(row: dict[str, Any]) -> Outcome:
     verdict, error, at = row.pop("outcome"), row.pop("error"), datetime.fromisoformat(row.pop("at"))
-    token = row.pop("token", None)  # releases before 0.4 wrote no token, in this log and in `deletion_log`
+    token = row.pop("token", None)  # releases before 0.4 did not record it
     replan = row.pop("replan", False)
     if verdict not in VERDICTS:
         raise ValueError(f"expected one of {', '.join(VERDICTS)}, found {verdict!r}")
@@ -246,6 +271,6 @@ def _to_outcome(row: dict[str, Any]) -> Outcome:
 
 
 def read_newest_token(files: Files, directory: str) -> int:
-    """Return the newest fencing token of a log's intents, or 0 if the log has no intents."""
+    """Return the highest fencing token under which a batch was started, or 0 if there is none."""
     names = [item.name.rpartition("/")[2] for item in files.list(directory, recursive=True) if item.name.endswith(_INTENT)]
     return max((int(name.partition("-")[0]) for name in names), default=0)
