@@ -1,12 +1,12 @@
-"""Lake for one repository on a lakeFS server.
+"""The lakeFS lake, which is one repository on a server.
 
-Only `freeze` sends requests to the server, in the driver. Commits, ranges and metaranges are read
-from the storage namespace by id. `_lakefs/` is never listed.
+A run sends requests to the server in `freeze`, which runs in the driver. Commits, ranges and
+metaranges are read by id from the storage namespace, and `_lakefs/` is never listed.
 
 Staging is read before and after the dump of refs and commits, and both results are kept. If a
-concurrent commit moves an object out of staging, the object is therefore in one of them. The
-storage is listed later, and objects written until then are newer than the grace cut-off, which is
-taken before the first ref is read.
+commit moves an object out of staging in the meantime, the object is therefore found in one of them.
+Objects that are written until the storage is listed are newer than the grace cut-off, because the
+cut-off is computed before the first ref is read.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from gc_assets.lakes.protocol import (
     UncommittedObject,
 )
 
-# Maximum number of attempts to read a repository while its branches are changed or deleted.
+# How often to try to read a repository while its branches are changed or deleted.
 ATTEMPTS: Final = 5
-# Ages are compared across the clocks of the server, the store and this machine. kopia uses the same
-# limit.
+# Ages compare times of the server, the store and this machine, so their clocks must agree. kopia
+# allows the same difference.
 MAX_SKEW: Final = timedelta(minutes=5)
-# In lakeFS, the link expiry equals the minimum age of its garbage collector, which leaves no margin
-# for clocks and slow requests.
+# lakeFS uses the link expiry as the minimum age in its own garbage collector. We add a margin for
+# inaccurate clocks and slow requests.
 LINK_MARGIN: Final = timedelta(hours=1)
 _RECORDS: Final = "records"
 
@@ -71,7 +71,7 @@ _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class _Metadata:
-    """Claims, pinned files and notes of a freeze that concern ranges and metaranges."""
+    """The part of a freeze that concerns ranges and metaranges."""
 
     claims: tuple[Claim, ...] = ()
     pinned: tuple[ContentRoot, ...] = ()
@@ -79,7 +79,7 @@ class _Metadata:
 
 
 class LakeFsLake:
-    """Lake for one repository. Pickled instances do not contain credentials."""
+    """A lake that consists of one repository. Credentials are not pickled."""
 
     kind = "lakefs"
 
@@ -95,17 +95,17 @@ class LakeFsLake:
         return {**self.__dict__, "_config": config}
 
     def check_access(self) -> None:
-        """Read the repository's entry. Raises `LakeUnreadable` if it fails."""
+        """Read the repository's properties. Raises `LakeUnreadable` if that fails."""
         RepositoryClient(replace(self._server(), pause_seconds=ACCESS_PAUSE_SECONDS), self._config.repository).repository()
 
     def find_repository(
         self, repository_uuid: str, namespace: str, server_id: str | None, successor: str | None = None, *, is_configured: bool = False
     ) -> str | None:
-        """Return the reason why an earlier run's repository may still exist or be needed, or None.
+        """Return why an earlier run's repository may still exist or be needed, or None.
 
-        The result is None only if the server does not know the name, or the name belongs to
-        `successor`. The server must also list other repositories, unless its installation is known
-        to be the same.
+        The result is None only if the server does not have a repository with this name, or only
+        `successor`. As a safeguard, the server must also list another repository, or be known to be
+        the same installation as before.
         """
         client = RepositoryClient(self._server(), self._config.repository)
         try:
@@ -126,21 +126,22 @@ class LakeFsLake:
         if is_configured and (other := find_incomparable(namespace, namespaces)) is not None:
             reason = f"repository {other} of {where} has the storage namespace {namespaces[other]}"
             return f"{reason}, which is in another bucket than {namespace} and may be the same place under another address"
-        # A repository recreated in place is this lake, and its live files are known.
+        # If the repository was recreated in the same namespace, it is this lake, whose live files
+        # are known.
         if (other := find_overlap(namespace, {key: value for key, value in namespaces.items() if key != name})) is not None:
             return f"repository {other} of {where} has the storage namespace {namespaces[other]}"
         return None
 
     def claimed_location(self, namespace: str) -> str:
-        """Return the claimed location, which is `data/`."""
+        """Return the location `data/` in a namespace."""
         return f"{namespace.rstrip('/')}/{DATA}"
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; the current refs are read
         """Read all branches, including hidden ones, all tags, and all staged objects.
 
         Raises:
-            LakeUnreadable: If something cannot be read, the clocks differ, or another repository
-                uses the same storage.
+            LakeUnreadable: If something cannot be read, the clocks differ too much, or another
+                repository uses the same storage.
         """
         client = RepositoryClient(self._server(), self._config.repository)
         repository = client.repository()
@@ -168,7 +169,7 @@ class LakeFsLake:
         )
 
     def _claim_metadata(self, client: RepositoryClient, location: str, dump: RefsDump) -> _Metadata:
-        """Claim the ranges and metaranges if those that no commit references are to be collected."""
+        """Claim ranges and metaranges, if the configuration allows to collect unused ones."""
         if self._config.unused_ranges == "keep":
             return _Metadata()
         obstacle, pinned = find_obstacle(client), tuple[ContentRoot, ...]()
@@ -183,17 +184,17 @@ class LakeFsLake:
 
     @property
     def publishes_results(self) -> bool:
-        """True if runs write the objects released by lifecycle rules to the namespace."""
+        """True if runs list the objects that lifecycle rules release in the namespace."""
         return self._config.publish_results
 
     def write_result(self, claim: str, name: str, content: bytes) -> None:
-        """Create a file in `_lakefs/retention/lc/`, the directory of results in the lakeFS proposal.
+        """Create a file in `_lakefs/retention/lc/`, where the lakeFS proposal puts results.
 
         An existing file is not overwritten.
 
         Args:
-            claim: The claimed `data/` of the namespace.
-            name: Name below that directory.
+            claim: The claim, which is the `data/` of the namespace.
+            name: Path of the file in this directory.
             content: Content of the file.
         """
         with suppress(FileExistsError):
@@ -201,7 +202,7 @@ class LakeFsLake:
             self._objects.create(f"{claim.removesuffix(DATA)}{RESULTS}{name}", content, new_directories=4)
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yield the commits in one range of the dump."""
+        """Yield the commits in one range of the refs dump."""
         where = f"lake {self.name}: commits in {source.address}"
         try:
             location, _, object_id = source.address.rpartition(METADATA)
@@ -213,11 +214,11 @@ class LakeFsLake:
         yield from found
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Return the children of a metarange or range."""
+        """Decode a metarange or range into its children."""
         return containers.decode(container, raw, self._storages, is_renamed=self._is_renamed)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the rules. History is never edited."""
+        """Apply the retention rules. History in lakeFS is never edited."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
@@ -225,7 +226,7 @@ class LakeFsLake:
         yield from delete_branches(self._branch_client(), actions)
 
     def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Create deleted branches at their old heads."""
+        """Recreate deleted branches at their old heads."""
         yield from create_branches(self._branch_client(), actions)
 
     def delete_paths(
@@ -235,11 +236,11 @@ class LakeFsLake:
         read_paths: Callable[[ExpiryAction], Sequence[str]],
         check: Callable[[], None],
     ) -> Iterator[ExpiryOutcome]:
-        """Delete the paths released by lifecycle rules, with one commit per branch."""
+        """Delete paths that lifecycle rules release, with one commit per branch."""
         yield from delete_paths(self._path_client(), plan_id, actions, read_paths, check)
 
     def restore_paths(self, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Revert the commits of a plan."""
+        """Revert the commits that a plan made."""
         yield from restore_paths(self._path_client(), plan_id, actions)
 
     @property
@@ -258,10 +259,10 @@ class LakeFsLake:
         return Server(config.endpoint, key, secret, read_seconds=config.read_seconds)
 
     def _refuse_deletion(self, repository: Repository, *lists: Mapping[str, str]) -> None:
-        """Raise `LakeUnreadable` if a list of branches lacks the default branch.
+        """Raise `LakeUnreadable` if the default branch is missing from a list of branches.
 
-        A server deletes the refs of a repository first, and lists the repository for some seconds
-        after that (`graveler.repository_cache`).
+        A server that deletes a repository deletes the refs first. It may still list the repository
+        for some seconds (`graveler.repository_cache`).
         """
         if any(repository.default_branch not in branches for branches in lists):
             raise LakeUnreadable(
@@ -291,9 +292,10 @@ class LakeFsLake:
     def _read(
         self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
     ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject], RefsDump]:
-        """Return consistent refs, sources and staged objects, and the dump that contains the refs.
+        """Read refs, sources and staged objects that are consistent, and the dump with the refs.
 
-        Raises `RefDeleted` if the repository changed while it was read.
+        Raises:
+            RefDeleted: If the repository changes while it is read.
         """
         heads = client.branches()
         staged = staged_objects(client, heads)
@@ -319,8 +321,8 @@ class LakeFsLake:
                 f"lake {self.name}: branch {min(unlisted)!r} is in the refs dump and not in the server's list of branches (hidden ones "
                 "included), so its staging area cannot be read; run again"
             )
-        # Refs that were created or moved after the dump are included with their new heads, because
-        # nothing else protects these. They are among the commits.
+        # A ref that was created or moved after the dump is included with its new head, which
+        # nothing else would protect. The head is known to be among the commits.
         branches, tags = {**branches, **later_branches}, {**tags, **later_tags}
         summary = {} if rules is None else {DEFAULT_RETENTION_DAYS: str(rules.default_days)}
         sources = tuple(
@@ -334,9 +336,9 @@ class LakeFsLake:
         return refs, sources, staged, dump
 
     def _refuse_hidden_branches(self, client: RepositoryClient, branches: Iterable[str], commit_ids: set[str]) -> None:
-        """Raise `LakeUnreadable` if the server lists a commit instead of a branch.
+        """Raise `LakeUnreadable` if the server lists a commit in place of a branch.
 
-        This can happen if exactly one commit id begins with the name of the branch.
+        This can happen if the name of a branch is the beginning of exactly one commit id.
         """
         for name in sorted(branches):
             commits = [commit for commit in commit_ids if commit.startswith(name.lower())] if _HEXADECIMAL.fullmatch(name) else []
@@ -357,7 +359,7 @@ class LakeFsLake:
         return read_metarange(*self._read_object(location, metarange_id, "metarange", entity), entity)
 
     def _read_object(self, location: str, object_id: str, kind: str, entity: str) -> tuple[str, str, bytes]:
-        """Return an object of the dump as its name in error messages, its id and its content."""
+        """Read an object of the dump. Returns its name for error messages, its id and its content."""
         address = f"{location}{METADATA}{object_id}"
         where = f"lake {self.name}: {kind} of the {entity} dump {address}"
         try:
@@ -384,9 +386,9 @@ def _identify(name: str, repository: Repository, server_id: str | None) -> Repos
 
 
 def _build_uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[UncommittedObject, ...]:
-    """Return each staged object once per path.
+    """Build staged objects, one for each object and path.
 
-    Objects that occur only in the server's list have neither branch nor path.
+    If only the server's list contains an object, its branch and path are None.
     """
     found: dict[tuple[str, str | None, str | None], UncommittedObject] = {}
     for item in staged:
@@ -398,7 +400,7 @@ def _build_uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Un
 
 
 def _pin_staged(staged: Iterable[StagedObject], roots: Roots) -> tuple[ContentRoot, ...]:
-    """Return the distinct possible names of the staged objects."""
+    """Return the distinct names that staged objects may have."""
     sizes: dict[str, int | None] = {}
     objects: set[str] = set()
     for item in staged:

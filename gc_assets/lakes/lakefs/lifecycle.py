@@ -1,12 +1,13 @@
-"""Apply lakeFS lifecycle rules, which release objects by branch, path and age.
+"""Apply lakeFS lifecycle rules, which release objects depending on branch, path and age.
 
-An object is released if every branch that reaches it releases it. On each branch, the rule with the
-longest matching prefix applies. The prefix of a pattern ends before its first wildcard. If prefixes
-are equal, a row for the branch precedes a row for all branches. If there are several such rows, the
-one with the longest retention applies. A disabled rule also applies, but keeps the object.
+An object is released if every branch that reaches it releases it. On each branch, the matching rule
+with the longest prefix applies. For a pattern, the prefix is the part before its first wildcard. If
+prefixes are equal, a rule for this branch takes precedence over a rule for all branches. If there
+are still several rules, the one with the longest retention applies. A disabled rule takes part as
+well, but if it applies, the object is kept.
 
-All branches that do not occur in any rule form one class (`OTHERS`), so that their number does not
-matter. The functions are pure and vectorized.
+Branches that no rule mentions are treated as one class (`OTHERS`), so the cost does not depend on
+their number. All functions are pure and vectorized.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Selection = tuple[str, str | None]
 class Rule:
     """A row of `policy_table` with the scope `objects`.
 
-    `last_deleted` is the bound used by the newest finished deletion, or None if there was no
-    deletion.
+    `last_deleted` is the date up to which the latest finished deletion released objects, or None if
+    no deletion has finished yet.
     """
 
     rule_id: str
@@ -48,7 +49,7 @@ class Rule:
 
     @property
     def paths(self) -> tuple[str, str | None]:
-        """The paths to which the rule applies: a prefix, and a pattern for paths with this prefix."""
+        """The paths to which the rule applies, given as a prefix and an optional pattern."""
         return self.prefix, self.glob
 
     @classmethod
@@ -58,15 +59,15 @@ class Rule:
 
 
 def class_of(rules: Iterable[Rule], branch: str) -> str:
-    """Return the branch if it occurs in a rule, otherwise `OTHERS`."""
+    """Return the branch itself if a rule mentions it, otherwise `OTHERS`."""
     return branch if any(rule.branch == branch for rule in rules) else OTHERS
 
 
 def branch_bound(rules: Sequence[Rule], branch: str) -> datetime | None:
-    """Return the minimum `last_deleted` of the rules for a branch or for all branches.
+    """Return the earliest `last_deleted` of the enabled rules that apply to a branch.
 
-    Rules without a finished deletion have the bound `BEGINNING`. Returns None if no enabled rule
-    applies to the branch.
+    If no deletion has finished for a rule, it counts as `BEGINNING`. The result is None if no
+    enabled rule applies to the branch.
     """
     bounds = [rule.last_deleted or BEGINNING for rule in rules if rule.enabled and rule.branch in {branch, None}]
     return min(bounds, default=None)
@@ -75,8 +76,9 @@ def branch_bound(rules: Sequence[Rule], branch: str) -> datetime | None:
 def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime | None:
     """Return the latest bound of the branches that reach a commit.
 
-    A commit after this bound is a potential commit. Returns None if the commit is not potential,
-    because no branch reaches it or no rule applies to one of the branches.
+    If a commit is later than this, its objects may still have to be released, and it is called a
+    potential commit. The result is None if it is not, because no branch reaches it or no rule
+    applies to one of the branches.
     """
     bounds = [branch_bound(rules, branch) for branch in branches]
     known = [bound for bound in bounds if bound is not None]
@@ -85,11 +87,11 @@ def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime |
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """Decision on each path of an object.
+    """Decision about each path of an object.
 
     Attributes:
-        released: Whether every branch that reaches the object releases it.
-        rules: Lists with the distinct ids of the applicable rules.
+        released: True if every branch that reaches the object releases it.
+        rules: For each path, the distinct ids of the rules that apply.
     """
 
     released: NDArray[np.bool_]
@@ -103,10 +105,11 @@ def evaluate(
 
     Args:
         rules: The rules.
-        paths: Logical path of each row.
-        ages: The later of the entry's time and the time of its first commit, in UTC.
-        reach: Index into `reaches` for each row.
-        reaches: Sets of branch classes that reach a row.
+        paths: Logical paths.
+        ages: For each path, the time of its entry or of its first commit in UTC, whichever is
+            later.
+        reach: For each path, an index into `reaches`.
+        reaches: Sets of branch classes that reach a path.
     """
     deepest, groups = _group_paths(rules, paths)
     pairs = deepest * max(1, len(reaches)) + reach
@@ -127,10 +130,10 @@ def evaluate(
 def find_used(
     rules: Sequence[Rule], paths: pa.Array, reach: NDArray[np.int64], reaches: Sequence[Collection[str]]
 ) -> tuple[set[str], set[str]]:
-    """Return the ids of the rules that match any path, and of the rules that apply to any path.
+    """Find the ids of rules that match any path, and of those that apply to any path.
 
-    A matching rule may not apply, because another rule can have priority. The arguments are the
-    same as those of `evaluate`.
+    A rule that matches a path does not apply if another rule takes precedence. For the arguments,
+    see `evaluate`.
     """
     matching, used = set[str](), set[str]()
     deepest, groups = _group_paths(rules, paths)
@@ -144,7 +147,7 @@ def find_used(
 
 
 def _group_paths(rules: Sequence[Rule], paths: pa.Array) -> tuple[NDArray[np.int64], list[frozenset[Selection]]]:
-    """Return for each path an index into the sets of matching selections, and these sets."""
+    """Group paths by their matching selections. Returns a group number per path, and the groups."""
     selections = sorted({rule.paths for rule in rules}, key=lambda item: (item[0], item[1] or ""))
     group_of = np.full(len(paths), 0, np.int64)
     groups: list[frozenset[Selection]] = [frozenset()]
@@ -169,9 +172,9 @@ def _matches(paths: pa.Array, selection: Selection) -> NDArray[np.bool_]:
 
 
 def _find_limit(rules: Sequence[Rule], selections: Collection[Selection], classes: Collection[str]) -> tuple[int, list[str]]:
-    """Return the time before which objects are released on all classes, and the applicable rules.
+    """Return until when all classes release objects, and the rules that apply.
 
-    The time is in microseconds and exclusive. `selections` contains those that match the objects.
+    The limit is exclusive and in microseconds. `selections` are those that match the objects.
     """
     limit, rule_ids = _NO_LIMIT if classes else _KEPT, set[str]()
     for branch in classes:
@@ -191,6 +194,6 @@ def _find_rule(rules: Sequence[Rule], selections: Collection[Selection], branch:
     matching = _list_matching(rules, selections, branch)
     if not matching:
         return None
-    # Ordered by the longest prefix, then the branch's own row, then a row that keeps, then the
+    # Precedence: longest prefix, then a rule for this branch, then a disabled rule, then the
     # earliest date.
     return min(matching, key=lambda rule: (-len(rule.prefix), rule.branch is None, rule.enabled, rule.date_to_be_deleted))

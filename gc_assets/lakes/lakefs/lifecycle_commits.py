@@ -1,9 +1,9 @@
-"""Delete paths of branches by commits, and revert these commits.
+"""Delete paths on branches through commits, and revert these commits.
 
-lakeFS has no request that changes a branch only if it has a given head. The paths are therefore
-deleted on a hidden branch at the planned head, and its only commit is cherry-picked. The server
-then deletes all paths or none, because a path that changed since the planned head is a conflict.
-The commit on the branch records the plan, so that a later apply or undo finds it.
+lakeFS does not offer a request that changes a branch only if it has a given head. We therefore
+delete the paths on a hidden branch that starts at the planned head, and then cherry-pick its only
+commit. The server deletes either all paths or none, because a path that changed since the planned
+head is a conflict. The commit on the branch names the plan, so that a later apply or undo finds it.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from gc_assets.lakes.lakefs.client import OPTIONS, PAGE, describe_error
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 
 _log = logging.getLogger(__name__)
-# Prefix of the names of temporary branches. Users must not choose such names.
+# Names of temporary branches start with this prefix. Users must not choose such names.
 TEMPORARY: Final = "gc-assets-lifecycle-"
 _TEMPORARY_NAME: Final = re.compile(TEMPORARY + "[0-9a-f]{16}")
-# Metadata keys of the commits.
+# Keys in the metadata of these commits.
 PLAN: Final = "gc-assets.plan"
 BRANCH: Final = "gc-assets.branch"
 PATHS: Final = "gc-assets.paths"
 RULES: Final = "gc-assets.rules"
-# The server's limits.
+# Limit set by the server.
 _BATCH: Final = 1000
 _CONFLICT: Final = 409
 _NO_CHANGES: Final = "no changes"
 
 
 class PathClient(BranchClient):
-    """Client that deletes paths of branches and commits. As in `BranchClient`, nothing is repeated."""
+    """Client that deletes paths on branches and commits. Like its base class, it never retries."""
 
     def temporary_branches(self) -> list[str]:
-        """Return the names of existing temporary branches."""
+        """Return the names of temporary branches that exist."""
         api = BranchesApi(self._api)
         pages = self._pages(
             "temporary branches",
@@ -61,7 +61,7 @@ class PathClient(BranchClient):
         return [item.id for page in pages for item in page if _TEMPORARY_NAME.fullmatch(item.id)]
 
     def delete_objects(self, branch: str, paths: Sequence[str]) -> ApiException | None:
-        """Stage the deletion of at most 1,000 paths, and return the error of the server, if any."""
+        """Stage the deletion of up to 1,000 paths. Returns the server's error if it refuses."""
         found: Any = self._send(
             f"deletion of {count_of(len(paths), 'path')}",
             lambda: ObjectsApi(self._api).delete_objects(self._name, branch, PathList(paths=list(paths)), **OPTIONS),
@@ -72,7 +72,7 @@ class PathClient(BranchClient):
         return ApiException(status=first.status_code, reason=f"{first.path}: {first.message}")
 
     def commit(self, branch: str, message: str, metadata: Mapping[str, str]) -> str | ApiException:
-        """Commit the staged changes, and return the id of the commit or the error of the server."""
+        """Commit the staged changes. Returns the id of the commit, or the server's error."""
         creation = CommitCreation(message=message, metadata=dict(metadata))
         found: Any = self._send(
             f"commit on {branch}", lambda: CommitsApi(self._api).commit(self._name, branch, commit_creation=creation, **OPTIONS)
@@ -80,14 +80,14 @@ class PathClient(BranchClient):
         return found if isinstance(found, ApiException) else str(found.id)
 
     def cherry_pick(self, branch: str, commit: str, metadata: Mapping[str, str]) -> ApiException | None:
-        """Apply the changes of a commit to a branch, and return the error of the server, if any."""
-        # Without these overrides, lakeFS (up to 1.84 at least) changes the metadata of the commit in
-        # its cache, and no longer finds this commit.
+        """Apply the changes of a commit to a branch. Returns the server's error if it refuses."""
+        # Without these overrides, lakeFS (at least up to 1.84) changes the commit's metadata in its
+        # cache and then does not find the commit any more.
         creation = CherryPickCreation(ref=commit, commit_overrides=CommitOverrides(metadata=dict(metadata)))
         return self._try(f"cherry-pick on {branch}", lambda: BranchesApi(self._api).cherry_pick(self._name, branch, creation, **OPTIONS))
 
     def revert(self, branch: str, commit: str) -> ApiException | None:
-        """Revert a commit on a branch, and return the error of the server, if any."""
+        """Revert a commit on a branch. Returns the server's error if it refuses."""
         creation = RevertCreation(ref=commit, parent_number=0)
         return self._try(f"revert on {branch}", lambda: BranchesApi(self._api).revert_branch(self._name, branch, creation, **OPTIONS))
 
@@ -112,11 +112,13 @@ def delete_paths(
     read_paths: Callable[[ExpiryAction], Sequence[str]],
     check: Callable[[], None],
 ) -> Iterator[ExpiryOutcome]:
-    """Delete the planned paths of branches that have the planned head, yielding one outcome per
-    branch.
+    """Delete the planned paths on branches that still have the planned head.
 
-    `check` renews the lease before each request, because the deletion of a million paths takes
-    longer than a lease.
+    `check` renews the lease before each request, because deleting a million paths takes longer than
+    a lease lasts.
+
+    Yields:
+        One outcome per branch.
     """
     protection = Protection.read(client)
     _remove_leftovers(client)
@@ -124,7 +126,7 @@ def delete_paths(
 
 
 def restore_paths(client: PathClient, plan_id: str, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Revert a plan's commits, yielding one outcome per branch."""
+    """Revert a plan's commits. Yields one outcome per branch."""
     yield from edit_each(actions, lambda action: _restore(client, plan_id, action))
 
 
@@ -146,7 +148,7 @@ def _delete(
         commit = _commit_on(client, temporary, action.snapshot_id, paths, metadata, check)
         if not isinstance(commit, str):
             return commit
-        # The head is read again, because the deletion on the temporary branch may take minutes.
+        # Read the head again, because the deletion on the temporary branch can take minutes.
         if (reason := _find_change(client, protection, action)) is not None:
             return _settle(client, plan_id, action, reason)
         check()
@@ -169,13 +171,13 @@ def _settle(client: PathClient, plan_id: str, action: ExpiryAction, reason: str)
 
 
 def _refuse(problem: str, error: ApiException, *permissions: str) -> Verdict:
-    """Return the outcome for a refused request. A denial for one branch must not block its lake."""
+    """Return the outcome of a refused request. A denial for one branch must not block the lake."""
     verdict, reason = describe_refusal(problem, error, *permissions)
     return "changed" if verdict == "denied" else verdict, reason
 
 
 def _find_change(client: PathClient, protection: Protection, action: ExpiryAction) -> str | None:
-    """Return the reason why the paths of a branch must not be deleted now, or None."""
+    """Return why the paths of a branch must not be deleted now, or None if they may be."""
     name = str(action.ref_name)
     head = client.find_head(name)
     if head is None:
@@ -189,7 +191,7 @@ def _find_change(client: PathClient, protection: Protection, action: ExpiryActio
 def _commit_on(
     client: PathClient, temporary: str, head: str, paths: Sequence[str], metadata: Mapping[str, str], check: Callable[[], None]
 ) -> str | Verdict:
-    """Commit the deletion on a new temporary branch. Return the commit's id, or a refusal."""
+    """Commit the deletion on a new temporary branch. Returns the commit's id, or a refusal."""
     error = client.create_branch(temporary, head, hidden=True)
     if error is not None:
         return _refuse(f"the temporary branch {temporary} cannot be created", error, "fs:CreateBranch")
@@ -205,9 +207,10 @@ def _commit_on(
 
 
 def _find_commits(client: PathClient, plan_id: str, action: ExpiryAction) -> tuple[list[str], bool]:
-    """Return the commits of a plan on a branch, and whether the log contains the planned head.
+    """Find a plan's commits on a branch. The flag is True if the log contains the planned head.
 
-    There can be several if an attempt was repeated while the server was still working.
+    There can be several commits if an attempt was repeated while the server was still working on
+    the first one.
     """
     found = list[str]()
     for commit in client.log(str(action.ref_name)):
@@ -225,7 +228,7 @@ def _restore(client: PathClient, plan_id: str, action: ExpiryAction) -> Verdict:
         return "changed", f"branch {name} does not exist now; {advice}"
     commits, has_head = _find_commits(client, plan_id, action)
     if not commits:
-        # If the planned head is missing, the branch was moved or created again.
+        # If the planned head is missing, the branch was moved or recreated.
         return ("absent", None) if has_head else ("changed", f"branch {name} does not contain the commit of the plan now; {advice}")
     for commit in commits:
         error = client.revert(name, commit)
@@ -241,7 +244,7 @@ def _restore(client: PathClient, plan_id: str, action: ExpiryAction) -> Verdict:
 
 
 def _remove_leftovers(client: PathClient) -> None:
-    """Delete the temporary branches of interrupted applies."""
+    """Delete temporary branches that interrupted applies left behind."""
     try:
         names = client.temporary_branches()
     except LakeUnreadable as error:
@@ -252,7 +255,7 @@ def _remove_leftovers(client: PathClient) -> None:
 
 
 def _remove(client: PathClient, temporary: str) -> None:
-    """Delete a temporary branch. If this fails, the next apply deletes it."""
+    """Delete a temporary branch. If that fails, the next apply tries again."""
     try:
         error = client.delete_branch(temporary)
         problem = None if error is None or error.status == 404 else f"HTTP {error.status}: {describe_error(error)}"

@@ -1,9 +1,9 @@
-"""Parse repository lifecycle rules and convert them to rows with dates.
+"""Parse a repository's lifecycle rules, and convert them to rows with dates.
 
 Source: lakeFS, *lifecycle policy Spark job*. The file contains `{"<rule id>": {"prefix": str,
-"days": int?, "enabled": bool, "branch_days": {"<branch>": int}?}}`. A rule can have `glob` instead
-of `prefix`, as requested in lakeFS #4570. `days` applies to all branches, and `branch_days` to
-individual ones. A rule without `days` applies only to the branches in `branch_days`.
+"days": int?, "enabled": bool, "branch_days": {"<branch>": int}?}}`. As requested in lakeFS #4570, a
+rule can have a `glob` instead of a `prefix`. `days` applies to all branches, and `branch_days` to
+single ones. Without `days`, a rule only applies to the branches in `branch_days`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gc_assets.core.untrusted_input import parse_json
 
 
 def _check_integer(value: Any) -> Any:
-    # Python would accept JSON's `true` as 1, which would release everything older than a day.
+    # Python treats JSON's `true` as 1, which would release everything that is older than a day.
     if type(value) is not int:
         raise ValueError("expected an integer number of days")
     return value
@@ -33,10 +33,10 @@ Days = Annotated[int, BeforeValidator(_check_integer), Field(ge=0, le=LONGEST.da
 
 
 class LifecycleRule(BaseModel):
-    """One rule, for the paths with a prefix or for those matched by a pattern.
+    """One rule, which applies to paths with a prefix or to paths that match a pattern.
 
-    As in lifecycle rules of S3, the prefix `foo/bar` also matches `foo/barn`. In a pattern, `*`
-    does not match `/`, and `**` does.
+    As in S3 lifecycle rules, the prefix `foo/bar` also matches `foo/barn`. In a pattern, `**`
+    matches `/`, but `*` does not.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=DEFER_BUILD)
@@ -53,11 +53,11 @@ class _Rules(RootModel[dict[str, LifecycleRule]]):
 
 
 class _RepeatedKeyError(Exception):
-    """A JSON object contains a key twice."""
+    """Raised if a JSON object contains the same key twice."""
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object. Repeated keys raise an error, because JSON parsers silently use the last."""
+    """Build a JSON object. Reject repeated keys, because parsers would silently use the last one."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -70,11 +70,11 @@ def _refuse_repeated_keys(text: str) -> None:
     try:
         parse_json(text, _build_object)
     except ValueError:
-        return  # pydantic reports the position of the syntax error.
+        return  # pydantic will report the position of the syntax error.
 
 
 def read_rules(path: str) -> Mapping[str, LifecycleRule]:
-    """Read the rules in a file. Raises `UsageError` if the file cannot be read or is invalid."""
+    """Read the rules file. Raises `UsageError` if it cannot be read or is invalid."""
     try:
         text = read_small(path).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -83,7 +83,7 @@ def read_rules(path: str) -> Mapping[str, LifecycleRule]:
 
 
 def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
-    """Parse the rules, by id. Raises `UsageError` with the path of each invalid key."""
+    """Parse rules by id. Raises `UsageError` that names each invalid key."""
     try:
         _refuse_repeated_keys(text)
         rules = _Rules.model_validate_json(text).root
@@ -105,18 +105,18 @@ def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
 
 
 def literal_start(glob: str) -> str:
-    """Return the part of a pattern before its first wildcard."""
+    """Return the part of a pattern that precedes its first wildcard."""
     return glob[: min((glob.index(sign) for sign in "*?" if sign in glob), default=len(glob))]
 
 
 def rule_rows(rules: Mapping[str, LifecycleRule], as_of: datetime) -> list[dict[str, Any]]:
-    """Return one row for the default of each rule, and one for each of its branches.
+    """Convert each rule to rows: one for its default, and one for each of its branches.
 
-    Days count back from `as_of`: on 20 January 1998, 10 days are the 10th, 5 the 15th and 8 the
-    12th. (The lakeFS document prints the 18th for 8 days, which is a mistake.)
+    Days count back from `as_of`. On 20 January 1998, 10 days mean the 10th, 5 days the 15th and 8
+    days the 12th. (The lakeFS document mistakenly prints the 18th for 8 days.)
 
     Returns:
-        Rows with the columns of `policy_table`, without those of the run.
+        Rows with the columns of `policy_table`, except those that describe the run.
     """
     rows: list[dict[str, Any]] = []
     for rule_id, rule in rules.items():

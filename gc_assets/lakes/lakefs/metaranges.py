@@ -1,4 +1,4 @@
-"""Parser of metaranges, i.e. the ranges of a commit or of a part of the refs dump.
+"""Parse metaranges, which list the ranges of a commit or of a part of the refs dump.
 
 Format: lakeFS `committed.proto`, RangeData.
 """
@@ -19,7 +19,7 @@ _FIELDS: Final = {_MIN_KEY: "min_key:bytes", _MAX_KEY: "max_key:bytes", _COUNT: 
 
 @dataclass(frozen=True, slots=True)
 class RangeRef:
-    """A range in a metarange, with its number of records and its inclusive bounds."""
+    """A range in a metarange, with its number of records and inclusive bounds."""
 
     range_id: str
     min_key: bytes
@@ -28,7 +28,7 @@ class RangeRef:
 
 
 def read_metarange(source: str, object_id: str, raw: bytes, entity: str | None = None) -> list[RangeRef]:
-    """Return the ranges, ordered by key.
+    """Read the ranges of a metarange, ordered by key.
 
     Raises:
         FormatError: If the metarange is damaged, or ranges overlap.

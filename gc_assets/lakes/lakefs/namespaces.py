@@ -1,6 +1,6 @@
-"""Locate a repository's storage namespace and check for overlapping repositories.
+"""Locate the storage namespace of a repository, and detect repositories that overlap.
 
-The functions are pure.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _LOCAL: Final = "local://"
 
 
 def namespace_location(lake: str, namespace: str, configured: str | None, storages: Sequence[str]) -> str:
-    """Return the location of a namespace, ending in one `/`.
+    """Return the location of a namespace, with one trailing `/`.
 
-    This is the configured location or, by default, the location of the namespace. A local namespace
-    contains the mount point on the server's machine, so it is matched to the storage with the same
-    last folder.
+    This is the configured location, or else the namespace's own address. The address of a local
+    namespace contains a mount point on the server's machine. It is matched to the storage whose
+    last folder has the same name.
 
     Args:
-        lake: Name of the lake, for error messages.
+        lake: Name of the lake for error messages.
         namespace: Address of the namespace on the server.
         configured: `location` in the configuration.
         storages: Locations of the configured storages.
 
     Raises:
-        LakeUnreadable: If no storage or several storages match a local namespace.
+        LakeUnreadable: If a local namespace does not match exactly one storage.
     """
     if configured is not None:
         return str(Location.parse(configured))
@@ -49,11 +49,10 @@ def namespace_location(lake: str, namespace: str, configured: str | None, storag
 
 
 def refuse_overlap(lake: str, repository: str, own_namespace: str, namespaces: Mapping[str, str]) -> None:
-    """Verify that no other repository on the server has an overlapping namespace.
+    """Verify that the namespace does not overlap with another repository on the server.
 
     Raises:
-        LakeUnreadable: If a namespace overlaps, because the files of that repository would look
-            like orphans.
+        LakeUnreadable: If it overlaps. Files of the other repository would look like orphans.
     """
     others = {name: namespace for name, namespace in namespaces.items() if name != repository}
     if (name := find_overlap(own_namespace, others)) is not None:
@@ -64,7 +63,7 @@ def refuse_overlap(lake: str, repository: str, own_namespace: str, namespaces: M
 
 
 def find_overlap(own_namespace: str, namespaces: Mapping[str, str]) -> str | None:
-    """Return the first repository with a namespace that contains, or is inside, the given one."""
+    """Return the first repository whose namespace contains the given one or is inside it."""
     own = _normalize(own_namespace)
     for name, namespace in sorted(namespaces.items()):
         pairs = product(own, _normalize(namespace))
@@ -74,26 +73,26 @@ def find_overlap(own_namespace: str, namespaces: Mapping[str, str]) -> str | Non
 
 
 def find_incomparable(location: str, namespaces: Mapping[str, str]) -> str | None:
-    """Return the first repository with a namespace outside the bucket of a location.
+    """Return the first repository whose namespace is outside the bucket of a location.
 
-    A configured location can be another address of a namespace, such as the address of a mount, an
-    access point or a gateway.
+    Such namespaces cannot be compared, because a configured location may be another address of the
+    same data, for example a mount, an access point or a gateway.
     """
     bucket = _bucket_of(location)
     return next((name for name, namespace in sorted(namespaces.items()) if _bucket_of(namespace) != bucket), None)
 
 
 def _bucket_of(address: str) -> list[str]:
-    """Return the scheme and the bucket of an address."""
+    """Return the scheme and bucket of an address."""
     return ["local"] if address.startswith(_LOCAL) else storage_address(address).partition("?")[0].split("/")[:3]
 
 
 def _normalize(namespace: str) -> set[str]:
-    """Return the possible locations of a namespace, each ending in one `/`.
+    """Return the locations that a namespace may have, each with one trailing `/`.
 
-    Servers store a namespace as it was entered. A local block store normalizes its path
+    Servers store a namespace as the user entered it. A local block store normalizes the path
     (`block/local/adapter.go`). For a bucket, servers decode the path and remove the query
-    (`resolveRelative` in `pkg/block/namespace.go`), but a `location` is literal.
+    (`resolveRelative` in `pkg/block/namespace.go`), whereas a configured `location` is literal.
     """
     if namespace.startswith(_LOCAL):
         return {f"{_LOCAL}{posixpath.normpath('/' + namespace.removeprefix(_LOCAL).lstrip('/')).rstrip('/')}/"}

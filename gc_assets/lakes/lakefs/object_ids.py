@@ -1,10 +1,10 @@
 """Names of ranges and metaranges, which are hashes of their content.
 
-Source: lakeFS `pkg/graveler/sstable/writer.go` and `pkg/ident`. The name is the SHA-256 of the
-records and of the properties passed to the writer. Each key and value is preceded by its length in
-decimal digits and followed by a bar. Properties counted by the writer itself are not included. This
-has been the case since lakeFS fd4c1e93d of January 2021, which also stores all tables in one
-folder. The functions are pure.
+Source: lakeFS `pkg/graveler/sstable/writer.go` and `pkg/ident`. The name is the SHA-256 digest of
+the records and of the properties that were passed to the writer. Before each key and value, its
+length in decimal digits is hashed, and a bar after it. Properties that the writer itself counts are
+left out. lakeFS has worked like this since fd4c1e93d of January 2021, which also moved all tables
+to one folder. All functions are pure.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _BAR: Final = pa.scalar(b"|")
 
 
 def is_object_id(text: str) -> bool:
-    """Return True if a text can be the name of a range or metarange."""
+    """Return True if a text has the form of a range's or metarange's name."""
     return _OBJECT_ID.fullmatch(text) is not None
 
 
 def object_id(table: SSTable) -> str:
-    """Return the name under which lakeFS stores a table with these records and properties."""
+    """Compute the name under which lakeFS stores a table with this content."""
     keys, values = table.entries.keys, table.entries.values()
     records = pc.binary_join_element_wise(_digits(keys), keys, _BAR, _digits(values), values, _BAR, pa.scalar(b""))
     content = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Parser of ranges, i.e. the objects of a commit as rows.
+"""Parse ranges, which contain the objects of a commit.
 
 Format: lakeFS `catalog.proto`, Entry.
 """
@@ -21,7 +21,7 @@ from gc_assets.lakes.lakefs.wire import Buffer, Positions, scan_messages
 _ADDRESS, _LAST_MODIFIED, _SIZE, _ADDRESS_TYPE = 1, 2, 3, 6
 _FIELDS: Final = {_ADDRESS: "address:bytes", _LAST_MODIFIED: "last_modified:bytes", _SIZE: "size", _ADDRESS_TYPE: "address_type"}
 _SECONDS, _NANOS = 1, 2
-# Limits of `datetime` and Spark. Users can set any time.
+# Users can set any time, but `datetime` and Spark only support these.
 _LATEST_SECOND: Final = 253_402_300_799
 _EARLIEST_SECOND: Final = -62_135_596_800
 OBJECTS: Final = pa.schema(
@@ -36,15 +36,15 @@ OBJECTS: Final = pa.schema(
 
 
 def read_range(source: str, object_id: str, raw: bytes) -> pa.RecordBatch:
-    """Return the objects of a range.
+    """Read the objects of a range.
 
     Args:
-        source: Name of the range in error messages.
+        source: Name of the range for error messages.
         object_id: Id of the range.
         raw: Content of the range.
 
     Returns:
-        One row per entry with the columns of `OBJECTS`, and addresses as written in the range.
+        One row per entry, with the columns of `OBJECTS`. Addresses are spelled as in the range.
 
     Raises:
         FormatError: If the range is damaged or has an unknown format.
@@ -70,7 +70,7 @@ def read_range(source: str, object_id: str, raw: bytes) -> pa.RecordBatch:
 
 
 def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
-    """Read `google.protobuf.Timestamp` messages. Times are limited to the years 1 to 9999."""
+    """Read `google.protobuf.Timestamp` messages. Times are clipped to the years 1 to 9999."""
     count = len(starts)
     fields = scan_messages(buffer, starts, sizes, {_SECONDS: "seconds", _NANOS: "nanos"})
     seconds = np.clip(fields[_SECONDS].numbers(count), _EARLIEST_SECOND, _LATEST_SECOND)
@@ -79,11 +79,11 @@ def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
 
 
 def read_cached_entries(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
-    """Build rows of `LOGICAL_ENTRY_SCHEMA` from the objects.
+    """Convert objects to rows of `LOGICAL_ENTRY_SCHEMA`.
 
-    A relative address yields one row. A full address yields one row per possible name. The first
-    name has the kind of an object, and all others that of a possible object, because they need not
-    exist.
+    A relative address gives one row. A full address gives a row for each name that it may stand
+    for. The first name gets the kind `object`. The others get the kind `possible_object`, because
+    they do not have to exist.
     """
     relative = objects.filter(pc.invert(objects.column("is_full")))
     certain = _rows(relative, absolute_addresses(roots.location, relative.column("address")), must_exist=True)
@@ -117,8 +117,8 @@ def _rows(objects: pa.RecordBatch, addresses: pa.Array, *, must_exist: bool) -> 
 def _paths(records: Records) -> pa.Array:
     """Convert the keys to text.
 
-    lakeFS does not require UTF-8, and paths are only used in explanations, so other bytes are
-    written in hexadecimal.
+    lakeFS does not require UTF-8. Since paths are only used to explain results, other bytes are
+    replaced with hexadecimal escapes.
     """
     try:
         return records.keys.cast(pa.string())

@@ -1,8 +1,8 @@
-"""Parser of the records in a graveler table, i.e. a range, a metarange, or a part of the refs dump.
+"""Parse the records of a graveler table: a range, a metarange, or a part of the refs dump.
 
 Format: lakeFS `pkg/graveler/committed/value.go`. A value consists of an identity and data, each
-preceded by its length as a signed varint of Go. The records are verified against the table's
-properties `type`, `entity`, `count`, `min_key` and `max_key`, and against its name.
+after its length as a signed Go varint. The records are checked against the table's name and its
+properties `type`, `entity`, `count`, `min_key` and `max_key`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METARANGES: Final = "metaranges"
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Keys in order, with the positions of each record's identity and data in `buffer`."""
+    """Keys in order, and the positions in `buffer` of each record's identity and data."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -38,17 +38,17 @@ class Records:
 
 
 def read_records(source: str, object_id: str, raw: bytes, table_type: str, entity: str | None = None) -> Records:
-    """Return the records of a table.
+    """Read the records of a table.
 
     Args:
-        source: Name of the table in error messages.
+        source: Name of the table for error messages.
         object_id: Id of the table.
         raw: Content of the table.
         table_type: `RANGES` or `METARANGES`.
-        entity: Branch, tag or commit for a refs dump, or None for the objects of a commit.
+        entity: `branch`, `tag` or `commit` for a refs dump, or None for the objects of a commit.
 
     Raises:
-        FormatError: If the table has an unexpected type, entity or content, or wrong counts.
+        FormatError: If the table does not have the expected type, entity, content or counts.
     """
     table = read_sstable(source, raw)
     found = tuple(_text(table, name) for name in ("type", "entity"))
@@ -65,7 +65,7 @@ def read_records(source: str, object_id: str, raw: bytes, table_type: str, entit
 
 
 def _read_frames(buffer: Buffer, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """Return the start and length of the values at the given positions."""
+    """Return the start and length of a length-prefixed value at each position."""
     if np.any(at >= ends):
         raise buffer.damage_error("a value that ends before its data")
     sizes, starts = buffer.uvarints(at)

@@ -1,8 +1,8 @@
-"""Parse the refs dump: all branches, tags and commits, including unreachable commits.
+"""Parse the refs dump: all branches and tags, and all commits, even unreachable ones.
 
-Format: lakeFS `graveler.proto` and `POST …/dump`. The tables have the same format as those of a
-commit, with the property `entity`. The server writes commits, branches and tags in this order, so
-a head can be newer than the commits of the same dump.
+Format: lakeFS `graveler.proto` and `POST …/dump`. The tables have the same format as in a commit,
+plus the property `entity`. The server writes commits first, then branches, then tags. A head can
+therefore be newer than the commits in the same dump.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _COMMIT_FIELDS: Final = {
     _PARENTS: "parents:bytes",
     _VERSION: "version",
 }
-# Before this version, the last parent of a merge is the target branch (graveler
+# In commits before this version, the target branch of a merge is the last parent (graveler
 # `CommitVersionParentSwitch`).
 _PARENT_SWITCH: Final = 1
 
 
 def read_refs(source: str, object_id: str, raw: bytes, entity: str) -> dict[str, str]:
-    """Return the commit of each ref in one range. Raises `FormatError` if the range is damaged."""
+    """Read the commit to which each ref in a range points. Raises `FormatError` if it is damaged."""
     records = read_records(source, object_id, raw, RANGES, entity)
     count = len(records)
     fields = scan_messages(records.buffer, records.data_starts, records.data_sizes, _REF_FIELDS)
@@ -57,22 +57,19 @@ def read_refs(source: str, object_id: str, raw: bytes, entity: str) -> dict[str,
 
 
 def read_commit_ids(source: str, object_id: str, raw: bytes) -> list[str]:
-    """Return the ids in one range of commits. Raises `FormatError` if the range is damaged."""
+    """Read the commit ids in a range. Raises `FormatError` if the range is damaged."""
     records = read_records(source, object_id, raw, RANGES, COMMIT)
     return [key.decode(errors="backslashreplace") for key in records.keys.to_pylist()]
 
 
 def read_commits(source: str, object_id: str, raw: bytes, location: str) -> Iterator[Commit]:
-    """Yield the commits in one range. The first parent is the previous commit of the branch.
+    """Yield the commits in a range. The first parent is the branch's previous commit.
 
     Args:
-        source: Name of the range in error messages.
+        source: Name of the range for error messages.
         object_id: Id of the range.
         raw: Content of the range.
         location: Location of the namespace, ending in `/`.
-
-    Raises:
-        FormatError: If the range is damaged.
     """
     records = read_records(source, object_id, raw, RANGES, COMMIT)
     count, buffer = len(records), records.buffer
@@ -96,7 +93,7 @@ def read_commits(source: str, object_id: str, raw: bytes, location: str) -> Iter
 
 
 def _parents(records: Records, rows: list[int], starts: list[int], sizes: list[int]) -> Mapping[int, list[str]]:
-    """Return the parents by row, in the order of the commit, which is also the order of the scan."""
+    """Return the parents of each row. The scan already has them in the order of the commit."""
     found: dict[int, list[str]] = {}
     data = records.buffer.data
     for row, start, size in zip(rows, starts, sizes, strict=True):
@@ -105,7 +102,7 @@ def _parents(records: Records, rows: list[int], starts: list[int], sizes: list[i
 
 
 def _roots(source: str, commit_id: str, metarange_id: str, location: str) -> tuple[ContentRoot, ...]:
-    """Return the metarange of a commit. The first commit of a repository has no metarange."""
+    """Return the metarange of a commit. A repository's first commit does not have one."""
     if not metarange_id:
         return ()
     if not is_object_id(metarange_id):

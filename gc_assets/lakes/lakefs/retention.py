@@ -1,7 +1,8 @@
-"""Apply the retention policy and determine the state of each commit with its reason.
+"""Apply the retention policy, and explain the resulting state of each commit.
 
-The rules come from the server (`source: server`) or the configuration. There are two intended
-differences from lakeFS: a tag protects its commit, and a repository without rules keeps everything.
+The rules come either from the server (`source: server`) or from the configuration. Two differences
+from lakeFS are deliberate: tags protect their commits, and a repository without rules keeps
+everything.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, F
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
-# Frozen property of a branch with the days of its own rule.
+# Frozen property of a branch: days in the rule for this branch.
 RETENTION_DAYS: Final = "retention_days"
 _FOREVER: Final = Cutoff(forever=True)
 
@@ -29,12 +30,11 @@ _FOREVER: Final = Cutoff(forever=True)
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: LakeFsLakeConfig) -> Retention:
     """Apply the policy to the commit graph.
 
-    `reachable` has the same order as `commits`. `expiry` is empty, because the history of lakeFS is
+    `reachable` is in the same order as `commits`. `expiry` is empty, because history in lakeFS is
     never edited.
 
     Raises:
-        LakeUnreadable: If a head or a parent is not among the commits, which means that the dump is
-            incomplete.
+        LakeUnreadable: If the dump is incomplete, i.e. a head or a parent is not among the commits.
     """
     graph = CommitGraph.build(commits["commit_id"], commits["parents"], commits["committed_at"])
     for problem in graph.problems:
@@ -77,7 +77,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 class _Policy:
-    """Rules for the refs of a run, either frozen from the server or configured."""
+    """Rules for the refs of a run. They were frozen from the server or come from the configuration."""
 
     def __init__(self, refs: FrozenRefs, config: LakeFsLakeConfig) -> None:
         self._refs = refs
@@ -92,8 +92,9 @@ class _Policy:
         return self._server and self._default_days is None
 
     def starts(self, graph: CommitGraph) -> Iterator[Start]:
-        """Yield the starts of walks: branch heads, tags with the policy `policy`, and dangling
-        commits.
+        """Yield the starting points of walks.
+
+        These are branch heads, tags if `tags` is `policy`, and dangling commits.
         """
         walked = [ref for ref in self._refs.refs if ref.ref_type == "branch" or self._retention.tags == "policy"]
         heads = graph.index_of([ref.head_commit_id or "" for ref in walked]).tolist()
@@ -139,5 +140,5 @@ class _Policy:
 
 
 def _ref_label(ref: Ref, branches: Collection[str]) -> str:
-    """Return the name of a ref. A tag with the same name as a branch gets the prefix `tag`."""
+    """Return the name of a ref. If a tag has the same name as a branch, prefix it with `tag`."""
     return f"tag {ref.ref_name}" if ref.ref_type == "tag" and ref.ref_name in branches else ref.ref_name

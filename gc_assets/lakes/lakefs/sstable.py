@@ -1,8 +1,9 @@
-"""Parser of the SSTables written by lakeFS with Pebble, in RocksDB's block-based format, version 2.
+"""Parse the SSTables that lakeFS writes with Pebble, in RocksDB's block-based format, version 2.
 
-Format: RocksDB wiki, "Rocksdb BlockBasedTable Format". The parser is independent of lakeFS. It
-verifies the checksum of every block and all counts of the format. It rejects any unknown magic,
-checksum, compression, index or entry kind, because entries could be missed otherwise.
+Format: RocksDB wiki, "Rocksdb BlockBasedTable Format". The parser verifies the checksum of every
+block and all counts in the format. Otherwise entries might be missed. For the same reason, it
+rejects any unknown magic, checksum, compression, index or kind of entry. It does not interpret the
+entries.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _CHECKSUMS: Final = {0: "none", 1: "CRC32C", 2: "xxHash", 3: "xxHash64", 4: "XXH
 _CRC32C: Final = 1
 _COMPRESSIONS: Final = {2: "zlib", 3: "bzip2", 4: "lz4", 5: "lz4hc", 6: "xpress", 7: "zstd"}
 _UNCOMPRESSED, _SNAPPY = 0, 1
-# A block contains 4 KiB plus its last entry. The largest value in graveler has 40 MiB.
+# A block has 4 KiB, plus its last entry. The largest value in graveler has 40 MiB.
 _LARGEST_BLOCK: Final = 2**28
 _SINGLE_INDEX, _TWO_LEVEL_INDEX = 0, 2
 _TRAILER_BYTES: Final = 5
@@ -42,14 +43,14 @@ _NUM_ENTRIES: Final = b"rocksdb.num.entries"
 
 @dataclass(frozen=True, slots=True)
 class SSTable:
-    """A table with its properties, including those of the writer, and its entries in key order."""
+    """Entries of a table in key order, and its properties, including the writer's own ones."""
 
     properties: Mapping[bytes, bytes]
     entries: Entries
 
 
 def read_sstable(source: str, raw: bytes) -> SSTable:
-    """Parse a table. Raises `FormatError` if the file is damaged, incomplete or unknown."""
+    """Parse a table. Raises `FormatError` if it is damaged, incomplete or has an unknown format."""
     file = _File(source, raw)
     metaindex, index = file.footer()
     meta = dict(file.pairs(metaindex))
@@ -78,7 +79,7 @@ class _File:
         return FormatError(f"{self.source}: damaged, found {what}; restore the object from a backup")
 
     def footer(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the handles of the metaindex block and the index block."""
+        """Read the handles of the metaindex block and the index block."""
         magic = self.raw[-len(MAGIC) :]
         if magic in _OTHER_MAGICS:
             raise FormatError(f"{self.source}: is {_OTHER_MAGICS[magic]}; expected one of RocksDB's block-based format")
@@ -109,13 +110,13 @@ class _File:
         raise self.damage_error("a number that does not end")
 
     def handle(self, data: bytes, at: int = 0) -> tuple[int, int, int]:
-        """Return the offset and size of a block, and the position after the handle."""
+        """Read the offset and size of a block. The third value is the position after the handle."""
         offset, at = self.uvarint(data, at)
         size, at = self.uvarint(data, at)
         return offset, size, at
 
     def block(self, handle: tuple[int, int]) -> bytes:
-        """Return the verified and decompressed content of a block."""
+        """Verify and decompress the content of a block."""
         offset, size = handle
         trailer = offset + size
         if trailer + _TRAILER_BYTES > len(self.raw):
@@ -138,9 +139,9 @@ class _File:
             raise self.damage_error(f"a block at {offset:,} that does not unpack ({error})") from error
 
     def handles(self, index: list[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
-        """Return the offsets and sizes of the blocks in the values of an index.
+        """Read the offsets and sizes of the blocks that an index lists.
 
-        Blocks must be in order, because an index that repeats a block could contain any number of
+        Blocks must be in order. If an index could repeat a block, it could contain any number of
         entries.
         """
         found, end = list[tuple[int, int]](), 0
@@ -153,9 +154,9 @@ class _File:
         return found
 
     def pairs(self, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
-        """Return the keys and values of a small block, such as the index and the properties.
+        """Read the keys and values of a small block, such as the index or the properties.
 
-        For such blocks, a plain loop is faster than `read_blocks`.
+        A plain loop is faster than `read_blocks` for these.
         """
         block, at, key = self.block(handle), 0, b""
         end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
@@ -179,6 +180,6 @@ class _File:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the CRC32C in the masked form used in tables (LevelDB `crc32c.h`, Mask)."""
+    """Compute the CRC32C in the masked form that tables use (LevelDB `crc32c.h`, Mask)."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,8 +1,8 @@
-"""Find staged objects, i.e. those listed on a branch but missing in its head commit.
+"""Find staged objects, which are listed on a branch but not in its head commit.
 
-The difference of the two listings includes objects that are missing from the server's
-`prepare_uncommited`: files that were uploaded again with identical content, and all full addresses.
-The server's list is read in addition.
+Comparing the two listings also finds objects that the server's `prepare_uncommited` omits: files
+that were uploaded again with the same content, and all full addresses. The server's list is read in
+addition to this.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from gc_assets.core.objects import Objects
 from gc_assets.lakes.lakefs.addresses import METADATA
 from gc_assets.lakes.lakefs.client import ListedObject, RefDeleted, RepositoryClient
 
-# Listings are limited by the server rather than the processor.
+# Listing has to wait for the server, not for the processor.
 _LISTERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StagedObject:
-    """An object in a branch's staging area.
+    """An object in the staging area of a branch.
 
     Attributes:
-        address: Full address from a listing, or relative address from the server's list.
-        branch: None if the object is only in the server's list.
-        path: None if the object is only in the server's list.
-        written_at: Time of the write, in seconds since 1970.
+        address: A full address from a listing, or a relative one from the server's list.
+        branch: None if only the server's list contains the object.
+        path: None if only the server's list contains the object.
+        written_at: When the object was written, in seconds since 1970.
     """
 
     address: str
@@ -45,16 +45,16 @@ class StagedObject:
 
 
 def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[StagedObject]:
-    """Return the staged objects of all branches, ordered by branch and path.
+    """Find the staged objects of all branches, ordered by branch and path.
 
-    Branches that are deleted in the meantime have no staged objects.
+    If a branch is deleted in the meantime, it does not have staged objects any more.
 
     Args:
-        client: The client of the repository.
-        heads: Head commit by branch.
+        client: Client of the repository.
+        heads: Head of each branch.
 
     Raises:
-        RefDeleted: If a branch or its head cannot be listed although the branch still exists.
+        RefDeleted: If a branch or its head cannot be listed, but the branch still exists.
     """
     with ThreadPoolExecutor(_LISTERS) as listers:
         found = list(listers.map(lambda branch: _try_staged_on(client, branch, heads[branch]), sorted(heads)))
@@ -67,11 +67,10 @@ def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[S
 
 
 def is_listed(client: RepositoryClient, branch: str, commit: str) -> bool:
-    """Return True if the server lists a branch rather than a commit with an id that begins with its
-    name.
+    """Return True if listing this name lists the branch, not a commit whose id starts with it.
 
     Since December 2022 (lakeFS #4743), the server prefers a branch to an abbreviated commit id, but
-    not to a complete one.
+    still not to a complete one.
 
     Raises:
         RefDeleted: If the branch does not exist.
@@ -99,17 +98,16 @@ def _staged_on(client: RepositoryClient, branch: str, head: str) -> Iterator[Sta
 
 
 def read_server_list(lake: str, objects: Objects, location: str, pages: Sequence[str]) -> list[StagedObject]:
-    """Read the files written by `prepare_uncommited`. Their addresses are relative to the
-    namespace.
+    """Read the files that `prepare_uncommited` wrote. Addresses are relative to the namespace.
 
     Args:
-        lake: Name of the lake, for error messages.
+        lake: Name of the lake for error messages.
         objects: Reads the files.
         location: Location of the namespace.
         pages: Locations of the pages on the server.
 
     Raises:
-        LakeUnreadable: If the files of a page cannot be read or do not exist.
+        LakeUnreadable: If a page has no files, or a file cannot be read.
     """
     found: list[StagedObject] = []
     for page in pages:

@@ -1,10 +1,9 @@
-"""Find out if ranges and metaranges that no commit references can be collected, and pin those of
-dumps.
+"""Check whether ranges and metaranges that no commit references can be collected.
 
-Besides commits, they are referenced by dumps of the refs, and by the branches of a server that
-compacts staged objects (`compacted_base_metarange_id`). No API shows the latter. The open-source
-edition has no compaction, because its branches have no such field (`graveler.proto`, BranchData, up
-to 1.84 at least).
+Besides commits, refs dumps reference them. On a server that compacts staged objects, branches do so
+too (`compacted_base_metarange_id`), but no API shows these references. The open-source edition does
+not have compaction, because the field is missing from its branches (`graveler.proto`, BranchData,
+up to 1.84 at least).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FIELDS: Final = {"commits_meta_range_id": COMMIT, "branches_meta_range_id": BRA
 
 
 def find_obstacle(client: RepositoryClient) -> str | None:
-    """Return the reason why a server may need ranges that no commit references, or None."""
+    """Return why the server may need ranges that no commit references, or None if it does not."""
     try:
         edition = client.edition()
     except LakeUnreadable as error:
@@ -41,18 +40,17 @@ def find_obstacle(client: RepositoryClient) -> str | None:
 
 
 def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentRoot, ...]:
-    """Return the ranges and metaranges of a dump, as well as those of the dump in
-    `refs_manifest.json`.
+    """Pin the ranges and metaranges of a dump, and of the dump that `refs_manifest.json` names.
 
-    They may be missing.
+    Any of them may be missing.
 
     Args:
         objects: Reads the objects.
         location: Location of the namespace, ending in `/`.
-        dump: The dump read by the run.
+        dump: The dump that this run has read.
 
     Raises:
-        LakeUnreadable: If one of the metaranges or the manifest cannot be read.
+        LakeUnreadable: If the manifest or one of the metaranges cannot be read.
     """
     ids = {dump.commits: COMMIT, dump.branches: BRANCH, dump.tags: TAG, **_read_manifest(objects, location)}
     kinds = dict[str, str]()
@@ -63,7 +61,7 @@ def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentR
 
 
 def _read_manifest(objects: Objects, location: str) -> Mapping[str, str]:
-    """Return the metaranges and entities of the dump in the namespace, if there is a dump."""
+    """Return the metaranges in the namespace's `refs_manifest.json`, each with its entity."""
     address = f"{location}{METADATA}{MANIFEST}"
     try:
         document = parse_json(objects.read(address))

@@ -1,7 +1,7 @@
-"""Vectorized parser of varints, protobuf fields and strings of many messages, with numpy.
+"""Parse varints, protobuf fields and strings of many messages at the same time, with numpy.
 
-Format: protobuf.dev, "Encoding", and Go's `encoding/binary`. The functions convert positions to
-values, handling the same step of all messages in one pass. They do not interpret messages.
+Format: protobuf.dev, "Encoding", and Go's `encoding/binary`. Functions convert positions to values,
+and take the same step for all messages in one pass. They do not interpret the messages.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 Numbers = NDArray[np.uint64]
 
-# An unterminated varint at the last byte is read inside the padding. It is then rejected, because
-# it is too long or exceeds its limit.
+# If the last byte belongs to an unterminated varint, reading continues in the padding. The varint
+# is then rejected, because it is too long or exceeds its limit.
 PADDING: Final = 16
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT: Final = 10
@@ -29,7 +29,7 @@ _LONGEST_VARINT: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes followed by `PADDING` zeros. `source` identifies the object in error messages."""
+    """Bytes, followed by `PADDING` zeros. `source` names the object in error messages."""
 
     source: str
     data: Bytes
@@ -42,12 +42,12 @@ class Buffer:
         return FormatError(f"{self.source}: damaged, found {what}; restore the object from a backup")
 
     def check_bounds(self, ends: Positions, limits: Positions, what: str) -> None:
-        """Raise `FormatError` if a part exceeds its message or block."""
+        """Raise `FormatError` if a part extends beyond its message or block."""
         if np.any(ends > limits):
             raise self.damage_error(f"{what} that runs past its end")
 
     def uvarints(self, at: Positions) -> tuple[Numbers, Positions]:
-        """Return the unsigned varint at each position, and the position after it.
+        """Read an unsigned varint at each position. Also returns the positions after them.
 
         Raises:
             FormatError: If a varint has more than 64 bits.
@@ -68,9 +68,9 @@ class Buffer:
         return values, after
 
     def lengths(self, at: Positions, limits: Positions, what: str) -> tuple[Positions, Positions]:
-        """Return lengths (unsigned varints) within their limits, and the positions after them."""
+        """Read unsigned varints that are lengths within limits, and the positions after them."""
         values, after = self.uvarints(at)
-        # First compared as unsigned, because a length of 2^63 or more would be a negative int64.
+        # Compare as unsigned first, because a length of 2^63 or more would become a negative int64.
         if np.any(values > np.uint64(len(self.data))):
             raise self.damage_error(f"{what} that runs past its end")
         sizes = values.astype(np.int64)
@@ -78,7 +78,7 @@ class Buffer:
         return sizes, after
 
     def texts(self, starts: Positions, sizes: Positions) -> pa.BinaryArray:
-        """Return the spans as a binary array. Raises `FormatError` for more than 2 GiB in total."""
+        """Copy spans to a binary array. Raises `FormatError` if they exceed 2 GiB in total."""
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         if offsets[-1] > np.iinfo(np.int32).max:
             raise self.damage_error(f"{int(offsets[-1]):,} bytes of text in one object")
@@ -88,12 +88,12 @@ class Buffer:
         )
 
     def strings(self, starts: Positions, sizes: Positions, what: str) -> pa.StringArray:
-        """Return the spans as text. Raises `FormatError` for invalid UTF-8."""
+        """Decode spans as text. Raises `FormatError` for invalid UTF-8."""
         return as_utf8(self, self.texts(starts, sizes), what)
 
 
 def as_utf8(buffer: Buffer, texts: pa.BinaryArray, what: str) -> pa.StringArray:
-    """Convert bytes to text. Raises `FormatError` for invalid UTF-8."""
+    """Decode bytes as text. Raises `FormatError` for invalid UTF-8."""
     try:
         return texts.cast(pa.string())
     except pa.ArrowInvalid as error:
@@ -102,12 +102,12 @@ def as_utf8(buffer: Buffer, texts: pa.BinaryArray, what: str) -> pa.StringArray:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """All occurrences of one field number, in order within each message.
+    """All occurrences of a field, in order within each message.
 
     Attributes:
-        messages: Number of the message.
-        values: The value, or the start of the bytes.
-        sizes: Length of the bytes.
+        messages: Number of the message that contains the occurrence.
+        values: Value of the field, or where its bytes start.
+        sizes: Length of its bytes.
     """
 
     messages: Positions
@@ -115,34 +115,34 @@ class Field:
     sizes: Positions
 
     def last(self, count: int) -> tuple[NDArray[np.bool_], Numbers, Positions]:
-        """Return for each message if it has the field, and its last occurrence, which applies."""
+        """Return the last occurrence in each message, which is the valid one, and if there is one."""
         present = np.zeros(count, np.bool_)
         values, sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
         present[self.messages], values[self.messages], sizes[self.messages] = True, self.values, self.sizes
         return present, values, sizes
 
     def numbers(self, count: int) -> NDArray[np.int64]:
-        """Return the field as int64 per message (0, protobuf's default, if it is absent)."""
+        """Return the value per message as int64. A missing field is 0, as protobuf defines."""
         return self.last(count)[1].view(np.int64)
 
     def spans(self, count: int) -> tuple[Positions, Positions]:
-        """Return the start and length of the field's bytes per message (length 0 if it is absent)."""
+        """Return where the field's bytes start and their length, per message. If missing, it is 0."""
         _, values, sizes = self.last(count)
         return values.view(np.int64), sizes
 
 
 def scan_messages(buffer: Buffer, starts: Positions, sizes: Positions, wanted: Mapping[int, str]) -> dict[int, Field]:
-    """Return the wanted fields of many protobuf messages. All other fields are skipped.
+    """Extract some fields from many protobuf messages. All other fields are skipped.
 
     Args:
-        buffer: The bytes.
+        buffer: Bytes that contain the messages.
         starts: Start of each message.
         sizes: Length of each message.
-        wanted: Name by field number: `name` for a varint, `name:bytes` for length-delimited bytes.
+        wanted: Names by field number: `name` for a varint, `name:bytes` for length-delimited bytes.
 
     Raises:
-        FormatError: If a message contains a group, a field exceeds its message, or a wanted field
-            has the wrong wire type.
+        FormatError: If a message contains a group, a field extends beyond its message, or a wanted
+            field has another wire type.
     """
     found_fields: dict[int, list[tuple[Positions, Numbers, Positions]]] = {number: [] for number in wanted}
     messages = np.flatnonzero(sizes > 0)

@@ -1,8 +1,8 @@
-"""Parse upload times in object names (lakeFS `pkg/upload/path_provider.go`, ResolvePathTime).
+"""Parse upload times from object names (lakeFS `pkg/upload/path_provider.go`, ResolvePathTime).
 
-The last part of a name up to a comma is an xid, i.e. 12 bytes as 20 lower-case characters of
-base32hex. The first four bytes are the upload time in seconds since 1970 (github.com/rs/xid). The
-functions are pure and vectorized.
+The last part of a name, up to a comma, is an xid. It consists of 12 bytes, written as 20 lower-case
+characters of base32hex. Its first four bytes are the upload time in seconds since 1970
+(github.com/rs/xid). All functions are pure and vectorized.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _CHARS: Final = 20
 _NAME: Final = f"(?:^|/)(?P<xid>[0-9a-v]{{{_CHARS}}})(?:,[^/]*)?$"
 _DIGITS: Final = np.full(256, 255, np.uint8)
 _DIGITS[np.frombuffer(b"0123456789abcdefghijklmnopqrstuv", np.uint8)] = np.arange(32)
-# 32 bits fill six characters and two bits of the seventh.
+# The 32 bits of the time fill six characters, and two bits of the seventh.
 _TIME_CHARS: Final = 7
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def times_of_names(keys: pa.Array) -> pa.Array:
-    """Return a column with the upload time in each name, null for a name without a time."""
+    """Return the upload time in each name as a column. It is null for names without a time."""
     xids = pc.struct_field(pc.extract_regex(keys, _NAME), "xid")
     known = pc.is_valid(xids)
     texts = xids.filter(known).cast(pa.binary(_CHARS))

@@ -1,1 +1,1 @@
-"""The Nessie lake kind: the Iceberg tables and views of all refs of one server."""
+"""The Nessie lake kind: Iceberg tables and views in all refs of one server."""

@@ -1,7 +1,7 @@
-"""Delete idle branches of a Nessie server, or create them again.
+"""Delete or recreate idle branches on a Nessie server.
 
-The server compares the head and deletes the branch in one step. The commits of a deleted branch are
-kept until the server's own clean-up removes them.
+The server checks the head and deletes the branch in one step. The commits of a deleted branch
+remain until the server's own clean-up removes them.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _Verdict = tuple[ExpiryVerdict, str | None]
 
 
 def find_protection(name: str, default_branch: str) -> str | None:
-    """Return the reason why a branch is never deleted as idle, or None."""
+    """Return why a branch must never be deleted as idle, or None if it may be."""
     if name == default_branch:
         return "it is the default branch of the server"
     return "it is the main branch" if name == MAIN else None
 
 
 def delete_branches(client: NessieClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Delete branches with the planned heads, except the default branch, yielding one outcome each."""
+    """Delete branches that still have the planned head. Yields one outcome per branch."""
     yield from _edit(client, actions, _delete)
 
 
 def create_branches(client: NessieClient, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-    """Create deleted branches at their old heads, yielding one outcome per branch."""
+    """Recreate deleted branches at their old heads. Yields one outcome per branch."""
     yield from _edit(client, actions, _create)
 
 

@@ -1,8 +1,8 @@
-"""Client for the calls of the Nessie REST API v2 that are needed to find live files.
+"""Client for those calls of the Nessie REST API v2 that are needed to find live files.
 
-Only this module connects to a server. It reads all pages of a list and retries transient errors.
-Everything at `@<hash>` is immutable, so concurrent ref changes do not affect the result. Messages
-do not contain the token.
+No other module connects to a server. The client reads lists completely and retries transient
+errors. Everything at `@<hash>` is immutable, so the result does not depend on concurrent changes of
+refs. Messages never contain the token.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from gc_assets.lakes.nessie.models import (
     error_message,
 )
 
-# `TreeService.MAX_COMMIT_LOG_ENTRIES`: the server's maximum of commits per page.
+# The server returns at most this number of commits per page (`TreeService.MAX_COMMIT_LOG_ENTRIES`).
 COMMITS_PER_PAGE: Final = 250
-# The server has no default limit for entries, so a limit is always sent.
+# The server does not limit entries by default, so every request contains a limit.
 ENTRIES_PER_PAGE: Final = 1_000
-# The pauses add up to about half a minute, which is longer than a restart of the server.
+# All pauses together take about half a minute, which is longer than a server needs to restart.
 MAX_ATTEMPTS: Final = 8
 MAX_WAIT_SECONDS: Final = 10.0
-# A page of old history takes several seconds on a busy server.
+# A busy server needs several seconds for a page of old history.
 TIMEOUT_SECONDS: Final = 60.0
-# The server's error code for a missing ref or commit. A wrong URL returns 404 with a different code
-# or without a code.
+# Error code for a missing ref or commit. For a wrong URL, the server also returns 404, but with
+# another code or none at all.
 NO_REFERENCE: Final = "REFERENCE_NOT_FOUND"
 _RETRYABLE_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -53,7 +53,7 @@ _Page = TypeVar("_Page", ReferencePage, EntryPage)
 
 
 class _TransientError(Exception):
-    """Transient error. `wait_seconds` is the delay requested by the server."""
+    """An error that may go away. `wait_seconds` is the delay that the server asked for."""
 
     def __init__(self, finding: str, wait_seconds: float | None = None) -> None:
         super().__init__(finding)
@@ -61,17 +61,17 @@ class _TransientError(Exception):
 
 
 class _NotFoundError(LakeUnreadable):
-    """The server reports that a ref or commit does not exist."""
+    """Raised if the server reports that a ref or commit does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Response of the server to a change that it did not make.
+    """Response of a server that refused to make a change.
 
     Attributes:
         status: HTTP status.
-        code: The server's error code, or None.
-        text: Status and code as text, with the server's message.
+        code: The server's error code, if any.
+        text: Description with the status, the code and the server's message.
     """
 
     status: int
@@ -80,7 +80,7 @@ class Refusal:
 
 
 class NessieClient:
-    """A thread-safe client of one server. Used as a context manager, it closes its connections."""
+    """Thread-safe client of one server. As a context manager, it closes its connections."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class NessieClient:
         headers = {"Nessie-Client-Spec": "2", "Accept": "application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-        # The lake configuration is complete, so environment settings are ignored.
+        # The configuration of the lake is complete, so settings in the environment are ignored.
         self._http = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, verify=_certificates(), trust_env=False)
-        # `wait_exponential_jitter` has other parameters in each major version of tenacity.
+        # tenacity changes the parameters of `wait_exponential_jitter` in each major version.
         self._wait = _WaitRetryAfter(wait_exponential(multiplier=max_wait / 40, max=max_wait) + wait_random(0, max_wait / 40))
 
     def __enter__(self) -> Self:
@@ -108,10 +108,10 @@ class NessieClient:
         self._http.close()
 
     def get_config(self) -> ServerConfig:
-        """Return the settings of the server.
+        """Read the server's settings.
 
         Raises:
-            LakeUnreadable: If the call fails, or the server has no API v2.
+            LakeUnreadable: If the call fails, or the server does not support API v2.
         """
         config = self._get("config", {}, ServerConfig)
         if config.newest_api < 2:
@@ -119,37 +119,37 @@ class NessieClient:
         return config
 
     def list_references(self) -> Iterator[Reference]:
-        """Yield every visible branch and tag, with the number of commits in its log."""
+        """Yield every visible branch and tag, with the number of commits in its history."""
         for page in self._pages("trees", {"fetch": "ALL", "max-records": str(ENTRIES_PER_PAGE)}, ReferencePage):
             yield from page.items
 
     def read_log(self, head: str, commits: int = COMMITS_PER_PAGE) -> LogPage:
-        """Return the newest commits of the log of a hash, with their operations.
+        """Read the newest commits in the log of a hash, with their operations.
 
-        The log continues at the parent of the last commit.
+        To continue, read the log of the last commit's parent.
         """
         return self._get(f"trees/@{quote(head)}/history", {"fetch": "ALL", "max-records": str(commits)}, LogPage)
 
     def has_commit(self, commit: str) -> bool:
-        """Return False if the server reports that the commit does not exist.
+        """Check if a commit exists. Returns False only if the server reports that it does not.
 
-        Any other error response raises `LakeUnreadable`.
+        Any other error raises `LakeUnreadable`.
         """
         return self._exists(f"trees/@{quote(commit)}/history", {"max-records": "1"}, LogPage)
 
     def has_ref(self, name: str) -> bool:
-        """Return False if the server reports that the ref does not exist.
+        """Check if a ref exists.
 
-        If the principal may not read the ref, the server returns 403, which raises
-        `LakeUnreadable`.
+        If the principal may not read the ref, the server returns 403, and `LakeUnreadable` is
+        raised.
         """
         return self.read_ref(name) is not None
 
     def read_ref(self, name: str) -> Reference | None:
-        """Return a ref, or None if the server reports that it does not exist.
+        """Read a ref. Returns None if the server reports that it does not exist.
 
-        If the principal may not read the ref, the server returns 403, which raises
-        `LakeUnreadable`.
+        If the principal may not read the ref, the server returns 403, and `LakeUnreadable` is
+        raised.
         """
         try:
             return self._get(f"trees/{quote(name, safe='')}", {}, NamedReference).reference
@@ -157,7 +157,7 @@ class NessieClient:
             return None
 
     def change(self, method: str, path: str, parameters: Mapping[str, str], body: Mapping[str, str] | None = None) -> Refusal | None:
-        """Send one request that changes a ref, without retries, and return why the server refused it.
+        """Send one request that changes a ref, without retries. Returns a refusal, if any.
 
         Raises:
             LakeUnreadable: If there is no response, so that the change may have been made.
@@ -178,7 +178,7 @@ class NessieClient:
         return Refusal(answer.status_code, _error_code(answer), f"status {answer.status_code}{_error_text(answer)}")
 
     def list_entries(self, head: str) -> Iterator[Entry]:
-        """Yield every key of the state at a hash with its content, in the server's order."""
+        """Yield every key at a hash with its content, in the server's order."""
         parameters = {"content": "true", "max-records": str(ENTRIES_PER_PAGE)}
         for page in self._pages(f"trees/@{quote(head)}/entries", parameters, EntryPage):
             yield from page.items
@@ -220,9 +220,9 @@ class NessieClient:
             raise self._unreadable(path, f"the answer does not match API v2: {location}: {first['msg']}") from None
 
     def send(self, path: str, parameters: Mapping[str, str]) -> bytes:
-        """Send one GET request and return the body, without retries."""
+        """Send one GET request, without retries, and return the body."""
         try:
-            # httpx's timeout applies between two bytes rather than to the whole response.
+            # httpx's timeout only limits the time between two bytes, not the whole response.
             answer = run_with_deadline(self._read_seconds, path, lambda: self._http.get(f"{self._uri}/{path}", params=dict(parameters)))
         except TimeoutError as error:
             raise self._unreadable(path, f"{error.strerror}; check the server and run again") from error
@@ -246,9 +246,9 @@ class NessieClient:
 
 
 class _WaitRetryAfter(wait_base):
-    """Waits for the time in `Retry-After`, but at most for `MAX_WAIT_SECONDS`.
+    """Waits as long as `Retry-After` requests, up to `MAX_WAIT_SECONDS`.
 
-    Without this header, `fallback` decides.
+    If the response does not have this header, `fallback` determines the pause.
     """
 
     def __init__(self, fallback: wait_base) -> None:
@@ -262,7 +262,7 @@ class _WaitRetryAfter(wait_base):
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Return the system's certificates, which are read once per process."""
+    """Return the system's certificates. They are read once per process."""
     return ssl.create_default_context()
 
 
@@ -282,7 +282,7 @@ def _error_code(answer: httpx.Response) -> str | None:
 
 
 def _parse_json(answer: httpx.Response) -> Any:
-    """Parse the response body, or return None if it is not JSON."""
+    """Parse the body of a response. Returns None if it is not JSON."""
     try:
         return parse_json(answer.content)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Read the logs of all heads, each commit once, with concurrent requests.
+"""Read the logs of all heads with concurrent requests, and each commit once.
 
-The log of a head continues at the parent of the last commit of a page. A walk ends at a commit that
-was read before, so that shared history is requested only once.
+To read the next page of a log, we request the log of the last commit's parent. Reading ends at a
+commit that was already read, so that shared history is only requested once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gc_assets.lakes.nessie.operations import OPERATIONS, operation_lines, state
 from gc_assets.lakes.nessie.retention import LOG_ENDS, STATE_DIGEST, STATE_ENTRIES
 from gc_assets.lakes.protocol import Commit
 
-# Number of concurrent requests, which hide the latency but do not overload a production server.
+# Enough concurrent requests to hide the latency, but not to overload a production server.
 CONCURRENT_REQUESTS: Final = 8
-# Most branches have few commits of their own before they reach history that was read before.
+# On most branches, history that was already read starts after a few commits.
 FIRST_PAGE_COMMITS: Final = 16
 
 
@@ -33,16 +33,16 @@ def read_commits(
     known: Collection[str] = frozenset(),
     previous_heads: Collection[str] = (),
 ) -> Iterator[Commit]:
-    """Yield every commit in the logs of the heads once.
+    """Yield every commit in the logs of the heads, once.
 
     Args:
-        lake: The name of the lake.
-        client: The client of the server.
-        heads: The hashes of the frozen heads. If a head is not known, its summary contains the
-            digest of the state listed by the server.
-        no_ancestor: The hash of the empty state.
-        known: Commits read by earlier runs. These commits and their ancestors are skipped.
-        previous_heads: Heads from earlier runs, which are also walked if they still exist.
+        lake: Name of the lake.
+        client: Client of the server.
+        heads: Hashes of the frozen heads. A head that is not known yet gets a digest of the state
+            that the server lists, in its summary.
+        no_ancestor: Hash of the empty state.
+        known: Commits that earlier runs have read. They and their ancestors are skipped.
+        previous_heads: Heads from earlier runs. Their logs are read as well if they still exist.
 
     Raises:
         LakeUnreadable: If a call fails, or the log of a head is inconsistent.
@@ -63,8 +63,8 @@ def read_commits(
                 start = pages.pop(future)
                 page = future.result()
                 entries, next_hash = walk.read_page(start, page)
-                # A short page is not the end of the history. The history ends here only if the
-                # server reports that the next commit does not exist.
+                # A short page does not imply that the history ends. It only ends here if the server
+                # reports that the next commit does not exist.
                 if next_hash is not None and not page.has_more and not client.has_commit(next_hash):
                     walk.mark_end(entries[-1])
                 elif next_hash is not None:
@@ -77,7 +77,7 @@ def read_commits(
 
 
 class _LogWalk:
-    """Walk state, i.e. the commits read so far and the log ends."""
+    """Commits that were read so far, and commits at which a log ends."""
 
     def __init__(self, lake: str, no_ancestor: str, known: Collection[str]) -> None:
         self._lake = lake
@@ -92,7 +92,7 @@ class _LogWalk:
     def read_page(self, start: str, page: LogPage) -> tuple[list[CommitLogEntry], str | None]:
         """Return the new commits of a page, and the hash at which the log continues.
 
-        The hash is None if the log ends or its continuation is known.
+        The hash is None if the log ends here, or if the rest of it is known.
         """
         expected, new_entries = start, list[CommitLogEntry]()
         for entry in page.items:
@@ -111,13 +111,14 @@ class _LogWalk:
         return new_entries, None if expected == self._no_ancestor or self.is_known(expected) else expected
 
     def mark_end(self, entry: CommitLogEntry) -> None:
-        """Record that the server no longer has the parent of this commit."""
+        """Record that the server does not have this commit's parent any more."""
         self._log_ends.add(entry.meta.hash)
 
     def build_commit(self, client: NessieClient, entry: CommitLogEntry, state_summary: Mapping[str, str]) -> Commit:
-        """Build the commit of a log entry.
+        """Convert a log entry to a commit.
 
-        If the log ends at a commit with a parent, the complete state replaces the missing history.
+        If the log ends at a commit that has a parent, the missing history is replaced with the
+        complete state at this commit.
         """
         operations = entry.operations or ()
         summary = {OPERATIONS: "\n".join(operation_lines(operations)), **state_summary}

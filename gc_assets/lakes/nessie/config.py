@@ -1,4 +1,4 @@
-"""A lake of kind nessie in `lakes.yaml`."""
+"""Configuration of Nessie lakes in `lakes.yaml`."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from gc_assets.core.idle_branches import IdleRule
 
 
 class NessieRetention(DroppedTableRetention, RefRetention):
-    """Cut-offs of refs. Without a `default`, all commits are kept. A head is always kept."""
+    """Cut-offs of refs. Without a `default`, all commits are kept. Heads are always kept."""
 
     state_at_cutoff: bool = Field(
         default=True,
-        description="Keep the state at the cut-off, so that every later time is readable; false is the rule of nessie-gc.",
+        description="Keep the state at the cut-off, so that every later time is readable; false: the rule of nessie-gc.",
     )
 
 
 class NessieLakeConfig(LakeConfig):
-    """Iceberg tables and views of all refs of one Nessie server (REST API v2)."""
+    """Iceberg tables and views in all refs of one Nessie server (REST API v2)."""
 
     kind: Literal["nessie"]  # pyright: ignore[reportIncompatibleVariableOverride]  (models are frozen)
-    uri: Annotated[str, Field(pattern=r"^https?://")] = Field(description="Root of API v2, such as http://localhost:19120/api/v2.")
-    token: SecretStr | None = Field(default=None, description="Bearer token, as ${NAME}; omit it if the server has no authentication.")
+    uri: Annotated[str, Field(pattern=r"^https?://")] = Field(description="Root URI of API v2, such as http://localhost:19120/api/v2.")
+    token: SecretStr | None = Field(default=None, description="Bearer token, as ${NAME}. Omit it if the server has no authentication.")
     retention: NessieRetention = Field(default_factory=lambda: NessieRetention())
     keep_listed_snapshots: Literal["all", "refs", "none"] = Field(
         default="all",
-        description="The snapshots that a live metadata file keeps besides its current one: all that it lists, those of its refs, or none.",
+        description="Snapshots that a live metadata file keeps besides its current one: all that it lists, those of its refs, or none.",
     )
     missing_history: Literal["refuse", "tolerate"] = Field(
         default="refuse",
-        description="If metadata of older live commits is missing, and no plan of gc-assets deleted it: stop, or continue without it.",
+        description="If metadata of older live commits is missing and no plan of gc-assets deleted it: stop, or continue without it.",
     )
     empty_commits: Literal["refuse", "allow"] = Field(
         default="refuse",
-        description="If a commit shows no operation, because the server hides it or an old server made it: stop, or accept it.",
+        description="If a commit has no operations, because the server hides them or an old server made it: stop, or accept it.",
     )
     claims: tuple[str, ...] = Field(
         default=(),
-        description="Prefixes that only this lake uses, in addition to the locations of its tables: `s3://bucket/warehouse/`.",
+        description="Prefixes that only this lake uses, in addition to its table locations, for example `s3://bucket/warehouse/`.",
     )
 
     def decoding_settings(self, storages: Sequence[str]) -> list[str]:

@@ -1,8 +1,9 @@
-"""Find live contents, i.e. puts in retained commits and states at retained log ends.
+"""Find live contents: puts in retained commits, and the states at the ends of retained logs.
 
-The functions are pure. An operation is a row, and a state is a selection of rows. Source: *Nessie
-GC internals*, "Identify live contents" (`gc-base/…/identify/IdentifyLiveContents.java`). A put of a
-retained commit is live even if a later commit drops the table (projectnessie/nessie#5210).
+All functions are pure. Each operation is a row, and a state is a selection of rows. Source: *Nessie
+GC internals*, "Identify live contents" (`gc-base/…/identify/IdentifyLiveContents.java`). If a
+retained commit puts a content, it is live even if a later commit drops the table
+(projectnessie/nessie#5210).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _Part = tuple[Ints, Ints, Sequence[str | None], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """All operations of all commits, ordered by key, then from old to new within each log.
+    """All operations of all commits, ordered by key, and from old to new within each log.
 
-    `commit` and `key` contain, for each row, the position of its commit and the number of its key.
+    For each row, `commit` is the position of its commit, and `key` is the number of its key.
     """
 
     rows: pa.Table
@@ -37,14 +38,14 @@ class Operations:
 
     @classmethod
     def of(cls, history: LogForest, texts: Sequence[str | None]) -> Self:
-        """Parse the operations of each commit, as written by `operations.operation_lines`."""
+        """Parse the operations of each commit from the lines of `operations.operation_lines`."""
         rows, commit = operation_table(list(texts))
         key = rows.column("key").combine_chunks().dictionary_encode().indices.to_numpy() if rows.num_rows else np.zeros(0, np.int32)
         order = np.lexsort((np.arange(len(commit)), history.depth[commit], key))
         return cls(rows.take(pa.array(order)), commit[order], key[order])
 
     def state_rows(self, history: LogForest, at: int) -> Ints:
-        """Return the rows of the state at a commit, i.e. the newest operation of each key if a put."""
+        """Select the state at a commit: the newest operation of each key, if that is a put."""
         before = np.flatnonzero(history.select_log(at)[self.commit])
         keys = self.key[before]
         newest = before[np.append(keys[1:] != keys[:-1], np.ones(min(1, len(keys)), np.bool_))]
@@ -56,12 +57,12 @@ class Operations:
 
     @property
     def is_listed(self) -> Bools:
-        """True for puts of types whose files can be listed."""
+        """True for puts whose content type has files that can be listed."""
         return pc.is_in(self.rows.column("type"), pa.array(LISTED)).to_numpy()
 
 
 def state_digest(lines: Iterable[str]) -> str:
-    """Compute the state digest over `operations.state_lines`."""
+    """Compute the digest of a state from the result of `operations.state_lines`."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -76,31 +77,30 @@ def live_contents(
     branches: Collection[int] = (),
     unreferenced: Iterable[int] = (),
 ) -> pa.Table:
-    """Return the live contents.
+    """Find the live contents.
 
     Args:
         history: The commits.
-        operations: The operations of the commits.
-        retained: The retained commits.
-        oldest: The oldest retained commit of each log, with the name of one of its refs.
-        heads: The heads, each with the name of one of its refs.
-        ref_of: The name of one ref that reaches each commit, or None.
-        branches: The heads of branches.
-        unreferenced: Commits without a ref that have a live complete state.
+        operations: Operations of all commits.
+        retained: True for retained commits.
+        oldest: Oldest retained commit of each log, with the name of one of its refs.
+        heads: Heads, with the name of one of their refs.
+        ref_of: Name of a ref that reaches each commit, or None.
+        branches: Heads of branches.
+        unreferenced: Commits without a ref whose complete state is live.
 
     Returns:
         One row per distinct content, metadata location and snapshot, with the columns of
-        `LIVE_CONTENTS`. Each row has one ref and one commit that show the content. `at_head` is
-        true if the content is in the state at any head, `on_branch` if it is in the state at the
-        head of a branch.
+        `LIVE_CONTENTS`. `ref_name` and `commit_id` show why the content is live. `at_head` is true
+        if the state at any head contains it, and `on_branch` if the state at a branch head does.
     """
     listed = operations.is_listed
     put = np.flatnonzero(listed & retained[operations.commit]).astype(np.int32)
     refs = [ref_of[commit] for commit in operations.commit[put]]
     has_ref = np.array([ref is not None for ref in refs], np.bool_)
-    # Each part consists of rows of `operations`, the commit and the ref that show them, and True if
-    # the commit is a head. The first row of a content is used to explain why it is live, so the
-    # best parts come first.
+    # A part consists of rows of `operations`, the commit and ref in which they are visible, and a
+    # flag for heads. The first row of a content explains why it is live, so the best parts come
+    # first.
     parts: list[_Part] = [(put[has_ref], operations.commit[put[has_ref]], [ref for ref in refs if ref is not None], False)]
     states = {**heads, **oldest}.items()
     parts += [_state_part(history, operations, listed, commit, ref, is_head=commit in heads) for commit, ref in states]
@@ -132,7 +132,7 @@ def _state_part(history: LogForest, operations: Operations, listed: Bools, commi
 
 
 def _deduplicate(rows: pa.Table) -> pa.Table:
-    """Return the first row of each content. `at_head` and `on_branch` are true if any row has them."""
+    """Keep the first row of each content. `at_head` and `on_branch` are true if any row has them."""
     key, flags = list(LIVE_CONTENTS.key), ("at_head", "on_branch")
     others = [name for name in LIVE_CONTENTS.schema.names if name not in {*key, *flags}]
     aggregations = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]

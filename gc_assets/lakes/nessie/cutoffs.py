@@ -1,11 +1,11 @@
 """Select the part of a log that a cut-off retains.
 
-The functions are pure. Source: the rule of *Nessie GC* (`gc-base/…/identify/CutoffPolicy.java`).
-The walk starts at the head and stops at the first commit beyond the cut-off. The head is always
-retained. A number N retains N commits. A time T expires commits strictly older than T.
+All functions are pure. Source: the rule of *Nessie GC* (`gc-base/…/identify/CutoffPolicy.java`).
+Starting at the head, commits are retained up to the first commit beyond the cut-off. The head is
+always retained. A number N retains N commits, and a time T expires commits that are older than T.
 
-In addition, the commit that was current at T is retained, so that every time t >= T can be read.
-Nessie resolves `ref*t` to the newest commit that is not younger than t.
+Unlike Nessie GC, we also retain the commit that was current at T, so that every time t >= T remains
+readable. Nessie resolves `ref*t` to the newest commit that is not younger than t.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RetainedLog:
-    """Retained part of a log.
+    """The retained part of a log.
 
-    The complete state at `oldest`, the oldest of `commits`, is live. `at_cutoff` is the commit that
-    is only retained because it was current at the cut-off, or None.
+    `oldest` is the oldest of `commits`. The complete state at this commit is live. `at_cutoff` is a
+    commit that is only retained because it was current at the cut-off, or None.
     """
 
     commits: Bools
@@ -35,7 +35,7 @@ class RetainedLog:
 
 
 def retain_log(history: LogForest, head: int, cutoff: Cutoff, as_of: datetime, *, state_at_cutoff: bool) -> RetainedLog:
-    """Return the part of the log of `head` that its cut-off retains at `as_of`."""
+    """Apply a cut-off to the log of `head` at the time `as_of`."""
     log = history.select_log(head)
     distance = history.depth[head] - history.depth
     retained = np.full(len(history), cutoff.forever)

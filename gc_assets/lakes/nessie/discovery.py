@@ -1,4 +1,4 @@
-"""Discover Nessie servers and the table locations on their default branch."""
+"""Discover Nessie servers, and the locations of tables on their default branch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKEN: Final = "NESSIE_TOKEN"  # noqa: S105  (the name of a variable)
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the server at a target. Its address is the root of the server or of the API."""
+    """Yield the server at a target. The address may be the root of the server or of its API."""
     if not target.is_server:
         return
     uri = re.sub(r"(/api/v[0-9]+)?/*$", "/api/v2", target.address, count=1)

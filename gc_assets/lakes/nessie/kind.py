@@ -1,4 +1,4 @@
-"""The lake kind `nessie`. Importing this module does not import the kind's libraries."""
+"""The lake kind `nessie`. The kind's libraries are not imported until they are needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     return discover(target)
 
 
-# Its contents refer to Iceberg metadata files, which are recognized by the Iceberg kind's pattern.
+# Contents refer to Iceberg metadata files. The Iceberg kind's pattern already recognizes these.
 _RETENTION: Final = """\
 # Kept are all commits that a branch or tag reaches. With an age such as 90d, older commits expire:
 # files that only they need are garbage. The head of each ref is always kept.

@@ -1,7 +1,7 @@
-"""Nessie lake with the Iceberg tables and views in all refs of one server.
+"""The Nessie lake, which contains the Iceberg tables and views in all refs of one server.
 
-The content roots of a commit are the metadata files that it put. The live contents follow from the
-retained commits and complete states (`retention`). Metadata files are read as in Iceberg lakes.
+The content roots of a commit are the metadata files that it puts. Retained commits and complete
+states determine the live contents (`retention`). Metadata files are read as in Iceberg lakes.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from gc_assets.lakes.protocol import (
     decode_or_error,
 )
 
-# Keys in the properties of the only source.
+# Keys in the properties of the lake's only source.
 _HEADS = "heads"
 _NO_ANCESTOR = "no_ancestor"
-# Maximum pause between the attempts of a check for which a user is waiting.
+# A user waits for access checks, so pauses between attempts are limited to this.
 _ACCESS_WAIT_SECONDS = 1.0
 _TYPES: dict[str, RefType] = {"BRANCH": "branch", "TAG": "tag"}
 
 
 class NessieLake:
-    """Lake for one server.
+    """A lake on one server.
 
-    Each call opens and closes its own connections, so instances are picklable. The token is not
+    Each call opens and closes connections of its own, so the lake is picklable. The token is not
     pickled, because only the driver connects to the server.
     """
 
@@ -66,17 +66,17 @@ class NessieLake:
         return {**self.__dict__, "_config": self._config.model_copy(update={"token": None})}
 
     def check_access(self) -> None:
-        """Read the settings of the server. Raises `LakeUnreadable` if it fails."""
+        """Read the server's settings. Raises `LakeUnreadable` if that fails."""
         with NessieClient(
             self.name, self._config.uri, self._config.token, max_wait=_ACCESS_WAIT_SECONDS, read_seconds=self._config.read_seconds
         ) as client:
             client.get_config()
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; refs are pinned now
-        """Return every branch and tag, pinned to its hash.
+        """Read every branch and tag, with the hash of its head.
 
         Raises:
-            LakeUnreadable: If a call fails. The message contains the call.
+            LakeUnreadable: If a call fails. The message names the call.
         """
         with self._client() as client:
             server = client.get_config()
@@ -95,10 +95,10 @@ class NessieLake:
         )
 
     def verify_deleted(self, names: Collection[str]) -> None:
-        """Verify that refs missing from the server's list do not exist.
+        """Verify that refs that the server no longer lists do not exist.
 
         Raises:
-            LakeUnreadable: If the server has one of the refs, or denies access to it.
+            LakeUnreadable: If the server still has one of the refs or denies access to it.
         """
         with self._client() as client, ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
             ordered = sorted(names)
@@ -113,25 +113,26 @@ class NessieLake:
         """Yield every commit in the logs of the frozen heads.
 
         Raises:
-            LakeUnreadable: If a call fails, or the log is inconsistent.
+            LakeUnreadable: If a call fails, or a log is inconsistent.
         """
         yield from self.new_commits(source, frozenset())
 
     def new_commits(self, source: CommitSource, known: Collection[str], previous_heads: Collection[str] = ()) -> Iterator[Commit]:
-        """Yield the commits in the logs of the frozen heads that are not `known`.
+        """Yield the commits in the logs of the frozen heads that are not in `known`.
 
-        Logs of `previous_heads` that still exist are yielded too. The walk follows first parents
-        only. The number of requests depends on the number of new commits and of `previous_heads`.
+        If a commit in `previous_heads` still exists, its log is read as well. Only first parents
+        are followed. The number of requests depends on the number of new commits and of
+        `previous_heads`.
         """
         heads, no_ancestor = json.loads(source.properties[_HEADS]), source.properties[_NO_ANCESTOR]
         with self._client() as client:
             yield from read_commits(self.name, client, heads, no_ancestor, known, previous_heads)
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Return the children of a metadata file, manifest list or manifest.
+        """Decode a metadata file, manifest list or manifest into its children.
 
         Raises:
-            UndecodedTable: If a metadata file is damaged or of an unknown version.
+            UndecodedTable: If a metadata file is damaged or has an unknown version.
             FormatError: If another container is damaged. The message contains its address.
         """
         if container.kind in manifests.KINDS:
@@ -152,16 +153,16 @@ class NessieLake:
         return [found[number] if number in found else decode_or_error(self.decode, *item) for number, item in enumerate(containers)]
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the configured cut-offs at `as_of` and find the live contents."""
+        """Apply the configured cut-offs at `as_of`, and find the live contents."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def delete_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Delete idle branches that still have the planned heads, as compared by the server."""
+        """Delete idle branches. The server checks that they still have the planned heads."""
         with self._client() as client:
             yield from branches.delete_branches(client, actions)
 
     def recreate_branches(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Create deleted branches at their old heads."""
+        """Recreate deleted branches at their old heads."""
         with self._client() as client:
             yield from branches.create_branches(client, actions)
 

@@ -1,4 +1,4 @@
-"""Find the metadata files of contents, and the directories of unsupported contents."""
+"""Find metadata files of contents, and directories of contents that we cannot list."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gc_assets.lakes.nessie.models import Content
 from gc_assets.lakes.nessie.operations import LISTED, NAMESPACE, TABLE
 from gc_assets.lakes.protocol import ContentRoot
 
-# Fields with addresses, by content type (`Content` in Nessie's OpenAPI document). All other fields
-# are texts, such as the SQL of a function. If a content has an unknown type, any of its fields may
-# be an address.
+# For each content type, the fields that contain addresses (`Content` in Nessie's OpenAPI document).
+# Other fields contain text, such as the SQL of a function. For an unknown content type, any field
+# except those with text may contain an address.
 _ADDRESS_FIELDS: Final = {
     "DELTA_LAKE_TABLE": ("metadataLocationHistory", "checkpointLocationHistory", "lastCheckpoint"),
     "UDF": ("metadataLocation",),
@@ -24,15 +24,16 @@ _ADDRESS_FIELDS: Final = {
 _TEXT_FIELDS: Final = ("sqlText", "dialect")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|/")
 _LOCAL: Final = re.compile(r"(?:file:(?://(?P<host>[^/]*))?)?(?P<path>/.*)", re.DOTALL)
-# Metadata directories in the location of a table or view.
+# Subdirectories of a table or view that contain its metadata.
 _METADATA_DIRECTORIES: Final = ("metadata", "_delta_log")
 
 
 def build_content_roots(puts: Iterable[Content]) -> tuple[ContentRoot, ...]:
     """Return the distinct metadata files of the contents that a commit puts.
 
-    For content types whose files cannot be listed, the directories to protect are returned instead.
-    An address may be unresolvable. It is empty if a table or view has no metadata location.
+    If the files of a content type cannot be listed, its directories are returned instead, so that
+    they are protected. An address may be impossible to resolve, and is empty if a table or view has
+    no metadata location.
     """
     return tuple({(root.kind, root.address): root for content in puts for root in _roots(content)}.values())
 
@@ -52,7 +53,7 @@ def _roots(content: Content) -> Iterator[ContentRoot]:
 
 
 def _addresses(value: JsonValue) -> Iterator[str]:
-    """Yield every string in a content's fields that looks like an absolute address."""
+    """Yield every string in a field that looks like an absolute address."""
     if isinstance(value, str) and _ADDRESS.match(value):
         yield value
     elif isinstance(value, dict):
@@ -64,7 +65,7 @@ def _addresses(value: JsonValue) -> Iterator[str]:
 
 
 def _as_local(folder: str) -> str:
-    """Return a local directory without its host and `..`, as most systems interpret it.
+    """Remove the host and `..` from a local directory, as most systems interpret it.
 
     Other addresses are returned unchanged.
     """
@@ -75,7 +76,7 @@ def _as_local(folder: str) -> str:
 
 
 def _table_folder(address: str) -> str:
-    """Return the directory of a content. For a metadata file, this is the parent of `metadata/`."""
+    """Return the directory of a content. A metadata file is in a subdirectory such as `metadata/`."""
     folder = address.rstrip("/").rpartition("/")[0] if not address.endswith("/") else address.rstrip("/")
     parent, _, name = folder.rpartition("/")
     return (parent if name in _METADATA_DIRECTORIES else folder) + "/"

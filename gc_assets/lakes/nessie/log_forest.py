@@ -1,7 +1,7 @@
 """The logs of all refs as one forest of first parents, stored in arrays.
 
-The functions are pure. Commits are numbered so that a commit's descendants form an interval. All
-its ancestors can then be found by two array comparisons.
+All functions are pure. Commits are numbered such that the descendants of each commit form an
+interval. This way, two array comparisons find all ancestors of a commit.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ class LogForest:
     """A forest of commits.
 
     Attributes:
-        graph: The commits with first parents only.
+        graph: The commits, with first parents only.
         times: Commit times in microseconds since 1970.
-        depth: The number of ancestors of each commit.
-        number: The number of each commit. The numbers of a commit and its descendants are in
-            `[number, end)`.
-        end: The end of that interval.
+        depth: Number of ancestors of each commit.
+        number: Number of each commit. It and its descendants have the numbers `[number, end)`.
+        end: End of this interval for each commit.
     """
 
     graph: CommitGraph
@@ -47,13 +46,13 @@ class LogForest:
         """Build the forest.
 
         Args:
-            lake: The name of the lake.
-            ids: The hashes of the commits.
-            parents: A list column with the parents of each commit, first parent first.
+            lake: Name of the lake.
+            ids: Hashes of the commits.
+            parents: Parents of each commit as a list column, first parent first.
             times: Commit times in microseconds since 1970.
 
         Raises:
-            LakeUnreadable: If a log has a cycle, which content hashes cannot form.
+            LakeUnreadable: If a log has a cycle, which is impossible for content hashes.
         """
         first_parents = pc.list_slice(parents, 0, 1)
         graph = CommitGraph.build(ids, first_parents, pa.array(times).cast(TIMESTAMP))
@@ -67,16 +66,16 @@ class LogForest:
         return len(self.times)
 
     def select_log(self, head: int) -> Bools:
-        """Return a mask of the head and its ancestors."""
+        """Return a mask that selects a head and its ancestors."""
         return (self.number <= self.number[head]) & (self.number[head] < self.end)
 
 
 def _number_chains(chains: Chains) -> tuple[Ints, Ints, Ints]:
-    """Assign numbers to the commits of all chains.
+    """Number the commits of all chains.
 
     Returns:
         For each chain, the number of its oldest commit, the end of the interval of its descendants,
-        and the oldest commit's number of ancestors.
+        and how many ancestors its oldest commit has.
     """
     count = len(chains)
     children: list[list[int]] = [[] for _ in range(count)]

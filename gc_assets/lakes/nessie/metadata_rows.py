@@ -1,8 +1,7 @@
 """Decode the metadata file of a table or view into rows of `ENTRY_SCHEMA`.
 
-The rows are its files, its locations and its uuid. The functions are pure: they convert a container
-and its bytes to rows. Metadata files under Nessie never change, so they are containers like
-manifest lists.
+There is a row for each of its files and locations, and for its uuid. All functions are pure. Nessie
+never changes a metadata file, so metadata files are containers, just like manifest lists.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ KeepListed = Literal["all", "refs", "none"]
 
 
 def table_rows(container: Container, raw: bytes, keep_listed: KeepListed) -> pa.RecordBatch:
-    """Return the files of the retained snapshots of a table, then its locations and uuid.
+    """Return the files of a table's retained snapshots, followed by its locations and uuid.
 
-    The current snapshot is always retained, and others depending on `keep_listed`. Only the files
-    of the current snapshot must exist, because other collectors may have removed older ones.
+    The current snapshot is always retained. `keep_listed` determines which others are. Only files
+    of the current snapshot must exist, because another collector may have removed older ones.
 
     Raises:
-        FormatError: If the metadata is invalid. The message contains the file.
+        FormatError: If the metadata is invalid. The message names the file.
     """
     return _batch(_table_rows(parse_metadata(container.address, raw), keep_listed))
 
 
 def view_rows(container: Container, raw: bytes) -> pa.RecordBatch:
-    """Return the location and uuid of a view, which has no files other than its metadata file.
+    """Return the location and uuid of a view. Its metadata is its only file.
 
     Raises:
-        FormatError: If the metadata is invalid. The message contains the file.
+        FormatError: If the metadata is invalid. The message names the file.
     """
     view = parse_view(container.address, raw)
     return _batch(_identity_rows((view.location,), view.view_uuid))

@@ -1,7 +1,7 @@
-"""Nessie REST API v2 response models (`api/model/…/META-INF/openapi.yaml`).
+"""Response models of the Nessie REST API v2 (`api/model/…/META-INF/openapi.yaml`).
 
-Only the fields in use are declared, and a missing field is an error. Unknown fields are ignored for
-compatibility with newer servers.
+The models only declare fields that we use, and such a field must not be missing. Unknown fields are
+ignored, so that newer servers are compatible.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class _Answer(BaseModel):
 class ServerConfig(_Answer):
     """Response to `GET config`.
 
-    `no_ancestor` is the hash of the empty state. It is not a commit, but the parent of every root
-    commit.
+    `no_ancestor` is the hash of the empty state. It is not a commit, but it is the parent of every
+    root commit.
     """
 
     default_branch: str = Field(alias="defaultBranch")
@@ -36,7 +36,7 @@ class RefMetadata(_Answer):
 
 
 class Reference(_Answer):
-    """A branch or tag with the hash of its head."""
+    """A branch or tag, and the hash of its head."""
 
     type: Literal["BRANCH", "TAG"]
     name: str
@@ -54,22 +54,22 @@ class Key(_Answer):
     elements: tuple[str, ...]
 
 
-# Prefix of declared fields of other content types with another JSON type.
+# If another content type uses a declared field with another JSON type, the field gets this prefix.
 _OTHER: Final = "other:"
 _FIELD_TYPES: Final = {"id": str, "metadataLocation": str, "snapshotId": int}
-# Content types whose declared fields are used.
+# For other content types, the declared fields may have another meaning.
 _ICEBERG_TYPES: Final = ("ICEBERG_TABLE", "ICEBERG_VIEW")
 
 
 class Content(BaseModel):
-    """A content object of any type. Undeclared fields are in `fields`."""
+    """Content of any type. `fields` contains the fields that are not declared here."""
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=DEFER_BUILD)
 
     @model_validator(mode="before")
     @classmethod
     def _allow_fields_of_other_types(cls, values: Any) -> Any:
-        """Treat declared fields of other content types as undeclared if they have another type."""
+        """Rename declared fields that another content type uses with another JSON type."""
         if not isinstance(values, dict) or values.get("type") in _ICEBERG_TYPES:
             return values
         found = cast("dict[str, Any]", values)
@@ -91,28 +91,29 @@ def _is_other(key: str, value: object) -> bool:
 
 
 class Operation(_Answer):
-    """A change of one key. Types other than `PUT` and `DELETE` change nothing that is stored."""
+    """A change of one key. Only the types `PUT` and `DELETE` change what is stored."""
 
     type: str
     key: Key
     content: Content | None = None
 
 
-# Nanoseconds after the microseconds of a time.
+# The digits of a time after its microseconds.
 _NANOSECONDS: Final = re.compile(r"\.\d{6}(\d+)")
 
 
 def _round_up(value: object, parse: ValidatorFunctionWrapHandler) -> datetime:
-    """Parse a time, and round its nanoseconds up to a microsecond.
+    """Parse a time, and round nanoseconds up to the next microsecond.
 
-    The server compares nanoseconds, so a commit in the microsecond of a cut-off is after it.
+    The server compares nanoseconds. A commit in the same microsecond as a cut-off is therefore
+    after it.
     """
     moment: datetime = parse(value)
     found = _NANOSECONDS.search(value) if isinstance(value, str) else None
     has_rest = found is not None and found[1].strip("0") != ""
     try:
         return moment + timedelta(microseconds=has_rest)
-    except OverflowError:  # the last moment of Python
+    except OverflowError:  # This is the last time that Python can represent.
         return moment
 
 
@@ -124,7 +125,7 @@ class CommitMeta(_Answer):
 
 
 class CommitLogEntry(_Answer):
-    """A commit in the log of a ref. `parent` is its first parent, `meta.parents` has all parents."""
+    """A commit in a log. `parent` is its first parent, and `meta.parents` contains all parents."""
 
     meta: CommitMeta = Field(alias="commitMeta")
     parent: str = Field(alias="parentCommitHash")
@@ -132,7 +133,7 @@ class CommitLogEntry(_Answer):
 
 
 class Entry(_Answer):
-    """A key of a state with its content."""
+    """A key and its content in a state."""
 
     key: Key = Field(alias="name")
     type: str
@@ -157,7 +158,7 @@ class EntryPage(_Page):
 
 
 def error_message(document: Any) -> str | None:
-    """Return the server's error code and message, or None if the response is not from Nessie."""
+    """Return the server's error code and message, or None if Nessie did not send the response."""
     if not isinstance(document, dict):
         return None
     code, message = document.get("errorCode"), document.get("message")

@@ -1,7 +1,7 @@
-"""Serialise the operations of commits as JSON lines and parse them into columns.
+"""Serialize the operations of commits as JSON lines, and parse them into columns.
 
-The functions are pure. The commit graph stores the lines in the summary of their commit, so that
-retention only needs tables.
+All functions are pure. The commit graph stores the lines in the summaries of commits, so retention
+can be computed from tables alone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pyarrow import json as arrow_json
 from gc_assets.core.chains import Ints
 from gc_assets.lakes.nessie.models import Content, Entry, Operation
 
-# Key in a commit's summary for its operations, with one JSON object per line.
+# Summary key for the operations of a commit, with one JSON object per line.
 OPERATIONS: Final = "operations"
 PUT: Final = "PUT"
 DELETE: Final = "DELETE"
 TABLE: Final = "ICEBERG_TABLE"
 VIEW: Final = "ICEBERG_VIEW"
 NAMESPACE: Final = "NAMESPACE"
-# Content types whose files can be listed.
+# Files can be listed for contents of these types.
 LISTED: Final = (TABLE, VIEW)
 
-# In a row of a deleted key, `type` is null.
+# If a key is deleted, its row has a null `type`.
 _LINE: Final = pa.schema(
     [
         ("key", pa.string()),
@@ -40,15 +40,15 @@ _LINE: Final = pa.schema(
 
 
 def key_name(elements: Iterable[str]) -> str:
-    """Join the elements of a key by dots. Different keys have different names.
+    """Join the elements of a key with dots, such that different keys have different names.
 
-    An element that is empty or contains a dot or a backtick is quoted with backticks, as in SQL.
+    As in SQL, backticks quote an element that is empty or contains a dot or a backtick.
     """
     return ".".join(f"`{part.replace('`', '``')}`" if not part or "." in part or "`" in part else part for part in elements)
 
 
 def put_line(name: str, content: Content) -> str:
-    """Return the line of a put, or of an entry of a state."""
+    """Serialize a put, or an entry of a state, as one line."""
     snapshot = None if content.snapshot_id is None or content.snapshot_id < 0 else str(content.snapshot_id)
     location = content.metadata_location or ("" if content.type in LISTED else None)  # As in `build_content_roots`.
     line = {"key": name, "id": content.id, "type": content.type, "location": location, "snapshot": snapshot}
@@ -56,7 +56,7 @@ def put_line(name: str, content: Content) -> str:
 
 
 def operation_lines(operations: Iterable[Operation]) -> Iterator[str]:
-    """Yield one line per put or delete. `UNCHANGED` operations are skipped."""
+    """Yield one line for each put or delete. `UNCHANGED` operations are skipped."""
     for operation in operations:
         name = key_name(operation.key.elements)
         if operation.type == PUT and operation.content is not None:
@@ -66,12 +66,12 @@ def operation_lines(operations: Iterable[Operation]) -> Iterator[str]:
 
 
 def state_lines(entries: Iterable[Entry]) -> list[str]:
-    """Return a complete state as sorted lines of puts."""
+    """Serialize a complete state as sorted lines of puts."""
     return sorted(put_line(key_name(entry.key.elements), entry.content) for entry in entries)
 
 
 def row_lines(puts: pa.Table) -> list[str]:
-    """Convert rows of `operation_table` back to their lines, sorted as in `state_lines`."""
+    """Convert rows of `operation_table` back to lines. They are sorted as in `state_lines`."""
     return sorted(json.dumps(row) for row in puts.select(_LINE.names).to_pylist())
 
 
@@ -86,7 +86,7 @@ def operation_table(operations: list[str | None]) -> tuple[pa.Table, Ints]:
     if not len(commit):
         return _LINE.empty_table(), commit
     lines = "\n".join(text for text in operations if text).encode()
-    # The block size must be at least the longest line. It affects only parallelism.
+    # A block must be able to contain the longest line. Otherwise its size only affects parallelism.
     read_options = arrow_json.ReadOptions(block_size=max(2**20, max(map(len, filter(None, operations))) * 4 + 1))
     parse_options = arrow_json.ParseOptions(explicit_schema=_LINE, newlines_in_values=False)
     return arrow_json.read_json(pa.BufferReader(lines), read_options=read_options, parse_options=parse_options), commit

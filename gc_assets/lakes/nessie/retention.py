@@ -1,7 +1,8 @@
-"""Apply the retention policy to Nessie commits and find their live contents.
+"""Apply the retention policy to Nessie commits, and find their live contents.
 
-The functions are pure and use neither a server nor a clock. The history is never edited, because a
-metadata file of the catalog lists only one snapshot and readers time travel by the commit log.
+All functions are pure: they do not use a server or a clock. History is never edited, because each
+metadata file in the catalog lists a single snapshot, and readers travel in time through the commit
+log.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, F
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
-# Keys of a commit's summary, in addition to its operations. They contain the digest and the number
-# of entries of the state listed by the server, and a mark for the end of the log. The log can end
-# at a commit with a parent (`cut-history` of the server's admin tool).
+# Summary keys of a commit, besides its operations. For a head, they contain the digest and the
+# number of entries of the state that the server lists. `LOG_ENDS` is set if the log ends at this
+# commit although the commit has a parent (`cut-history` of the server's admin tool).
 STATE_DIGEST = "state_digest"
 STATE_ENTRIES = "state_entries"
 LOG_ENDS = "log_ends"
-# Key in a ref's properties for the number of commits in its log, as counted by the server.
+# Property of a ref: the server's count of the commits in its log.
 TOTAL_COMMITS = "total_commits"
-# A report lists this number of previous refs and only counts the rest.
+# Maximum number of previous refs to list in a report. The rest is only counted.
 MAX_LISTED_REFS = 5
 _SummaryColumns = Mapping[str, Sequence[str | None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RefLog:
-    """Ref with the retained part of its log.
+    """A ref, and the part of its log that is retained.
 
-    `head` is the position of its head. `rule` is the configuration key that sets the cut-off.
+    `head` is the position of its head. `rule` is the configuration key that sets its cut-off.
     """
 
     ref: Ref
@@ -63,9 +64,9 @@ class _RefLog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PreviousLog:
-    """Deleted or moved ref from an earlier run, with the log that its cut-off would retain.
+    """A ref from an earlier run that was deleted or moved, and what its cut-off would retain.
 
-    `retained` is None if its commits are unknown.
+    `retained` is None if the commits are not known.
     """
 
     previous: PreviousRef
@@ -85,19 +86,20 @@ def _label(ref: Ref) -> str:
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: NessieLakeConfig) -> Retention:
     """Apply the cut-offs of all refs.
 
-    A young commit that no ref reaches is kept with its complete state. The log of a previous ref is
-    kept as long as `refs.previous` contains the ref, so that a user can create it again. This is
-    the grace period after the run that missed it.
+    If no ref reaches a young commit, the commit is kept with its complete state. The log of a
+    previous ref is kept as long as `refs.previous` contains it, so that a user can recreate the
+    ref. This is the grace period after the run that first missed it.
 
-    The server silently omits what the principal may not read. Therefore the number of commits in
-    each log is compared with the server's count, and the state at each head with the digest of the
-    server's list, if the summary of the head contains it.
+    The server silently omits anything that the principal may not read. To detect this, the number
+    of commits in each log is compared with the server's count. The state at each head is compared
+    with a digest of the server's list, if the summary of the head contains one.
 
     Returns:
         One row per commit in the order of `commits`, no expiry actions, and the live contents.
 
     Raises:
-        LakeUnreadable: If the head of a ref is missing in `commits`, or a comparison fails.
+        LakeUnreadable: If the head of a ref is missing from `commits`, or one of the comparisons
+            fails.
     """
     summary = {name: _read_summary(commits, name) for name in (OPERATIONS, STATE_DIGEST, STATE_ENTRIES, LOG_ENDS)}
     history = _build_forest(refs.lake, commits)
@@ -153,7 +155,7 @@ def _states(kept: Bools, reached: Bools) -> list[CommitState]:
 
 
 def _build_logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: NessieLakeConfig) -> list[_RefLog]:
-    """Return the log of every ref that has commits, ordered by the name of the ref."""
+    """Return the log of every ref that has commits, sorted by ref name."""
     pointing = [(ref.ref_name, ref.head_commit_id, ref) for ref in refs.refs if ref.head_commit_id is not None]
     pointing.sort(key=lambda item: item[0])
     heads = history.graph.index_of([head for _, head, _ in pointing]).tolist()
@@ -168,7 +170,7 @@ def _build_logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: N
 
 
 def _build_previous_logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Iterator[_PreviousLog]:
-    """Yield the logs of previous refs, excluding refs that moved forward from their previous head."""
+    """Yield the logs of previous refs, except those that only moved forward."""
     known = dict(zip(history.graph.commit_ids.to_pylist(), range(len(history)), strict=True)) if refs.previous else {}
     for previous in refs.previous:
         head, moved_to = known.get(previous.ref.head_commit_id), known.get(previous.moved_to)
@@ -191,7 +193,8 @@ def _union_commits(history: LogForest, kept_logs: Sequence[RetainedLog]) -> Bool
 def _find_young_roots(history: LogForest, young: Bools) -> list[int]:
     """Return the oldest commit of each connected group of young commits.
 
-    Its complete state and the puts of the other commits contain the states of all of them.
+    The complete state at this commit, together with what the other commits put, includes the states
+    at all of them.
     """
     parent = np.full(len(history), -1, np.int32)
     parent[history.graph.child] = history.graph.parent
@@ -216,7 +219,7 @@ def _check_visibility(
     summary: _SummaryColumns,
     config: NessieLakeConfig,
 ) -> None:
-    """Raise `LakeUnreadable` if the server hides commits, operations or entries."""
+    """Raise `LakeUnreadable` if the server hides any commits, operations or entries."""
     if config.empty_commits == "refuse":
         _check_empty_commits(lake, history, summary[OPERATIONS])
     for log in logs:
@@ -250,9 +253,9 @@ def _check_state(lake: str, history: LogForest, operations: Operations, log: _Re
 
 
 def _select_unreferenced(history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Bools:
-    """Return a mask of the commits that the cut-off of unreferenced commits keeps.
+    """Select the unreferenced commits that are young enough to be kept.
 
-    The cut-off is `retention.dangling`, or `retention.default` if the former is not set.
+    The cut-off is `retention.dangling`. If that is not set, `retention.default` applies.
     """
     cutoff = config.retention.dangling_cutoff() or config.retention.default.as_cutoff()
     moment = to_micros(cutoff.moment(as_of))
@@ -260,10 +263,10 @@ def _select_unreferenced(history: LogForest, as_of: datetime, config: NessieLake
 
 
 def _keep_until(history: LogForest, logs: Sequence[_RefLog], retained: Bools) -> pa.Array:
-    """Return an Arrow column with the time until which each commit is kept.
+    """Return how long each commit is kept, as an Arrow column.
 
-    If a commit has several refs, the latest time applies. Values are missing for commits not kept
-    by age alone.
+    If several refs keep a commit, the latest time counts. The value is missing unless age is the
+    only reason to keep the commit.
     """
     until = np.zeros(len(history), np.int64)
     otherwise = ~retained
@@ -287,7 +290,7 @@ def _reasons(
 ) -> pa.Array:
     """Return one reason per commit.
 
-    If several refs keep a commit, the reason is that of the first ref by name.
+    If several refs keep a commit, the first of them by name determines the reason.
     """
     rule = "retention.default" if config.retention.dangling is None else "retention.dangling"
     reasons = [
@@ -310,7 +313,7 @@ def _reasons(
 
 
 def _list_keep_reasons(logs: Sequence[_RefLog]) -> Iterator[tuple[str, Bools | int]]:
-    """Yield reasons with the commits that they apply to. A later reason has priority."""
+    """Yield reasons with the commits that have them. A later reason replaces an earlier one."""
     for log in reversed(logs):
         yield f"kept: {log.cutoff.retained_text} ({log.rule}) on {log.label}", log.retained.commits
         if log.retained.at_cutoff is not None:
