@@ -101,8 +101,8 @@ class LastKnown:
     def roots_of(self, keys: Collection[str]) -> pa.Table:
         """Return the content roots that these tables need (columns `UNREADABLE_ROOTS`).
 
-        All files that belonged to the lake's current state at that time are included. If the lake
-        is a server with contents, so are the roots of contents that were unreadable before.
+        All files that belonged to the lake's current state at that time are included. For a
+        server's contents, the roots of contents that were unreadable before are included too.
         """
         known = resolve_or_keep(read_content_roots(self.roots), self.resolver)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))

@@ -1,7 +1,7 @@
-"""Find the candidates referenced by cached entries or commits, by the hashes of their keys.
+"""Find candidates that cached entries or commits reference, based on the hashes of their keys.
 
-One pass over a lake's hashes finds the strongest witness of each candidate, and checks whether any
-live key may equal a candidate.
+A single pass over a lake's hashes finds the strongest witness of each candidate, and checks whether
+any live key may equal a candidate.
 """
 
 from __future__ import annotations
@@ -77,8 +77,10 @@ class ReleasedCandidates:
         return cls(lake, key_hash, np.array(routes, object)[witness], kind, witness, columns)
 
     def find(self, hashes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the positions of the hashes that belong to candidates, and the candidates'
-        positions.
+        """Match hashes with the candidates.
+
+        Returns:
+            Positions of the hashes that belong to candidates, and the positions of the candidates.
         """
         if not len(self.key_hash):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -99,9 +101,9 @@ class CandidateMatches:
 
     Attributes:
         may_be_live: True if a live key may equal a candidate, exactly or except for its spelling.
-        released: The candidates that each lake references but does not need.
-        lifecycle_commits: Sorted hashes of the candidates released by lifecycle rules, and the
-            number of retained commits that reference each one.
+        released: Candidates that each lake references but does not need.
+        lifecycle_commits: Sorted hashes of the candidates that lifecycle rules release, and how
+            many retained commits reference each of them.
     """
 
     may_be_live: bool
@@ -147,7 +149,7 @@ def _count_lifecycle_commits(keys: LiveKeys, files: Files, paths: tuple[str, ...
 
 @dataclass(frozen=True)
 class _MatchCandidates:
-    """Task that matches entries (columns `MATCHED`) against the candidates."""
+    """Match entries (columns `MATCHED`) against the candidates."""
 
     select: SelectLive
     files: Files
@@ -170,8 +172,6 @@ class _MatchCandidates:
 
 @lru_cache(maxsize=1)
 def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> tuple[HashSet, HashSet]:
-    """Return the hashes of the keys in these parts, and the hashes of their spelling-insensitive
-    forms.
-    """
+    """Return the hashes of the keys in these parts, and of their spelling-insensitive forms."""
     keys = read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")
     return HashSet(xxhash64(keys)), HashSet(xxhash64(loose_form(keys)))

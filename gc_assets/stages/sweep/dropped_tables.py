@@ -1,9 +1,8 @@
-"""Find the dropped tables of a storage, and the files that belong to them
-(`core/dropped_tables.py`).
+"""Find a storage's dropped tables, and the files that belong to them (`core/dropped_tables.py`).
 
-A sweep decides which dropped tables are due, so that their files may be deleted, and publishes the
-result next to `orphan_files`. Plans and applies read it, and check again everything that may have
-changed since.
+A sweep decides which dropped tables are due, which means that their files may be deleted, and
+publishes the result next to `orphan_files`. Plans and applies read this result. Everything that may
+have changed since the sweep is checked again.
 """
 
 from __future__ import annotations
@@ -91,22 +90,22 @@ DUE, WAITS = "due", "waits"
 _LISTED: Final = pa.schema([STORAGE_INVENTORY.schema.field(name) for name in ("key", "size_bytes", "last_modified")])
 _NOTHING: Final = DroppedPrefixes(())
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# The earliest time of Python, in microseconds since 1970.
+# The earliest time that Python can represent, in microseconds since 1970.
 _FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-# Every task of the search for adopted files holds their hashes and times, with 16 bytes each.
+# Every task that searches for adopted files holds their hashes and times, with 16 bytes each.
 MAX_ADOPTABLE: Final = 2_000_000
 
 
 @dataclass(frozen=True)
 class DroppedTables:
-    """The tables remembered by a storage's sweeps, and the dropped tables among them.
+    """Tables that a storage's sweeps remember, including the dropped ones.
 
     Attributes:
-        remembered: All tables that the next run must know.
+        remembered: All tables that the next run needs.
         prefixes: The dropped tables, indexed by the prefixes that they claimed.
-        lakes: The tables that each lake lists now.
-        adopted: The files that the remembered tables named outside their claims.
-        notes: Why such files are unknown.
+        lakes: The tables that each lake currently lists.
+        adopted: Files that the remembered tables named outside their claims.
+        notes: Why some of these files are unknown.
     """
 
     remembered: tuple[RememberedTable, ...] = ()
@@ -150,7 +149,7 @@ class DroppedTables:
         }
 
     def metadata_directories(self, context: RunContext, storage_name: str) -> set[tuple[str, str]]:
-        """Return the directories of the dropped tables' newest known metadata, each with its lake."""
+        """Return the directories of dropped tables' newest known metadata, each with its lake."""
         resolver, found = context.resolver(), set[tuple[str, str]]()
         for table in (item.table for item in self.tables):
             resolved = resolver.locate_one(table.metadata_location) if table.metadata_location is not None else None
@@ -159,7 +158,7 @@ class DroppedTables:
         return found
 
     def explain_foreign(self, found: Sequence[tuple[str, str]], limit: int) -> dict[str, str]:
-        """Return the reasons why foreign metadata (key, reason) delays dropped tables, by prefix."""
+        """Return why foreign metadata (key, reason) delays dropped tables, by claimed prefix."""
         split, reasons = SuspectSplit(self.prefixes), dict[str, str]()
         for key, reason in sorted(found):
             if (prefix := split.find_prefix(key)) is not None:
@@ -169,7 +168,7 @@ class DroppedTables:
         return {claim.prefix: f"at least {limit:,} metadata files are not those of dropped tables" for claim in self.claims}
 
     def add_adopted(self, storage_name: str, keys: LiveKeys, files: Files, probed: WrittenParts, run: TableRun) -> DroppedTables:
-        """Return a copy in which listed tables own the older files that their commits name.
+        """Return a copy in which listed tables own the older files that their commits reference.
 
         If there are too many older files to compare, these tables own files of any age.
 
@@ -199,8 +198,9 @@ class DroppedTables:
         return replace(self, remembered=tuple(with_oldest_files(self.remembered, oldest)))
 
     def hold(self, reasons: Mapping[str, str]) -> DroppedTables:
-        """Return a copy in which the tables under these prefixes count as written, and due ones wait
-        for the given reasons.
+        """Return a copy in which the tables under these prefixes are marked as written.
+
+        If a table was due, it waits for the given reason instead.
         """
         tables = tuple(
             replace(item, waits_for=item.waits_for or why, is_written=True)
@@ -211,7 +211,7 @@ class DroppedTables:
         return replace(self, prefixes=DroppedPrefixes(tables, self.prefixes.present, self.prefixes.of_lakes))
 
     def find_files(self, foreign: ForeignFinder | None, rules: ForeignRules) -> DroppedFinder | None:
-        """Return the task that finds the files of dropped tables, or None if no file can have one."""
+        """Return the task that finds files of dropped tables, or None if there cannot be any."""
         if not (self.tables or self.adopted.rows.num_rows):
             return None
         return DroppedFinder.of(self.prefixes, foreign, rules, self.adopted)
@@ -254,7 +254,7 @@ NO_DROPPED_TABLES: Final = DroppedTables()
 
 
 def add_dropped(known: Mapping[str, KnownTable], dropped: DroppedTables) -> dict[str, KnownTable]:
-    """Add the dropped tables to the known tables. The entry with the newer commit has priority."""
+    """Add dropped tables to the known tables. If a table is in both, the newer entry has priority."""
     found = dict(known)
     for uuid, item in dropped.build_known().items():
         if uuid not in found or found[uuid].newest < item.newest:
@@ -290,7 +290,7 @@ def find_dropped_tables(
     live: Sequence[PublishedTable],
     listing: Listing,
 ) -> DroppedTables:
-    """Return the tables to remember after this run, and the states of the dropped tables."""
+    """Determine which tables to remember after this run, and the states of dropped tables."""
     claims, _ = effective_claims(context, storage_name, [*refs, *live])
     remembered, lakes = update_memory(context, storage_name, claims, refs)
     gone = [item for item in remembered if item.gone_since is not None]
@@ -326,7 +326,7 @@ def find_dropped_tables(
 
 
 def _count_again(found: DroppedPrefixes, sums: Mapping[int, FormerFiles]) -> DroppedPrefixes:
-    """Replace the numbers of files, because the states of the tables decide whose files they are."""
+    """Count files again, because the states of the tables decide which table owns a file."""
     counted = (sums.get(index, FormerFiles()) for index in range(len(found.tables)))
     return replace(
         found,
@@ -340,16 +340,16 @@ def _count_again(found: DroppedPrefixes, sums: Mapping[int, FormerFiles]) -> Dro
 def load_dropped_tables(
     context: RunContext, storage_name: str, tables: Sequence[PublishedTable], *, confirm: bool = False
 ) -> DroppedPrefixes:
-    """Return the dropped tables found by the sweep of this run date, with their current states.
+    """Return the dropped tables that this run date's sweep found, with their current states.
 
-    Tables that a lake lists now are left out. The waiting times and unreadable tables are evaluated
-    now, because an apply may run long after the sweep.
+    Tables that a lake lists again are omitted. Waiting times and unreadable tables are evaluated
+    for the current time, because an apply may run long after the sweep.
 
     Args:
         context: The context of the run, or of a verification mark.
         tables: `lake_refs` and `live_files` of all lakes.
-        confirm: If True, the catalogs and servers are asked for each due table by name again, because
-            it may have returned to a catalog that hides it.
+        confirm: If True, catalogs and servers are asked again for each due table by name, because
+            the table may have returned to a catalog that hides it.
     """
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
@@ -373,16 +373,16 @@ def load_dropped_tables(
 
 
 def _without_withdrawn(context: RunContext, storage_name: str, stored: list[DroppedTable]) -> list[DroppedTable]:
-    """Remove the acceptances that users have withdrawn since the sweep."""
+    """Remove acceptances that users have withdrawn since the sweep."""
     accepted = _accepted_times(context, storage_name, [item.table for item in stored])
     return [item if index in accepted else replace(item, accepted_at=None) for index, item in enumerate(stored)]
 
 
 def _hold_used(context: RunContext, storage_name: str, decided: list[DroppedTable]) -> list[DroppedTable]:
-    """Let due tables wait if newer sweeps, or sweeps of other storages, found them in use.
+    """Make due tables wait if newer sweeps, or sweeps of other storages, found them in use.
 
-    This is needed because a plan may be older than these sweeps, and a table may have its metadata
-    in one storage and its data in another. Tables in use are also marked as written.
+    A plan may be older than these sweeps, and a table may have its metadata in one storage and its
+    data in another. Tables in use are also marked as written.
     """
     if not decided:
         return decided
@@ -401,9 +401,9 @@ def _hold_used(context: RunContext, storage_name: str, decided: list[DroppedTabl
 def _find_unconfirmed(
     context: RunContext, storage_name: str, item: DroppedTable, by_storage: Mapping[str, Sequence[DroppedTable]]
 ) -> str | None:
-    """Return why a dropped table's files must wait for the storage that contains its metadata.
+    """Return why a dropped table must wait for the storage with its metadata, or None.
 
-    Only the sweep of that storage can find metadata of the table written by another catalog.
+    If another catalog wrote metadata of the table, only the sweep of that storage can find it.
     """
     location = item.table.metadata_location
     resolved = None if location is None else context.resolver().locate_one(location)
@@ -423,7 +423,7 @@ def _find_unconfirmed(
 
 
 def find_stored(context: RunContext, storage_name: str) -> DroppedPrefixes:
-    """Return the dropped tables with the states found by the sweep of this run date."""
+    """Return the dropped tables with the states that this run date's sweep recorded."""
     swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
     if swept is None or not swept.summary(OrphanFilesSummary).dropped_tables:
         return _NOTHING
@@ -440,7 +440,7 @@ def _stored_table(table: RememberedTable, row: Mapping[str, Any]) -> DroppedTabl
 
 
 def claims_with_dropped(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> Claims:
-    """Return the claims on a storage, including those of dropped tables whose files are collected."""
+    """Return the claims on a storage, including claims of dropped tables with collected files."""
     return claims_of(context, storage_name, tables, build_claims(load_dropped_tables(context, storage_name, tables)))
 
 
@@ -461,9 +461,9 @@ def _present_prefixes(context: RunContext, storage_name: str, claims: Sequence[C
 def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[RememberedTable]) -> dict[int, datetime]:
     """Return when users accepted dropped tables as dead, by index.
 
-    Each claimed prefix needs an acceptance of the prefix or of a directory that contains it. The
-    table's time is that of the oldest acceptance needed. An acceptance made before a run missed the
-    table does not count, because it refers to metadata written by another catalog.
+    Each claimed prefix needs an acceptance of the prefix or of a directory that contains it, and
+    the oldest one determines the time. An acceptance that was made before a run missed the table is
+    ignored, because it refers to metadata written by another catalog.
     """
     found: dict[int, datetime] = {}
     records = dead_tables(context, storage_name)
@@ -481,7 +481,7 @@ def _accepted_times(context: RunContext, storage_name: str, gone: Sequence[Remem
 
 
 def _is_about_dropped(context: RunContext, storage_name: str, table: RememberedTable, accepted_at: datetime) -> bool:
-    """Return True if a table accepted at this time was already known to be dropped.
+    """Check whether a table was already known to be dropped when a user accepted it.
 
     If the first run that missed the table was refused, `gone_since` is later than that run.
     """
@@ -503,8 +503,8 @@ def _list_unreadable(context: RunContext, live: Sequence[PublishedTable]) -> tup
 def _may_use_files(unreadable: Unreadable, item: DroppedTable) -> bool:
     """Check whether an unreadable table may use the files of a dropped table.
 
-    It may have started to use any file, unless a user set it aside. If its uuid is unknown, it may
-    be the dropped table under another name.
+    Any unreadable table may have started to use these files, unless a user set it aside. If its
+    uuid is unknown, it may be the dropped table under another name.
     """
     is_unknown = unreadable.table_uuid is None and unreadable.lake == item.table.lake
     return unreadable.blocks_purges or (is_unknown and item.accepted_at is None)
@@ -526,9 +526,7 @@ def _add_state(
 
 
 def _find_unresolved(context: RunContext, item: DroppedTable) -> str | None:
-    """Return why a dropped table's location cannot be resolved now, unless a user accepted the
-    table.
-    """
+    """Return why a dropped table's location cannot be resolved, if no user accepted the table."""
     location = item.table.metadata_location
     problem = None if location is None or item.accepted_at is not None else context.resolver().find_problem(location)
     return None if problem is None else f"its metadata {location} cannot be found: {problem}"
@@ -547,9 +545,9 @@ def _find_doubt(item: DroppedTable, lake: LakeConfig) -> str | None:
 def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[LakeTables]) -> list[DroppedTable]:
     """Ask the catalogs for each table by name, and whether they can restore it.
 
-    A table list may omit tables that the collector's user cannot see. If it omits one table, others
-    may be missing too, and they may need any file, so all tables wait. A table that can be restored
-    needs its own files only.
+    A table list may omit tables that the collector's user cannot see. If it omits one table, it may
+    omit others, which may need any file. Therefore, all tables wait. A table that can be restored
+    only needs its own files.
     """
     reasons: dict[str, str] = {}
     due = [item for item in decided if item.is_due]
@@ -581,9 +579,9 @@ def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[L
 
 
 def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: Sequence[LakeTables]) -> dict[str, str]:
-    """Return the reasons why a catalog can still restore tables, by uuid.
+    """Return why catalogs can still restore some tables, by uuid.
 
-    If a catalog does not answer, its tables wait, unless a user accepted them.
+    If a catalog does not respond, its tables wait unless a user has accepted them.
     """
     found: dict[str, str] = {}
     for lake in lakes:
@@ -600,7 +598,7 @@ def _find_recoverable(context: RunContext, due: Sequence[DroppedTable], lakes: S
 
 
 def _confirm_repositories(context: RunContext, decided: list[DroppedTable], claims: Sequence[Claim]) -> list[DroppedTable]:
-    """Ask the servers for each repository by name. A repository that may exist or be needed waits."""
+    """Ask the servers for each repository by name. It waits if it may exist or may be needed."""
     return [replace(item, waits_for=_find_repository(context, item.table, claims)) if item.is_due else item for item in decided]
 
 
@@ -627,7 +625,7 @@ def _find_overlap(table: RememberedTable, claims: Sequence[Claim]) -> Claim | No
 def _sum_former_files(
     spark: SparkSession, context: RunContext, found: DroppedPrefixes, inventory: PublishedTable
 ) -> dict[int, FormerFiles]:
-    """Return the number and size of each dropped table's listed files, by index."""
+    """Count each dropped table's listed files and sum their sizes, by index."""
     scan = ParquetScan.of(context.state.files, _LISTED, inventory.path, inventory.parts())
     sums: dict[int, FormerFiles] = {}
     for row in scan.run_task(spark, _SumDropped(found), spark_schema(DROPPED_FILES), inventory.rows):
@@ -659,8 +657,9 @@ class _SumDropped:
             yield {"table": row["table"], "files": row["count_all"], "bytes": row["size_sum"] or 0}
 
     def _find_newest(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-        """Yield the newest file under each prefix claimed by dropped tables only, if none of them
-        explains it.
+        """Yield the newest file under each prefix that only dropped tables claim.
+
+        It is skipped if one of these tables explains it.
         """
         directories = pc.replace_substring_regex(batch.column("key"), "[^/]*$", "").dictionary_encode()
         prefixes = [self.found.find_prefix(name) for name in directories.dictionary.to_pylist()]
@@ -679,18 +678,18 @@ class _SumDropped:
 
 @dataclass(frozen=True)
 class DroppedFinder:
-    """Task that sets the reason and route of dropped tables' files (columns `ROUTED_ORPHANS`).
+    """Set the reason and route of dropped tables' files (columns `ROUTED_ORPHANS`). Picklable.
 
     A due table's file gets the reason `dropped`, unless expired history or a lifecycle rule holds
-    it, or the ages of the dropped claims make it foreign. A file waits if its table is not due, and
-    if no commit referenced it and another catalog may write a table that claimed it. It also waits
-    if a table that is not due adopted it. Picklable.
+    it, or the ages of the dropped claims make it foreign. A file waits in three cases. Its table is
+    not due, or a table that is not due adopted it, or no commit referenced it and another catalog
+    may write a table that claimed it.
 
     Attributes:
         found: The dropped tables.
-        foreign: Task that finds the foreign files among the candidates, or None.
-        rules: The foreign-file rules for dropped tables' files.
-        adopted: Sorted hashes of the files adopted by tables that are not due.
+        foreign: Finds foreign files among the candidates, or None.
+        rules: Foreign-file rules for the files of dropped tables.
+        adopted: Sorted hashes of files adopted by tables that are not due.
     """
 
     found: DroppedPrefixes
@@ -725,11 +724,11 @@ class DroppedFinder:
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def find_states(self, keys: pa.Array, modified: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return each file's state, missing if it belongs to no dropped table, and a mask of the files
-        for which only this state counts.
+        """Return each file's state, and a mask of files for which only this state counts.
 
-        These are the files claimed by dropped tables only, and those adopted by a table that is not
-        due. A file of unknown origin waits if only dropped tables claim it.
+        The state is missing if the file does not belong to a dropped table. The mask selects files
+        that only dropped tables claim, and files adopted by a table that is not due. A file of
+        unknown origin waits if only dropped tables claim it.
         """
         index = self.found.find(keys, modified)
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
@@ -754,8 +753,9 @@ class DroppedFinder:
         return pc.fill_null(written.take(directories.indices), False)
 
     def find_rules(self, batch: pa.RecordBatch, is_due: pa.Array) -> pa.Array:
-        """Return the rule that makes each file foreign. Files of due tables use the rules for
-        dropped tables.
+        """Return the rule that makes each file foreign.
+
+        Files of due tables are checked with the rules for dropped tables.
         """
         rules = batch.column("foreign_rule")
         if not pc.any(is_due).as_py():
@@ -770,9 +770,9 @@ class DroppedFinder:
 
 @dataclass(frozen=True)
 class FindUndue:
-    """Task that yields the keys of plan rows whose dropped table is not due any more (column key).
+    """Find plan rows whose dropped table is no longer due (column key).
 
-    It checks rows with the reason `dropped`, and purges of files claimed by dropped tables only.
+    Rows with the reason `dropped` are checked, and purges of files that only dropped tables claim.
     Files that a dropped table adopted are checked in both phases. Runs in executors.
     """
 
@@ -792,10 +792,9 @@ class FindUndue:
 
 @dataclass(frozen=True)
 class SuspectSplit:
-    """Task that adds the dropped table's claim that contains each suspect (column
-    `dropped_prefix`).
+    """Add the column `dropped_prefix` with the dropped table's claim that contains each suspect.
 
-    The column is null if a listed table or lake also claims the prefix. Picklable.
+    The column is null if a listed table or lake claims the prefix too. Picklable.
     """
 
     found: DroppedPrefixes

@@ -1,7 +1,7 @@
 """Compare candidates with the live keys, after the live filter.
 
-If a candidate equals a live key, the filter lost a live file. A candidate that differs from a live
-key only in its spelling may also be a live file.
+If a candidate equals a live key, the filter has lost a live file. If it differs from a live key
+only in its spelling, it may be a live file too.
 
 See docs/adr/0001-exact-comparison-after-the-filter.md.
 """
@@ -29,9 +29,9 @@ from gc_assets.state.side_tables import CANDIDATES
 
 
 def find_collisions(files: Files, keys: LiveKeys, candidate_paths: Sequence[str]) -> pa.Array:
-    """Return the candidates that may be live although their hash equals that of a released file.
+    """Return candidates that may be live although they have the same hash as a released file.
 
-    The live keys exclude released files by hash, so such a candidate may be missing from them.
+    Live keys exclude released files by hash, so they may lack such a candidate.
     """
     found = [pa.array([], pa.string())]
     for item in keys.sets:
@@ -45,15 +45,15 @@ def find_collisions(files: Files, keys: LiveKeys, candidate_paths: Sequence[str]
 
 
 def ignores_case(context: RunContext, storage_name: str) -> bool:
-    """Return True if names that differ only in case may refer to the same file, as on an SMB mount."""
+    """Check whether names that differ only in case may refer to one file, as on an SMB mount."""
     return context.store(storage_name).has_aliases
 
 
 def find_hits(candidates: DataFrame, keys: DataFrame, *, ignore_case: bool) -> DataFrame:
-    """Find the candidates that equal a live key (columns key, exact).
+    """Find candidates that equal a live key (columns key, exact).
 
-    `exact` is false if only the spelling-insensitive forms are equal. This is a join, so it runs
-    only if the hash of a candidate equals that of a live key (`candidate_matches.py`).
+    `exact` is false if only the spelling-insensitive forms are equal. Since this is an expensive
+    join, it only runs if a candidate and a live key have the same hash (`candidate_matches.py`).
     """
     twins = find_twins(candidates, keys, ignore_case=ignore_case)
     return twins.groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))

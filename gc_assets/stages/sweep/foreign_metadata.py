@@ -1,6 +1,6 @@
 """Detect metadata of unconfigured tables and repositories in claimed prefixes.
 
-Such metadata indicates an unconfigured catalog, whose live files would look unreferenced.
+Such metadata is a sign of an unconfigured catalog, whose live files would look unreferenced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gc_assets.lakes.other_formats import OTHER_FORMATS
 from gc_assets.stages.records.dead_tables import DeadTable, describe_unlisted, read_table_id
 from gc_assets.stages.sweep.known_tables import KnownTable
 
-# Formats without a lake kind whose tables have their own catalog. They are recognised by name only.
+# Formats without a lake kind whose tables have their own catalog. They are only recognized by name.
 OTHERS: Final = MetadataPattern("|".join(item.sign.replace("?P<root>", "?:") for item in OTHER_FORMATS if item.is_table))
 FOREIGN: Final = pa.schema(
     [
@@ -55,9 +55,9 @@ FOREIGN: Final = pa.schema(
 )
 # Largest number of rows with a reason that one task yields for each lake and set of other storages.
 MAX_REASONS: Final = 1_000
-# Columns that a row takes from the suspect.
+# Columns that are copied from the suspect.
 _OF_SUSPECT: Final = ("key", "lake", "last_modified", "claimed_by")
-# No object has this name, so a pattern of `protect` that matches it in a directory matches any name
+# No object has this name. If a pattern of `protect` matches it in a directory, it matches any name
 # there.
 _ANY_NAME: Final = "3f1c9a7e5b"
 
@@ -74,37 +74,37 @@ def foreign_metadata(
     settled: datetime | None = None,
     former_views: Mapping[str, datetime] | None = None,
 ) -> DataFrame:
-    """Find the suspects that are foreign metadata, with the reasons (columns `FOREIGN`).
+    """Find suspects that are foreign metadata, with the reasons (columns `FOREIGN`).
 
-    Rows without a reason are metadata of former views or known tables. For known tables they
-    contain the lineage with which `metadata_lineage.py` decides whether another catalog wrote the
-    file. `other_storages` are the other storages to which the metadata's locations and manifest
+    Rows without a reason are metadata of former views or known tables. For known tables, they
+    contain the lineage, which `metadata_lineage.py` needs to decide whether another catalog wrote
+    the file. `other_storages` are the other storages to which the metadata's locations and manifest
     lists refer. `claimed_by` is the uuid of the table whose claim contains the file, if any.
 
     `is_junk` marks files that are named like metadata but cannot be read as metadata, one per
-    directory. In `own_directories`, a fragment of a metadata file is not returned, because it is
-    left over from a failed write.
+    directory. In `own_directories`, a fragment of a metadata file is skipped, because it is left
+    over from a failed write.
 
-    If a metadata file contains a newer snapshot than the catalogs know, the catalog is a copy or
-    its writers have moved to another catalog. If the table is in use, only old metadata counts,
-    because young metadata may belong to a commit in progress.
+    If a metadata file contains a newer snapshot than the configured catalogs, the catalog is a
+    copy, or its writers have moved to another catalog. While the table is in use, this only applies
+    to old metadata, because young metadata may belong to a commit in progress.
 
     Args:
         suspects: Objects with the columns key, last_modified, is_old, lake and table_uuid, whose names
             match `suspect_pattern`.
         known_tables: The tables of the configured catalogs, by table uuid.
-        dead: Tables accepted as dead. They are not foreign at the accepted location, unless they
-            were written to later.
-        own_directories: Directories with the live metadata of tables that this run read, and the
-            setting `collects_failed_creations` of their lakes. If it is True, the first metadata of
-            an unknown table without snapshots is garbage. If it is False, the reason mentions the
-            setting.
+        dead: Tables that users accepted as dead. They are not foreign at the accepted location,
+            unless they were written to afterwards.
+        own_directories: Directories with the live metadata of tables that this run read, each with
+            its lake's setting `collects_failed_creations`. If the setting is True, the first
+            metadata of an unknown table without snapshots is garbage. If it is False, the reason
+            mentions the setting.
         protected: Regular expression for protected keys, or None. Metadata is not foreign if all
             files in the locations of its table are protected.
         settled: Time before which `known_tables` contains all commits. Younger metadata may belong
-            to a commit in progress, so its rows contain only the history before this time.
-        former_views: When views that left their catalogs were first missed, by uuid. Their earlier
-            metadata is not foreign, unless a user accepted it as dead.
+            to a commit in progress, so its rows only contain the history before this time.
+        former_views: When views that disappeared from their catalogs were first missed, by uuid.
+            Their earlier metadata is not foreign, unless a user accepted it as dead.
     """
     classifier = MetadataClassifier(
         storage_name,
@@ -125,7 +125,7 @@ def foreign_metadata(
 def metadata_patterns() -> tuple[MetadataPattern, ...]:
     """Return the metadata patterns of all lake kinds.
 
-    The first pattern that a key matches applies.
+    If several patterns match a key, the first one applies.
     """
     return (*(pattern for kind in KINDS.values() for pattern in kind.files.metadata_patterns), OTHERS)
 
@@ -231,16 +231,14 @@ class MetadataClassifier:
         return all(item is not None and re.search(self.protected, item) is not None for item in inside)
 
     def _own_places(self, found: TableIdentity) -> list[str | None]:
-        """Return the table's directories in this storage, with None for each one in another
-        storage.
-        """
+        """Return the table's directories in this storage, and None for each one in another."""
         resolved = [self.resolver.locate_one(f"{address.rstrip('/')}/") for address in found.lineage.locations]
         return [key if name == self.storage_name else None for name, key in (item for item in resolved if item is not None)]
 
     def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> _Finding | None:
         known = self.known_tables.get(found.uuid)
         written_ms = max(found.newest or 0, int(modified.timestamp() * 1000))
-        # Metadata of a dropped table newer than the last known one was written by a program that
+        # If a dropped table has newer metadata than the last known file, a program wrote it that
         # may still use the table.
         if known is None or (known.dropped and found.newest is not None and found.newest > known.newest):
             reason = self._check_unknown(key, written_ms, found)
@@ -262,9 +260,7 @@ class MetadataClassifier:
         return self._describe(key, modified, found)
 
     def _describe(self, key: str, modified: datetime, found: TableIdentity) -> _Finding | None:
-        """Return the lineage needed to decide whether another catalog wrote a known table's
-        metadata.
-        """
+        """Return the lineage that shows whether another catalog wrote a known table's metadata."""
         lineage, place = found.lineage, find_table_prefix(key)
         is_young = self.settled is not None and modified >= self.settled
         before_ms = self.settled.timestamp() * 1000 if self.settled is not None and is_young else math.inf
@@ -292,11 +288,12 @@ class MetadataClassifier:
         )
 
     def _find_external(self, lineage: Lineage) -> list[str] | None:
-        """Return one address per directory referenced by a metadata file.
+        """Return one address per directory that a metadata file references.
 
-        Returns None if one of them is in a storage or cannot be resolved.
+        Returns None if any of them is in a storage or cannot be resolved.
 
-        Spark's `rewrite_table_path` stages such files for a copy of the table in another location.
+        For example, Spark's `rewrite_table_path` stages files that only reference other locations,
+        when it prepares a copy of the table.
         """
         named = _name_directories((*_name_contents(lineage), *(name for name, _ in lineage.log)))
         try:
@@ -306,7 +303,7 @@ class MetadataClassifier:
         return sorted(named) if is_external else None
 
     def _find_other_storages(self, lineage: Lineage) -> tuple[str, ...]:
-        """Return the other storages to which a metadata file's locations and manifest lists refer."""
+        """Return the other storages that a metadata file's locations and manifest lists are in."""
         resolved = map(self.resolver.locate_one, _name_directories(_name_contents(lineage)))
         return tuple(sorted({found[0] for found in resolved if found is not None} - {self.storage_name}))
 
@@ -318,7 +315,7 @@ class MetadataClassifier:
         return next((item for item in self.dead if item.table_uuid == read_table_id(uuid) and key.startswith(item.prefix)), None)
 
     def _way_out(self, key: str, uuid: str) -> str:
-        """Return the advice to accept the table as dead in the key's directory."""
+        """Return advice on how to accept the table as dead in the key's directory."""
         return describe_way_out(self.resolver, self.storage_name, key, uuid)
 
     def _check_unknown(self, key: str, written_ms: int, found: TableIdentity) -> str | None:
@@ -341,9 +338,9 @@ class MetadataClassifier:
     def _is_failed_creation(self, directory: str, found: TableIdentity) -> bool:
         """Return True for the first metadata of an empty table in a known table's location.
 
-        It can also belong to a table of another catalog, which may write later files to other
-        locations. Unresolvable locations, such as relative ones, never count as a known table's
-        location.
+        The metadata may also belong to a table in another catalog, which may write later files to
+        other locations. Unresolvable locations, such as relative ones, never count as the location
+        of a known table.
         """
         if found.location_if_empty is None or directory not in self.own_directories:
             return False
@@ -365,7 +362,7 @@ def _name_directories(addresses: Iterable[str]) -> Collection[str]:
 
 
 def describe_way_out(resolver: KeyResolver, storage_name: str, key: str, uuid: str) -> str:
-    """Return the advice to accept a table as dead in its metadata directory, or "" if it has none."""
+    """Return advice on how to accept a table as dead, or "" if its metadata has no directory."""
     directory = directory_of(key)
     if directory in {"", "metadata"}:
         return ""

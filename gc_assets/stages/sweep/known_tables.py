@@ -1,8 +1,8 @@
 """Find the time of each table's newest commit in the configured catalogs.
 
-If a table has newer metadata, it was written through an unconfigured catalog. The search uses Arrow
-in the driver, and only runs if suspect metadata was listed. It reads one row per commit and per
-metadata file, never one per data file.
+If a table has newer metadata, it was written through an unconfigured catalog. The search only runs
+if suspect metadata was listed. It uses Arrow in the driver and reads one row per commit and per
+metadata file, but never one per data file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class KnownTable:
 
     Attributes:
         newest: Time of the newest known commit, in milliseconds since 1970.
-        in_use: True if writers still commit to the table through this catalog. Young metadata may
-            then belong to a commit in progress.
+        in_use: True if writers still commit to the table through this catalog, so that young
+            metadata may belong to a commit in progress.
         dropped: True if an accepted run read the table, but no catalog lists it any more.
-        oldest: Time of the first commit in milliseconds since 1970, None without commits, or 0 if
-            it may be missing.
+        oldest: Time of the first commit in milliseconds since 1970. None if there are no commits,
+            or 0 if the first one may be missing.
     """
 
     newest: int
@@ -44,13 +44,13 @@ class KnownTable:
 
 
 _URN: Final = "urn:uuid:"
-# An unreadable table does not indicate another catalog, so none of its metadata is newer than this.
+# An unreadable table does not indicate another catalog, so its metadata never counts as newer.
 NEVER_NEWER: Final = KnownTable(2**63 - 1)
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
 def known_tables(context: RunContext) -> dict[str, KnownTable]:
-    """Return the known tables of all lakes, by table uuid.
+    """Return the tables that the lakes' catalogs know, by table uuid.
 
     If both an Iceberg catalog and a Nessie server know a table, the catalog's entry is used,
     because it is more exact than the server's commits.
@@ -75,9 +75,9 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
 
 
 def find_metadata(context: RunContext, uuids: Collection[str]) -> dict[str, list[str]]:
-    """Return the addresses of the tables' metadata files in the configured catalogs, by table uuid.
+    """Return the addresses of tables' metadata files in the configured catalogs, by table uuid.
 
-    For a server, these are the files put by any commit, newest first.
+    For a server, these are all files that commits ever put, newest first.
     """
     found: dict[str, list[str]] = {}
     for lake in context.config.lakes:
@@ -112,7 +112,7 @@ def _views(context: RunContext) -> dict[str, KnownTable]:
 
 
 def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
-    """Return the times of each table's oldest and newest snapshot."""
+    """Return each table with the times of its oldest and newest snapshot, by uuid."""
     refs = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["table_uuid"])
     graph = context.table(COMMIT_GRAPH, lake_name)
     commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "commit_id", "parents", "committed_at"])
@@ -162,10 +162,10 @@ def _list_puts(commits: pa.Table) -> pa.Table:
 
 
 def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, KnownTable]:
-    """Return the time of the newest commit that put one of each table's metadata files, or 0.
+    """Return when a commit last put a metadata file of each table, or 0 if none did.
 
-    If newer metadata is in no commit, it was written through another catalog, or on a branch that
-    was dropped before a run read it.
+    Newer metadata that is not in any commit was written through another catalog, or on a branch
+    that was dropped before a run read it.
 
     Args:
         places: Rows of the side table `LOCATIONS`: container, address and kind.

@@ -1,9 +1,9 @@
-"""Find the keys of live files that are reached through the current symbolic links.
+"""Find keys of live files that are reached through the current symbolic links.
 
-The mark resolves links outside all storages. The key of an address inside a storage is taken
-literally, although one of its directories may be a link created after the listing. Files outside
-all storages may be links themselves. Paths are compared instead of objects, because a quarantined
-file is not at the target of the link any more.
+The mark only resolves links outside storages. Inside a storage, keys are taken literally, but one
+of their directories may be a link that was created after the listing. Files outside all storages
+may be links themselves. Paths are compared instead of objects, because a quarantined file is no
+longer at the target of its link.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from gc_assets.stores.store import find_link_sources, resolve_links
 
 
 def find_link_targets(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
-    """Yield the storage's keys to which links in live files' addresses lead (columns `NEEDED`).
+    """Yield the storage's keys that links in live files' addresses lead to (columns `NEEDED`).
 
-    A listing never contains files behind a link, so only unlisted live files are resolved. The
-    listing of this run shows whether any link exists.
+    Listings never contain files behind a link, so only unlisted live files are resolved. This run's
+    listing shows whether there are any links.
     """
     storage, store, resolver = context.storage(storage_name), context.store(storage_name), context.resolver()
     if not store.has_aliases:
@@ -57,8 +57,9 @@ def find_link_targets(spark: SparkSession, context: RunContext, storage_name: st
 def _read_unlisted(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], inventory: PublishedTable
 ) -> DataFrame | None:
-    """Return the live files missing from a listing (columns of `live_files`), or None if all are
-    listed.
+    """Return the live files that a listing does not contain, or None if all are listed.
+
+    The rows have the columns of `live_files`.
     """
     found = find_unlisted_rows(context, LiveKeys.of(spark, context, storage_name, live), inventory)
     if found is not None:

@@ -1,8 +1,8 @@
-"""Choose between a new listing of a storage and the last one.
+"""Decide whether a run lists a storage again or uses the last listing.
 
-A run that uses an earlier listing sends no LIST request for the storage. Its candidates are the
-listed files that metadata has ever referenced (`named_candidates.py`). Its plan purges nothing,
-because files and metadata that appeared since the listing are unknown.
+A run that uses an earlier listing does not send LIST requests for the storage. Its only candidates
+are listed files that metadata has ever referenced (`named_candidates.py`). Its plan does not purge
+files, because files and metadata that appeared since the listing are unknown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Listing:
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
-        """Return the listing used by the run of this run date."""
+        """Return the listing used by this run date's run."""
         published = context.table(STORAGE_INVENTORY, storage_name)
         inventory, summary = open_listing(context.state, published), published.summary(StorageInventorySummary)
         is_earlier = summary.earlier is not None
@@ -54,11 +54,11 @@ class Listing:
 
 
 def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[PublishedTable | None, str | None]:
-    """Return the earlier listing that this run uses instead of a new one.
+    """Return the earlier listing that this run uses instead of a new one, if there is one.
 
     Returns:
-        The earlier listing, or None if the storage must be listed. If the configuration asks for an
-        earlier listing that cannot be used, also the reason.
+        The earlier listing, or None if the storage must be listed. In the latter case, the second
+        item explains why a configured earlier listing cannot be used.
     """
     config = context.storage(storage_name).listing
     if config is None:
@@ -68,9 +68,9 @@ def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[Publis
 
 
 def describe_listing(context: RunContext, storage_name: str) -> str | None:
-    """Return a sentence about the listing used by the run of this run date.
+    """Return a sentence about the listing used by this run date's run.
 
-    Returns None if the run listed the storage as configured, or has no inventory.
+    Returns None if the run listed the storage as configured, or if it has no inventory.
     """
     published = context.find(STORAGE_INVENTORY, storage_name)
     if published is None:
@@ -82,7 +82,7 @@ def describe_listing(context: RunContext, storage_name: str) -> str | None:
 
 
 def _find_usable(context: RunContext, storage_name: str, every: timedelta) -> PublishedTable | str:
-    """Return the last listing if it can be used, otherwise the reason why not."""
+    """Return the last listing, or the reason why it cannot be used."""
     last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date + timedelta(days=1))
     if last is None:
         return "there is no earlier listing"
@@ -103,7 +103,7 @@ def _find_usable(context: RunContext, storage_name: str, every: timedelta) -> Pu
 
 
 def listing_settings(context: RunContext, storage_name: str) -> str:
-    """Return a digest of the release and the settings that affect the rows of a listing."""
+    """Return a digest of the release and the settings on which the rows of a listing depend."""
     storage = context.storage(storage_name)
     endpoint = context.config.endpoint_of(storage.location)
     reports = storage.inventory.model_dump(mode="json") if storage.inventory is not None else None

@@ -1,4 +1,4 @@
-"""Build the Bloom filter of the live keys of a storage, and verify it by reading it back."""
+"""Build the Bloom filter of a storage's live keys, and verify it by reading it back."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from gc_assets.state.schemas import LIVE_FILES, LIVE_FILTER
 from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, LiveFilterSummary
 
-# Each slice is built, merged and probed in the memory of one worker. This many keys need about 100
-# MiB.
+# Each slice is built, merged and probed in the memory of one worker. This number of keys needs
+# about 100 MiB.
 SLICE_KEYS: Final = 20_000_000
 # Detects false-positive rates of 1e-4 and more, a hundred times the target.
 FALSE_POSITIVE_SAMPLES: Final = 100_000
@@ -57,26 +57,26 @@ PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice",
 def live_tables(context: RunContext) -> list[PublishedTable]:
     """Return `live_files` of every lake.
 
-    Any lake may refer to files in any storage, so a storage's live set is the union over all lakes.
+    Since any lake may refer to files in any storage, a storage's live set combines all lakes.
     """
     return [context.table(LIVE_FILES, lake.name) for lake in context.config.lakes]
 
 
 def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> DataFrame:
-    """Return the live files of all lakes in the storage (columns of `live_files`).
+    """Return all lakes' live files in a storage (columns of `live_files`).
 
-    A key needed by two lakes occurs twice. Prefer `LiveKeys` if hashes suffice, because this
-    function joins all entries.
+    If two lakes need a key, it occurs twice. Use `LiveKeys` instead if hashes are sufficient,
+    because this function joins all entries.
     """
     frames = [LiveSet(context, table).read(spark) for table in live]
     return reduce(DataFrame.unionByName, frames).filter(F.col("storage") == storage_name)
 
 
 def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> DataFrame:
-    """Return the files needed by expired history only (columns of `live_files`).
+    """Return the files that only expired history needs (columns of `live_files`).
 
-    The policy no longer keeps that history, but the lake still contains it. Lakes whose history is
-    never edited contribute no rows.
+    The policy no longer keeps this history, but the lake still contains it. Lakes whose history is
+    never edited do not have such files.
     """
     edited = [table for table in live if context.kind(table.receipt.owner).edits_history]
     frames = [LiveSet(context, table).read(spark, EXPIRED_SIDE) for table in edited if table.summary(LiveFilesSummary).expired_files]
@@ -85,10 +85,10 @@ def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, li
 
 
 def live_count(live: list[PublishedTable], storage_name: str) -> LiveCount:
-    """Count the rows of `live_keys` by lake, from the receipts.
+    """Count the rows of `live_keys` by lake, based on the receipts.
 
-    Keys that may not exist (`possible_by_storage`) are not counted. Lakes that need no files in the
-    storage are left out.
+    Keys that may not exist (`possible_by_storage`) are not counted. Lakes that do not need any
+    files in the storage are omitted.
     """
     counts: dict[str, int] = {}
     for table in live:
@@ -100,27 +100,27 @@ def live_count(live: list[PublishedTable], storage_name: str) -> LiveCount:
 
 
 def live_rows(live: list[PublishedTable], storage_name: str) -> int:
-    """Count the rows of `live_keys`, from the receipts."""
+    """Count the rows of `live_keys`, based on the receipts."""
     return sum(table.summary(LiveFilesSummary).by_storage.get(storage_name, Amount()).files for table in live)
 
 
 def seed_for(run_date: date) -> int:
     """Return the hash seed of a run date.
 
-    A fixed seed would repeat the same false positives in every run.
+    With a fixed seed, every run would have the same false positives.
     """
     return run_date.toordinal()
 
 
 @log_progress(LIVE_FILTER)
 def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publish the filter over all live keys of a storage, sized for their exact number.
+    """Publish a filter over all live keys of a storage, sized for their exact number.
 
-    After publication, every live key is looked up in the filter. The receipt contains the measured
-    false-positive rate.
+    After publication, every live key is looked up in the filter. The measured false-positive rate
+    is part of the receipt.
 
-    The filter is always built from scratch. If it extended the previous filter, it would still
-    contain keys that have left the live set, so their files would never become candidates.
+    The filter is always built from scratch. An extended version of the previous filter would still
+    contain keys that are no longer live, so their files would never become candidates.
 
     Raises:
         GcError: If a live key is missing from the published filter.
@@ -162,7 +162,7 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
 
 
 def _look_up(keys: LiveKeys, files: Files, published: PublishedTable, expected: int) -> None:
-    """Look up all live entries in the filter, which is read back from the state.
+    """Read the filter back from the state, and look up all live entries in it.
 
     Raises:
         GcError: If any entry is missing from the filter. The message contains the counts.
@@ -179,7 +179,7 @@ def _look_up(keys: LiveKeys, files: Files, published: PublishedTable, expected: 
 def _build_slices(keys: LiveKeys, spec: FilterSpec, slices: int, merge: _MergeFilters) -> Sequence[Any]:
     """Build all slices of the filter, and return the reports of `merge` (rows of `PARTS_DDL`).
 
-    Each slice is merged by one call.
+    A single call merges each slice.
     """
     build = _BuildPartialFilters(spec, slices)
     if slices == 1 and keys.runs_in_process:
@@ -200,7 +200,7 @@ def _slice_of(hashes: np.ndarray, slices: int) -> np.ndarray:
 
 
 def _by_slice(hashes: np.ndarray, slices: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-    """Yield each slice number that occurs, with an index that selects its hashes."""
+    """Yield each slice number that occurs, with an index that selects the hashes in that slice."""
     if slices == 1:
         yield from [(0, slice(None))] if len(hashes) else []
         return
@@ -211,7 +211,7 @@ def _by_slice(hashes: np.ndarray, slices: int) -> Iterator[tuple[int, slice | np
 
 @dataclass(frozen=True)
 class ProbeFilter:
-    """Looks up hashes in a published filter.
+    """Look up hashes in a published filter.
 
     Only paths are pickled, and each worker process reads the filter once.
     """
@@ -251,7 +251,7 @@ class _AddSlice:
 
 @dataclass(frozen=True)
 class _BuildPartialFilters:
-    """Add the hashes of a partition to partial filters, one for each slice that occurs."""
+    """Add a partition's hashes to partial filters, one for each slice that occurs."""
 
     spec: FilterSpec
     slices: int
@@ -273,7 +273,7 @@ class _BuildPartialFilters:
 
 @dataclass(frozen=True)
 class _MergeFilters:
-    """Merge the partial filters of each slice and write the published filter."""
+    """Merge the partial filters of each slice, and write the published filter."""
 
     spec: FilterSpec
     slices: int

@@ -1,8 +1,8 @@
-"""Find claimed files that are in no live set.
+"""Find claimed files that are not in any live set.
 
-The live filter is applied first. The remaining candidates are compared with the live keys
-themselves. A single candidate that equals a live key stops the plan. A candidate that differs from
-a live key only in its spelling is not planned.
+The live filter is applied first, and the remaining candidates are compared with the live keys
+themselves. If a single candidate equals a live key, the plan stops. If a candidate differs from a
+live key only in its spelling, it is not planned.
 """
 
 from __future__ import annotations
@@ -102,17 +102,18 @@ from gc_assets.stores.protocol import LookUp
 
 
 def grace_cutoff(context: RunContext, storage_name: str, refs: list[PublishedTable]) -> datetime:
-    """Return the grace cut-off: the time of the first freeze of all lakes minus the grace period.
+    """Return the time of the first freeze among all lakes minus the grace period.
 
-    Younger files are not candidates.
+    Files that are younger than this grace cut-off are not candidates.
     """
     first = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     return first - context.storage(storage_name).grace
 
 
 def candidate_cutoff(context: RunContext, storage_name: str, cutoff: datetime, report_as_of: datetime | None) -> datetime:
-    """Return the grace cut-off, or the report's scan time minus the grace period if that is
-    earlier.
+    """Return the grace cut-off, or an earlier one if an inventory report was scanned before it.
+
+    The earlier one is the report's scan time minus the grace period.
     """
     return cutoff if report_as_of is None else min(cutoff, report_as_of - context.storage(storage_name).grace)
 
@@ -141,7 +142,7 @@ class _Sweep:
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
         cutoff = grace_cutoff(context, storage_name, refs)
         old_before = candidate_cutoff(context, storage_name, cutoff, inventory.summary(StorageInventorySummary).report_as_of)
-        # Foreign metadata in other storages is unknown if it is newer than their last listings.
+        # In other storages, foreign metadata that was written after their last listing is unknown.
         oldest = find_oldest_listing(context, storage_name, [*refs, *live])
         old_before = old_before if oldest is None else min(old_before, oldest)
         look_up = listing.look_up(context, storage_name)
@@ -161,14 +162,13 @@ class _Sweep:
 
 @dataclass(frozen=True, slots=True)
 class _MetadataChecks:
-    """Live metadata that is missing or rewritten according to the inventory.
+    """Live metadata that is missing or was rewritten, according to the inventory.
 
     Attributes:
         reread: Metadata objects that were read again because they differ from the decoded ones.
-        broken: The tables and lakes whose metadata is missing, each with the name of a missing
-            object.
+        broken: Tables and lakes with missing metadata, each with the name of a missing object.
         stopping: Messages about metadata that stops the plan.
-        lakes: The lakes that need metadata in `stopping`, each with a message.
+        lakes: Lakes that need metadata listed in `stopping`, each with a message.
     """
 
     reread: pa.Table
@@ -179,7 +179,7 @@ class _MetadataChecks:
 
 @dataclass(frozen=True, slots=True)
 class _Checks:
-    """The results of the sweep checks."""
+    """Results of the sweep checks."""
 
     foreign: ForeignMetadata
     behind_links: list[str]
@@ -194,10 +194,11 @@ class _Checks:
 
 @log_progress(ORPHAN_FILES)
 def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publish `orphan_files` of a run date, with the results of the sweep checks for the gates.
+    """Publish `orphan_files` for a run date, with the results of the sweep checks for the gates.
 
-    The summary contains counts and samples: files and bytes by class, near misses, false negatives
-    and missing metadata. The plan's gates decide whether these problems stop it.
+    The summary contains counts and samples, such as the files and bytes of each class, near misses,
+    false negatives and missing metadata. The plan's gates decide whether any of them stops the
+    plan.
     """
     sweep = _Sweep.of(spark, context, storage_name)
     run = start_run(context, storage_name, ORPHAN_FILES)
@@ -262,9 +263,7 @@ def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: 
 
 
 def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, newer: UnlistedFiles | None) -> tuple[str, ...]:
-    """Return a note about live statistics files that are missing in the storage. These files are
-    informational.
-    """
+    """Return a note if live statistics files, which are informational, are missing."""
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(sweep.storage, 0) for table in sweep.live)
     if probed.summary.get("optional_found", 0) >= optional:
         return ()
@@ -289,8 +288,8 @@ def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: Written
 
 def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, newer: UnlistedFiles | None) -> _MetadataChecks:
     needed = sum(table.summary(LiveFilesSummary).metadata_by_storage.get(sweep.storage, 0) for table in sweep.live)
-    # Metadata shared by two lakes is needed twice and listed once, so the counts differ. The slow
-    # comparison then reports nothing missing.
+    # If two lakes share metadata, it is needed twice and listed once, so the counts differ. The
+    # slow comparison then shows that nothing is missing.
     missing, reread = list[Missing](), REREAD.empty_table()
     found = probed.summary.get("metadata_found", 0)
     if newer is not None:
@@ -303,10 +302,10 @@ def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, ne
         reread = rewritten_metadata(spark, sweep.context, sweep.storage, _paths(sweep.live, METADATA_SIDE), listed)
         if sweep.listing.is_earlier:  # a run after the listing may have decoded the current object already
             reread = reread.filter(pc.invert(reread.column("same")))
-    # If single metadata objects are missing, their tables only have to wait until the objects are
-    # repaired, because the cache still has their entries. If all metadata, or very much of it, is
-    # missing, the listing is that of another location. The entries of a replaced object are
-    # unknown.
+    # If only a few metadata objects are missing, their tables have to wait until the objects are
+    # repaired. Other files are safe, because the cache still contains the entries of the missing
+    # objects. If most or all metadata is missing, another location was listed. If an object was
+    # replaced, its entries are unknown.
     is_other_location = len(missing) >= min(MAX_NAMED, needed)
     lost = [item for item in missing if not item.is_replaced]
     broken = {Owner(item.lake, item.table_uuid): item.name for item in reversed(lost)} if not is_other_location else {}
@@ -322,9 +321,9 @@ def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, ne
 
 
 def _lakes_of_metadata(sweep: _Sweep, replaced: pa.Table | None) -> set[str]:
-    """Return the lakes that need one of the replaced objects.
+    """Return the lakes that need any of the replaced objects.
 
-    If `replaced` is None, return all lakes with metadata in the storage.
+    If `replaced` is None, all lakes with metadata in the storage are returned.
     """
     found: set[str] = set()
     for table in sweep.live if replaced is None or replaced.num_rows else ():
@@ -338,11 +337,11 @@ def _lakes_of_metadata(sweep: _Sweep, replaced: pa.Table | None) -> set[str]:
 def _check_unlisted(
     spark: SparkSession, sweep: _Sweep, probed: WrittenParts, broken: Collection[Owner], newer: UnlistedFiles | None
 ) -> MissingLiveFiles:
-    """Find the live files that are missing from the inventory.
+    """Find live files that are missing from the inventory.
 
-    The counts may differ although no file is missing, because a rule may have removed live files,
-    or two lakes need the same file. The hashes are therefore compared, or the files themselves if
-    there are too many.
+    The counts can differ although no file is missing, because a rule may have removed live files,
+    or because two lakes may need the same file. Therefore, the hashes are compared, or the files
+    themselves if there are too many.
     """
     context, storage_name, live = sweep.context, sweep.storage, sweep.live
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(storage_name, 0) for table in live)
@@ -406,7 +405,7 @@ def _write_orphans(
 
 
 def _find_misspelled(spark: SparkSession, sweep: _Sweep, written: WrittenParts, run: TableRun) -> tuple[str, ...]:
-    """Return the near misses that may be live files, because their live key does not exist."""
+    """Return near misses that may be live files because their live key does not exist."""
     if NEAR_MISSES_SIDE not in written.side:
         return ()
     context, state = sweep.context, sweep.state
@@ -451,8 +450,8 @@ def _summarize(
         foreign_claims=len(checks.foreign_files),
         **checks.dropped.summary(),
         foreign_by_rule=_sum_amounts({key: total for key, total in written.totals.items() if key[0] == FOREIGN}, 2),
-        # Ranges and metaranges that are under no claim and needed by no retained commit. They are
-        # only counted.
+        # Ranges and metaranges without a claim that no retained commit needs. They are only
+        # counted.
         unneeded_metadata=Amount(files=probed.summary.get("unneeded_files", 0), bytes=probed.summary.get("unneeded_bytes", 0)),
         live_keys=live_count(sweep.live, storage_name).files,
         rewritten=metadata.reread.num_rows,
@@ -512,7 +511,7 @@ def _sum_amounts(totals: Mapping[tuple[str, ...], Totals], part: int) -> dict[st
 
 
 def _size_of_all(state: State, inventory: PublishedTable, live: Sequence[PublishedTable]) -> tuple[int, int]:
-    """Return the number of rows and files read to compare all live files with the inventory."""
+    """Return how many rows and files must be read to compare all live files with the inventory."""
     entries = [run for table in live for run in state.history(table.receipt.owner, MANIFEST_ENTRIES.name)]
     parts, log = inventory.parts(), LogReader.of(state, inventory.receipt.owner)
     rows = sum(part.rows for part in parts) + sum(run.rows for run in entries)
@@ -520,7 +519,7 @@ def _size_of_all(state: State, inventory: PublishedTable, live: Sequence[Publish
 
 
 def _unlisted_lakes(sweep: _Sweep, unlisted: MissingLiveFiles) -> Mapping[Owner, str]:
-    """Return the tables that need missing files, or their lakes if the gate `live_listed` fails."""
+    """Return the tables that need missing files, or whole lakes if the gate `live_listed` fails."""
     live = live_count(sweep.live, sweep.storage).files
     owners = unlisted.owners if unlisted.files <= MAX_UNLISTED * live else unlisted.lakes
     why = f"{unlisted.files:,} of {live:,} live files such as {', '.join(unlisted.samples[:1])} are missing in storage {sweep.storage}"
@@ -528,7 +527,7 @@ def _unlisted_lakes(sweep: _Sweep, unlisted: MissingLiveFiles) -> Mapping[Owner,
 
 
 def _unreadable(context: RunContext, storage_name: str, refs: list[PublishedTable], reasons: Mapping[Owner, str]) -> tuple[Unreadable, ...]:
-    """Return the tables or lakes with missing files, and since when files are missing."""
+    """Describe the tables or lakes with missing files, and since when files have been missing."""
     if not reasons:
         return ()
     last = context.state.latest(storage_name, ORPHAN_FILES.name, before=context.run_date)
@@ -554,10 +553,10 @@ def _unreadable(context: RunContext, storage_name: str, refs: list[PublishedTabl
 
 
 def _last_complete(context: RunContext, owner: Owner, last: PublishedTable | None) -> date:
-    """Return the last run date whose sweep found all metadata of the table.
+    """Return the last run date whose sweep found all of the table's metadata.
 
-    If there is no such run, return the current run date, because this run read the table before it
-    missed the metadata.
+    If there is no such run, the current run date is returned, because this run read the table
+    before it noticed that metadata is missing.
     """
     day = last.receipt.run_date if last is not None else context.run_date
     refs = context.state.current(owner.lake, LAKE_REFS.name, day)
@@ -566,7 +565,7 @@ def _last_complete(context: RunContext, owner: Owner, last: PublishedTable | Non
 
 
 def _without_owners(keys: DataFrame, owners: Collection[Owner]) -> DataFrame:
-    """Return the live keys without the rows of these lakes and tables."""
+    """Return the live keys, except for the rows of these lakes and tables."""
     mine = F.lit(False)
     for owner in owners:
         mine |= (F.col("lake") == owner.lake) & (
@@ -576,7 +575,7 @@ def _without_owners(keys: DataFrame, owners: Collection[Owner]) -> DataFrame:
 
 
 def _route_repeated(spark: SparkSession, orphans: pa.Table | DataFrame) -> pa.Table | DataFrame:
-    """Route rows with a key that occurs more than once to a side table, unless they stop the plan."""
+    """Route rows whose key occurs more than once to a side table, unless they stop the plan."""
     if not isinstance(orphans, DataFrame):
         if len(orphans.column("key").unique()) == orphans.num_rows:
             return orphans

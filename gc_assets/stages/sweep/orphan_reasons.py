@@ -1,9 +1,9 @@
 """Determine the reason and the last witness of each candidate.
 
-A candidate is compared with the entries of all lakes by the hash of its key. Equal hashes count as
-equal keys, because a collision changes only the reason. The keys themselves are compared if a
-candidate may equal a live key, or if a referenced candidate may be foreign or belong to a dropped
-table.
+Candidates are compared with the entries of all lakes by the hashes of their keys. A hash collision
+only changes a reason, so equal hashes are treated as equal keys. The keys themselves are compared
+in two cases: if a candidate may equal a live key, or if a referenced candidate may be foreign or
+belong to a dropped table.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ from gc_assets.state.side_tables import (
     NEAR_MISSES_SIDE,
 )
 
-# Number of candidates matched in one pass over the hashes of all lakes. Each one takes 40 bytes in
-# every task.
+# Number of candidates that are matched in one pass over the hashes of all lakes. Each candidate
+# takes 40 bytes in every task.
 MAX_MATCHED: Final = 2_000_000
 
 ROUTED_ORPHANS: Final = ORPHAN_FILES.schema.append(pa.field(ROUTE, STRING))
 _KEY: Final = pa.schema([("key", STRING)])
-# Strengths of witnesses. If several lakes reference a released file, the lowest number applies:
-# expired history that must be edited first, expired history that is never edited, a lifecycle rule,
-# a dangling commit.
+# Strengths of witnesses. If several lakes reference a released file, the lowest number applies.
+# HELD: expired history that must be edited first. RELEASED: expired history that is never edited.
+# LIFECYCLE: a lifecycle rule. MENTIONED: a dangling commit.
 HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
 _WITNESS_ORDER: Final = ("row", "strength", "commit_id", "container", "kind", "lake", "table_uuid")
 
 
 @dataclass(frozen=True)
 class ReasonSearch:
-    """Determines the reasons of all candidates of a sweep.
+    """Search for the reasons of all candidates of a sweep.
 
     Attributes:
         keys: Live keys of the storage.
-        foreign: Task that finds foreign files, or None. A file referenced by a commit is foreign
-            only if it is in a dataset of another format.
-        dropped: Task that finds files of dropped tables, or None.
+        foreign: Finds foreign files, or None. If a commit references a file, the file is only
+            foreign if it is in a dataset of another format.
+        dropped: Finds files of dropped tables, or None.
         deferred: Prefixes under which candidates are routed to `DEFERRED_SIDE`.
     """
 
@@ -78,19 +78,19 @@ class ReasonSearch:
     deferred: tuple[str, ...]
 
     def find(self, candidates: ParquetScan, rows: int) -> pa.Table | DataFrame:
-        """Return the candidates with their reasons, witnesses and routes (columns
-        `ROUTED_ORPHANS`).
+        """Return the candidates with their reasons, witnesses and routes.
 
-        A candidate that equals a live key is routed to the false negatives. It is routed to the
-        near misses if it differs from a live key only in its spelling. The same applies to a live
-        candidate with the hash of a released file.
+        If a candidate equals a live key, it is routed to the false negatives. If it differs from a
+        live key only in its spelling, it is routed to the near misses. This also applies to a live
+        candidate with the same hash as a released file.
 
         Args:
             candidates: Parts with the candidates (columns `CANDIDATES`).
             rows: Number of candidates.
 
         Returns:
-            A table if there are few candidates, otherwise a frame.
+            The columns `ROUTED_ORPHANS`, as a table if there are few candidates, otherwise as a
+            frame.
         """
         collisions = find_collisions(self.context.state.files, self.keys, candidates.paths)
         if table_fits_in_process(self.spark, rows, len(candidates.paths)):
@@ -107,8 +107,9 @@ class ReasonSearch:
         return self._route_live(frame, collisions) if is_hit else frame
 
     def _match(self, candidates: ParquetScan, *, in_process: bool) -> CandidateMatches:
-        """Match candidates by hash, and by key if the hash alone could hide a foreign or dropped
-        file.
+        """Match candidates by hash.
+
+        If a hash alone could hide a foreign or dropped file, the key is compared too.
         """
         matches = CandidateMatches.find(self.keys, self.context.state.files, candidates.paths)
         if self.foreign is None and self.dropped is None:
@@ -126,7 +127,7 @@ class ReasonSearch:
         return replace(matches, released=tuple(released))
 
     def _unequal_hashes(self, number: int, keys: pa.Array) -> NDArray[np.int64]:
-        """Return the hashes of those keys that the lake does not reference."""
+        """Return the hashes of keys that the lake does not reference."""
         rows = self.keys.sets[number].rows_of(self.spark, keys)
         named = rows.filter(pc.equal(rows.column("storage"), self.keys.storage)).column("key")
         return xxhash64(keys.filter(pc.invert(pc.is_in(keys, named.combine_chunks()))))
@@ -139,12 +140,12 @@ class ReasonSearch:
         return _AddReasons(matches, self.foreign, self.dropped, edited, reasons, self.deferred, uncollected_metadata())
 
     def _route_live(self, orphans: DataFrame, collisions: pa.Array) -> DataFrame:
-        """Compare candidates with the live keys themselves, and route the matches."""
+        """Compare candidates with the live keys themselves, and route those that match."""
         live = [item.table for item in self.keys.sets]
         live_files = live_keys(orphans.sparkSession, self.context, self.keys.storage, live)
         hits = find_hits(orphans, live_files, ignore_case=ignores_case(self.context, self.keys.storage))
-        # The live keys exclude files with the hash of a released file, so this is no error of the
-        # filter.
+        # The live keys do not include files with the same hash as a released file, so these are not
+        # errors of the filter.
         is_lost = F.col("exact") & ~F.col("key").isin(collisions.to_pylist())
         route = F.when(is_lost, FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise(F.col(ROUTE))
         return orphans.join(hits, "key", "left").withColumn(ROUTE, route).select(*ROUTED_ORPHANS.names)
@@ -160,10 +161,10 @@ def _split(candidates: ParquetScan, count: int) -> Iterator[ParquetScan]:
 
 @dataclass(frozen=True)
 class _FindNamed:
-    """Task that yields the candidates whose keys must be compared (column key).
+    """Find the candidates whose keys must be compared (column key).
 
-    Their hash matches a reference of a commit. Without this match they would be foreign, or they
-    belong to a dropped table.
+    Their hash matches a reference of a commit. Without the match, they would be foreign or belong
+    to a dropped table.
     """
 
     released: tuple[ReleasedCandidates, ...]
@@ -187,13 +188,13 @@ class _FindNamed:
 
 @dataclass(frozen=True)
 class _AddReasons:
-    """Task that adds reason, witness and route to candidates (columns `ROUTED_ORPHANS`).
+    """Add reason, witness and route to candidates (columns `ROUTED_ORPHANS`).
 
     Attributes:
         matches: The candidates, matched against all lakes.
         edited: Lakes whose history is edited before files are deleted.
-        never_committed: Reason of files that no commit ever referenced, by lake. Lakes without such
-            a reason are left out.
+        never_committed: Reason for files that no commit has ever referenced, by lake. Lakes without
+            such a reason are missing.
         metadata: Regular expression for metadata keys, to which `never_committed` does not apply.
     """
 
@@ -240,14 +241,14 @@ class _AddReasons:
         return pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ORPHANS.names], schema=ROUTED_ORPHANS)
 
     def _find_witnesses(self, hashes: NDArray[np.int64]) -> pa.RecordBatch:
-        """Return the witness with the lowest strength number for each hash, or a null row."""
+        """Return the strongest witness for each hash, or a null row if there is no witness."""
         found = pa.concat_tables([_NO_WITNESS, *(self._witnesses_of(own, hashes) for own in self.matches.released)])
         if len(self.matches.released) > 1:
             filled = {name: pc.fill_null(found.column(name), "") for name in _WITNESS_ORDER[2:]}
             keys = pa.table({name: filled.get(name, found.column(name)) for name in _WITNESS_ORDER})
             found = found.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in _WITNESS_ORDER]))
         at = np.full(len(hashes), -1)
-        # If a row has several witnesses, the first one applies, because it is assigned last.
+        # If a row has several witnesses, the first one wins, because it is assigned last.
         at[found.column("row").to_numpy()[::-1]] = np.arange(found.num_rows)[::-1]
         return found.take(pa.array(at, mask=at < 0)).combine_chunks().to_batches()[0]
 
@@ -270,10 +271,9 @@ class _AddReasons:
         )
 
     def _lifecycle_commits(self, hashes: NDArray[np.int64], is_wanted: pa.Array) -> pa.Array:
-        """Return the number of retained commits that reference each file released by lifecycle
-        rules.
+        """Count the retained commits that reference each file released by lifecycle rules.
 
-        After the deletion, these commits refer to a missing object.
+        Once the file is deleted, these commits refer to a missing object.
         """
         known, commits = self.matches.lifecycle_commits
         at = pc.index_in(pa.array(hashes), pa.array(known))

@@ -1,8 +1,7 @@
-"""Classify all listed objects in one pass over the inventory.
+"""Classify all listed objects in a single pass over the inventory.
 
-An object is live, unowned, dropped, protected, young or a candidate.
-
-The live filter may classify garbage as live, but never a live file as garbage.
+Each object is either live, unowned, dropped, protected, young or a candidate. The live filter may
+classify garbage as live, but it never classifies a live file as garbage.
 """
 
 from __future__ import annotations
@@ -43,25 +42,25 @@ from gc_assets.state.side_tables import (
 )
 
 LIVE, YOUNG, UNOWNED, PROTECTED, CANDIDATE = "live", "young", "unowned", "protected", "candidate"
-# Files under the claims of dropped tables that wait.
+# Waiting files under the claims of dropped tables.
 DROPPED_WAITING = "dropped"
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Classifies inventory rows and writes the candidates.
+    """Classify inventory rows, and write the candidates. Runs in executors.
 
-    Claimed objects whose names look like other tables' metadata are also written, as suspects. The
-    directories of datasets in other formats, and the search targets needed to find foreign files,
-    are written too. Runs in executors.
+    If the name of a claimed object looks like another table's metadata, the object is written as a
+    suspect. To find foreign files later, directories of datasets in other formats are written too,
+    as well as the files to search for.
 
     Attributes:
         protected: Regular expression for keys that are never candidates, or None.
-        patterns: The `protect` patterns. For each one, the summary contains the number of tasks in
-            which a listed key matches, under `pattern_field`.
-        foreign: The rules that decide whether a candidate is foreign.
+        patterns: The `protect` patterns. For each pattern, the summary field `pattern_field`
+            contains the number of tasks in which it matches a listed key.
+        foreign: Rules that decide whether a candidate is foreign.
         dropped: The dropped tables, indexed by the prefixes that they claimed.
-        adoptable: Selects the files that listed tables may have adopted.
+        adoptable: Selects files that listed tables may have adopted.
     """
 
     live: ProbeFilter
@@ -118,8 +117,8 @@ class Probe:
             unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
             datasets.write(find_datasets(rest.column("key")))
             owned = owned.filter(pc.is_valid(owned.column("lake")))
-            # Suspects are selected before `protect` applies, because data files of a foreign table
-            # may be candidates although its metadata is protected.
+            # Suspects are selected before `protect` is applied, because data files of a foreign
+            # table may be candidates although its metadata is protected.
             is_suspect = pc.match_substring_regex(owned.column("key"), self.suspect)
             if self.claims.names:  # metadata under a metadata claim belongs to the lake
                 is_suspect = pc.and_not(is_suspect, self.claims.is_by_name(owned.column("key")))
@@ -148,7 +147,7 @@ class Probe:
         )
 
     def _select_adoptable(self, live: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the files that listed tables may have adopted (columns `ADOPTABLE`)."""
+        """Select files that listed tables may have adopted (columns `ADOPTABLE`)."""
         rows = live.filter(self.adoptable.select(live.column("key"), live.column("last_modified")))
         return pa.RecordBatch.from_arrays(
             [pa.array(xxhash64(rows.column("key"))), rows.column("last_modified").cast(pa.int64())], schema=ADOPTABLE
@@ -175,20 +174,21 @@ def pattern_field(pattern: str) -> str:
 
 
 def find_unmatched(patterns: Sequence[str], keys: pa.Array) -> tuple[str, ...]:
-    """Return the `protect` patterns that match none of the keys, whether live or not."""
+    """Return the `protect` patterns that do not match any of the keys, whether live or not."""
     return tuple(pattern for pattern in patterns if not pc.any(pc.match_substring_regex(keys, glob_regex([pattern])), min_count=0).as_py())
 
 
 def with_owner(objects: pa.RecordBatch, claims: Claims) -> pa.RecordBatch:
-    """Add columns with the lake and the table that claim each object. Rows of unclaimed objects are
-    null.
+    """Add columns with the lake and the table that claim each object.
+
+    In rows of unclaimed objects, both columns are null.
     """
     lake, table_uuid = claims.resolve(objects.column("key"))
     return objects.append_column("lake", lake).append_column("table_uuid", table_uuid)
 
 
 def main_files(keys: pa.Array) -> pa.Array:
-    """Return the keys of the main files to which side files belong."""
+    """Return the keys of the main files that side files belong to."""
     return pc.replace_substring_regex(keys, SIDE_FILE, r"\1\2")
 
 
@@ -204,7 +204,7 @@ class ListedFiles:
     storage: str
 
     def count_found(self, objects: pa.RecordBatch) -> int:
-        """Return how many of the files are among these objects.
+        """Count how many of the files are among these objects.
 
         A decoded file counts only if the object's length and etag are unchanged.
         """

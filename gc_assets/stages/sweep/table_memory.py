@@ -1,7 +1,8 @@
 """Remember the tables of all lakes from one accepted run to the next (`core/dropped_tables.py`).
 
-The remembered tables are stored in a side table of `orphan_files`. Each run starts from the last
-accepted run, so a refused run, such as one with an incomplete table list, changes nothing.
+Remembered tables are stored in a side table of `orphan_files`. Each run starts from the last
+accepted run. Therefore, a refused run, for example one with an incomplete table list, does not
+change what is remembered.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ _FIELDS: Final = tuple(item.name for item in fields(RememberedTable))
 
 
 def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]:
-    """Return the tables remembered by a storage's last accepted run.
+    """Return the tables that a storage's last accepted run remembered.
 
-    Returns no tables if an older release made that run, because it did not remember tables.
+    If that run was made by an older release that did not remember tables, the result is empty.
     """
     accepted = newest_accepted_run(context, storage_name)
     swept = None if accepted is None else open_sweep(context, storage_name, accepted)
@@ -58,10 +59,10 @@ def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]
 
 
 def newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
-    """Yield the sweep of each storage's newest plan, which may be a refused plan.
+    """Yield the sweep of each storage's newest plan, including refused plans.
 
-    The run date may be later than that of the context, but the plan is not newer than the context's
-    clock.
+    The plan's run date may be later than the context's, but the plan is not newer than the
+    context's clock.
     """
     for storage in context.config.storages:
         plans = [
@@ -87,7 +88,7 @@ def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> 
 
 
 def read_remembered(context: RunContext, swept: PublishedTable) -> list[tuple[RememberedTable, dict[str, Any]]]:
-    """Read the tables remembered by a sweep, each with its row (columns `DROPPED_TABLES`)."""
+    """Read the tables that a sweep remembered, each with its row (columns `DROPPED_TABLES`)."""
     rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES).to_pylist()
     return [(RememberedTable(**{name: _value(name, row[name]) for name in _FIELDS}), row) for row in rows]
 
@@ -101,14 +102,14 @@ def _value(name: str, value: Any) -> Any:
 
 
 def memory_row(table: RememberedTable) -> dict[str, Any]:
-    """Return a remembered table as a row (columns `DROPPED_TABLES`)."""
+    """Convert a remembered table to a row (columns `DROPPED_TABLES`)."""
     return {**asdict(table), "prefixes": list(table.prefixes)}
 
 
 def update_memory(
     context: RunContext, storage_name: str, claims: Sequence[Claim], refs: Iterable[PublishedTable]
 ) -> tuple[list[RememberedTable], list[LakeTables]]:
-    """Return the tables to remember after this run, and the tables listed by its lakes.
+    """Return the tables to remember after this run, and the tables that its lakes list.
 
     Args:
         refs: `lake_refs` of all lakes.
@@ -136,11 +137,11 @@ def update_memory(
 def _add_never_read(
     context: RunContext, storage_name: str, previous: Sequence[RememberedTable], refs: Iterable[PublishedTable]
 ) -> list[RememberedTable]:
-    """Add the repositories that were deleted before the first run to the remembered tables.
+    """Add repositories that were deleted before the first run to the remembered tables.
 
     If a run reads the repository of such a lake, it may be the same one, so the entry is removed.
-    Entries are also removed if their location or server is not the configured one. An acceptance
-    made for another server does not count for the new entry.
+    Entries are also removed if their location or server is no longer the configured one. If a user
+    accepted a repository on another server, this does not count for the new entry.
     """
     found = list(previous)
     for table in refs:
@@ -164,7 +165,7 @@ def _add_never_read(
 
 
 def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
-    """Update the remembered tables first missed in this run with what an apply read of them last."""
+    """Update tables that this run misses for the first time with what an apply last read of them."""
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
     missed = {item.lake for item in previous if item.gone_since is None and item.table_uuid not in listed}
     verified = {lake: read_verified_tables(context, lake) for lake in missed}
@@ -179,12 +180,12 @@ def _add_verified(context: RunContext, previous: Sequence[RememberedTable], lake
 
 
 def record_verified(context: RunContext, mark: RunContext, refs: Iterable[PublishedTable], edited: Collection[HistoryName]) -> None:
-    """Record the tables edited by an apply, as read by its verification mark.
+    """Record the tables that an apply edited, as its verification mark read them.
 
     Args:
         mark: The run context of the verification mark.
         refs: `lake_refs` of the mark.
-        edited: The lakes and uuids of the tables edited by the apply.
+        edited: Lakes and uuids of the tables that the apply edited.
     """
     tables = {lake: {uuid for name, uuid in edited if name == lake and uuid is not None} for lake, _ in edited}
     known = known_tables(mark) if any(tables.values()) else {}
@@ -215,16 +216,15 @@ def record_verified(context: RunContext, mark: RunContext, refs: Iterable[Publis
 def list_lake_tables(
     context: RunContext, refs: Iterable[PublishedTable], claims: Sequence[Claim] = (), known: Mapping[str, KnownTable] | None = None
 ) -> list[LakeTables]:
-    """Return the tables listed by each lake in this run or verification mark."""
+    """Return the tables that each lake lists in this run or verification mark."""
     return [_list_tables(context, table, claims, known or {}) for table in refs]
 
 
 def catalog_identity(context: RunContext, lake_name: str) -> str:
-    """Return the identity, without secrets, of the catalog or server from which this run read a
-    lake.
+    """Return which catalog or server this run read a lake from, without secrets.
 
-    If the freeze does not contain it, as in releases before 0.4, the configured catalog is
-    returned.
+    Freezes of releases before 0.4 do not contain it, so the configured catalog is returned for
+    them.
     """
     refs = context.find(LAKE_REFS, lake_name)
     summary = None if refs is None else refs.summary(LakeRefsSummary)
@@ -278,9 +278,7 @@ def _list_tables(context: RunContext, refs: PublishedTable, claims: Sequence[Cla
 
 
 def _find_repository(context: RunContext, refs: PublishedTable, claims: Sequence[Claim]) -> RememberedTable | None:
-    """Return the lake's repository as a table, or None if the lake is no repository or was not
-    read.
-    """
+    """Return the lake's repository as a table, or None if this run did not read a repository."""
     lake, summary = refs.receipt.owner, refs.summary(LakeRefsSummary)
     found = find_read_repository(summary)
     if found is None:
@@ -307,7 +305,7 @@ def _remember_repository(
 
 
 def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return the names and the metadata addresses of a catalog's tables, by uuid."""
+    """Return names and metadata addresses of a catalog's tables, by uuid."""
     rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     sources = read_parts(context.state.files, refs.paths(SOURCES_SIDE), SOURCES, ["table_uuid", "address"]).to_pylist()
     names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
@@ -315,9 +313,7 @@ def _read_catalog(context: RunContext, refs: PublishedTable) -> tuple[dict[str, 
 
 
 def _read_server(context: RunContext, lake: str) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return the names and the metadata addresses of the tables in any retained commit of a server,
-    by uuid.
-    """
+    """Return names and metadata addresses of tables in a server's retained commits, by uuid."""
     contents = read_rows(
         context.state, LIVE_CONTENTS, context.table(LIVE_CONTENTS, lake), columns=["metadata_location", "content_key", "at_head"]
     )

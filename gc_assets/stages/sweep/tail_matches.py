@@ -1,8 +1,8 @@
 """Find planned files that may be live under an unknown address.
 
-An unknown address may be another name of an object in a storage, for example through an S3 access
-point. It is unknown which part of the address is the key, so only its last components are compared
-with keys.
+An unknown address may be another name for an object in a storage, for example through an S3 access
+point. Because it is unknown which part of the address is the key, only its last components are
+compared with keys.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from gc_assets.stores.store import read_identity
 
 # Number of matches in a message.
 MAX_NAMED: Final = 20
-# Number of pairs whose objects are compared, with one request each. If there are more matches, a
-# whole location has another name.
+# Number of pairs whose objects are compared, with one request per pair. If there are more matches,
+# a whole location has another name.
 MAX_COMPARED: Final = 1_000
 _PAIRS: Final = pa.schema([("key", pa.string()), ("etag", pa.string()), ("address", pa.string()), ("reason", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
 class TailMatches:
-    """The planned files with the same tail and size as an unknown address.
+    """Planned files with the same tail and size as an unknown address.
 
     Attributes:
-        addresses: Number of unknown addresses of all lakes.
-        files: Number of planned files that match one.
+        addresses: Number of unknown addresses in all lakes.
+        files: Number of planned files that match any of them.
         samples: Some of the matching files, with the unknown address.
         hidden: Number of planned files with the same size as a file that cannot be examined.
     """
@@ -58,18 +58,18 @@ def planned_by_unknown_address(
     planned_rows: int,
     rows: Callable[[SparkSession], DataFrame],
 ) -> TailMatches:
-    """Compare the rows of a plan with the unknown addresses of all lakes.
+    """Compare a plan's rows with the unknown addresses of all lakes.
 
-    A row matches if the last component and the size are the same. A mount may rename the directory,
-    so its name is compared only if a size is unknown and the last component is a common name. If
-    this process cannot examine a file, it may be a link, so only its size is compared, if known. A
-    row does not match if a store can read the object at the address and it is not the planned
-    object.
+    A row matches if its last component and its size are the same. Since a mount may rename the
+    directory, its name is only compared if a size is unknown and the last component is a common
+    name. A file that this process cannot examine may be a link, so only its size is compared, if
+    known. If a store can read the object at the address and it is not the planned object, the row
+    does not match.
 
     Args:
         live: `live_files` of all lakes.
-        planned_rows: Number of rows of the plan.
-        rows: Returns these rows as a frame of the given session. Called only if there are unknown
+        planned_rows: Number of rows in the plan.
+        rows: Returns these rows as a frame of the given session. Only called if there are unknown
             addresses.
     """
     tables = [table for table in live if table.summary(LiveFilesSummary).unknown_addresses]
@@ -106,7 +106,7 @@ def planned_by_unknown_address(
 
 
 def _is_another_object(context: RunContext, storage_name: str, row: Any) -> bool:
-    """Return True if the object at the address and the planned object have different identities."""
+    """Return True if the object at the address is known not to be the planned object."""
     if row["reason"] == OLD_COPY:
         return False
     location = context.storage(storage_name).location
@@ -119,8 +119,9 @@ def _describe(row: Any) -> str:
 
 
 def _with_tail(frame: DataFrame, name: str, parent: str) -> DataFrame:
-    """Add a column's last component as `base` and the one before it as `parent`, both in
-    spelling-insensitive form.
+    """Add the last two components of a column as `base` and `parent`.
+
+    Both are in spelling-insensitive form.
     """
     schema = pa.schema([*_fields(frame), ("base", pa.string()), (parent, pa.string())])
     return map_arrow(frame, _AddTail(name, schema), schema)
