@@ -75,7 +75,7 @@ class BucketLease:
         found = "no lease" if free or latest is None else f"token {latest[0]} of {_to_holder(*latest)}"
         raise GateRefused(
             f"lease of {self.bucket.location} lost: expected token {self.token}, found {found}. "
-            "This run changes nothing more; apply the plan again to resume from its log."
+            "No further changes are made. Apply the plan again to resume from its log."
         )
 
 

@@ -1,1 +1,1 @@
-"""Storages on a local disk or a mounted network file system."""
+"""Storages on a local disk, or on a network file system that is mounted on this machine."""

@@ -1,7 +1,7 @@
-"""`doctor` checks for a local storage.
+"""Checks of `doctor` for a local storage.
 
-They check whether the storage exists and can be changed, whether the quarantine is private, whether
-the lease is held, and which symbolic links the storage contains.
+They find out whether the storage exists and is writable, whether its quarantine is private, whether
+an apply holds the lease, and which symbolic links there are.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import RESERVED_PREFIX, SymbolicLink
 
-# The maximum number of directories to scan for mount points and links. The others are covered at
-# run time, because the quarantine never crosses a mount and the listing reports each link.
+# Only this many directories are scanned for mount points and links. Nothing is lost by this: the
+# listing of a run reports every link, and the quarantine refuses to cross a mount.
 MAX_DIRECTORIES: Final = 1_000
 _CONTROL: Final = RESERVED_PREFIX.rstrip("/")
 
 
 def examine(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Yield the findings of `Store.examine`.
+    """Check the storage as described in `Store.examine`.
 
-    Canaries are written only in a storage of mode `apply`.
+    Canary files are only written if the storage is in mode `apply`.
     """
     root = Path(local_path(storage.location))
     yield from run_check(storage.name, "listable", lambda: _check_listable(root, storage))
@@ -76,10 +76,7 @@ def _check_quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _check_private(control: Path, storage: StorageConfig) -> Iterator[Finding]:
-    """Check that only the owner may enter the quarantine.
-
-    The quarantine may contain files from private directories.
-    """
+    """Check that only the owner can enter the quarantine, since its files may be private."""
     try:
         found = control.lstat()
     except FileNotFoundError:
@@ -95,13 +92,13 @@ def _check_private(control: Path, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _other_file_systems(root: Path) -> Iterator[str]:
-    """Yield the scanned directories that are on another file system than the root."""
+    """Find directories that are on a different file system than the root."""
     device = root.stat().st_dev
     return (entry.path for entry in _scan_entries(root) if _is_on_other_device(entry, device))
 
 
 def find_links(name: str, location: str) -> Iterator[SymbolicLink]:
-    """Yield the symbolic links in the first `MAX_DIRECTORIES` directories."""
+    """Find symbolic links in the first `MAX_DIRECTORIES` directories."""
     root = Path(local_path(location))
     for entry in _scan_entries(root) if root.is_dir() else ():
         if entry.is_symlink():
@@ -109,9 +106,9 @@ def find_links(name: str, location: str) -> Iterator[SymbolicLink]:
 
 
 def _scan_entries(root: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of the first `MAX_DIRECTORIES` directories.
+    """Scan the first `MAX_DIRECTORIES` directories and yield their entries.
 
-    The reserved prefix and directories on other file systems are not entered.
+    The reserved prefix is skipped. Directories on other file systems are yielded, but not entered.
     """
     device, own = root.stat().st_dev, str(root / _CONTROL)
     pending, scanned = [root], 0
@@ -132,7 +129,7 @@ def _is_on_other_device(entry: os.DirEntry[str], device: int) -> bool:
 
 
 def _check_traits(storage: StorageConfig) -> Iterator[Finding]:
-    """Test the file system of the storage with canary files."""
+    """Check what the file system supports, using canary files."""
     traits = probe(storage.location)
     if not traits.create_if_absent:
         found = "a file cannot be created by exactly one writer: this file system has no hard links"

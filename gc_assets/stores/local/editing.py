@@ -1,9 +1,10 @@
-"""Conditional changes of single objects on a local disk: replace, create, remove.
+"""Conditional changes of single files on a local disk.
 
-New bytes are written to a file in the same directory, which is then renamed, so that readers never
-see an incomplete object, even after a crash. A crash may leave a file named `<name>#<digits>`.
-Icechunk's storage library treats such a name as an unfinished upload and does not list it. In an
-inventory it is an unreferenced file. This module does not know lakes.
+A new version is first written to a temporary file in the same directory, which is then renamed.
+Readers therefore never see an incomplete object, even after a crash.
+
+What a crash can leave behind is a file named `<name>#<digits>`. Icechunk's storage library takes
+such a file for an unfinished upload and does not list it. A sweep finds it as an unreferenced file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NEW_FILE_MODE = 0o666
 
 @dataclass(frozen=True, slots=True)
 class EditableLocalObjects(LocalObjects):
-    """`EditableObjects` on local disks."""
+    """Implements `EditableObjects` for local disks."""
 
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
         if may_hang(local_path(address)):
@@ -44,11 +45,11 @@ class EditableLocalObjects(LocalObjects):
             return content_of(source, address), etag
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        """Replace the object as the protocol specifies, keeping mode and owner.
+        """Replace the file if it still has the given etag. Mode and owner are preserved.
 
-        Concurrent calls are serialized by a lock on the file. A writer without this lock may rename
-        its own file to the path between the comparison and the rename. Its file is then put back,
-        but is lost on file systems that cannot exchange names, such as NFS.
+        Concurrent calls are serialized by a lock on the file, but other programs do not use this
+        lock. If one of them renames its own file to the path between our comparison and our rename,
+        its file is put back. On file systems that cannot exchange names, such as NFS, it is lost.
         """
         with _open_entry(address) as entry, _lock_file(entry) as locked_status:
             staged = _staging_entry(entry)
@@ -73,9 +74,10 @@ class EditableLocalObjects(LocalObjects):
             entry.sync_directory()
 
     def remove(self, address: str, etag: str) -> None:
-        """Remove the object as the protocol specifies.
+        """Remove the file if it still has the given etag.
 
-        The file is renamed before the last comparison, so that no other file can be deleted.
+        It is moved aside before the final comparison. If another program has replaced it in the
+        meantime, the other file can be put back instead of being deleted.
         """
         with _open_entry(address) as entry:
             require_etag(entry, etag)
@@ -91,10 +93,13 @@ class EditableLocalObjects(LocalObjects):
 
 
 def _make_directories(path: Path, limit: int) -> None:
-    """Create at most `limit` missing directories, with the owner and mode of the one above.
+    """Create missing directories, but at most `limit` of them.
 
-    Owner and mode are copied so that other programs can write to the directories. Raises `OSError`
-    if that is not permitted, or if more directories are missing.
+    New directories get the owner and mode of their parent, so that other programs can write to
+    them.
+
+    Raises:
+        OSError: If more directories are missing, or if owner and mode cannot be set.
     """
     if os.path.lexists(path):
         return
@@ -118,9 +123,9 @@ def _make_directories(path: Path, limit: int) -> None:
 
 @contextmanager
 def _open_entry(address: str, *, create: bool = False) -> Generator[Entry]:
-    """Open the object's directory and yield the object's entry.
+    """Open the directory of an object and yield its entry, which stays valid during the block.
 
-    If `create` is True, a missing directory is created.
+    If `create` is set, the directory is created if necessary.
     """
     parent, _, name = local_path(address).rpartition("/")
     grandparent, _, directory = parent.rpartition("/")
@@ -131,7 +136,7 @@ def _open_entry(address: str, *, create: bool = False) -> Generator[Entry]:
 
 
 def _staging_entry(entry: Entry) -> Entry:
-    """Return an entry with an unused temporary name in the object's directory."""
+    """Choose a random temporary name in the directory of the object."""
     suffix = f"#{secrets.randbits(62)}"
     return Entry(entry.key + suffix, entry.directory, entry.name + suffix.encode())
 
@@ -142,9 +147,9 @@ def _open_file(entry: Entry, access: int) -> int:
 
 @contextmanager
 def _lock_file(entry: Entry) -> Generator[os.stat_result]:
-    """Open the file and lock it against other calls of `replace`.
+    """Lock a file against concurrent calls of `replace`.
 
-    It is opened for writing, because a lock on NFS requires that.
+    NFS only allows such a lock if the file is open for writing.
     """
     descriptor = _open_file(entry, os.O_RDWR)
     try:
@@ -155,7 +160,7 @@ def _lock_file(entry: Entry) -> Generator[os.stat_result]:
 
 
 def write_staged(staged: Entry, content: bytes, like: os.stat_result | None) -> None:
-    """Write the bytes durably under the temporary name, with mode and owner of the replaced file."""
+    """Write a temporary file durably, with the mode and owner of the file that it will replace."""
     created = os.open(staged.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, _NEW_FILE_MODE, dir_fd=staged.directory)
     with os.fdopen(created, "wb") as sink:
         if like is not None:
@@ -169,21 +174,23 @@ def write_staged(staged: Entry, content: bytes, like: os.stat_result | None) -> 
 
 
 def _exchange(staged: Entry, entry: Entry, etag: str) -> None:
-    """Rename `staged` to `entry`, and undo the rename if the replaced file has another identity."""
+    """Rename `staged` to `entry`. If this replaced an unexpected file, undo it and raise an error."""
     mine = staged.identity()
     if not staged.exchange_with(entry):
         staged.rename_to(entry)
     elif (found := staged.identity()) != etag:
         staged.exchange_with(entry)
-        if staged.identity() != mine:  # a writer replaced this one too, and its file is the newest
+        if staged.identity() != mine:  # another writer has replaced our file, so its file is the newest
             staged.exchange_with(entry)
         raise _changed_error(entry, etag, found)
 
 
 def require_etag(entry: Entry, etag: str) -> None:
-    """Raise `ObjectChanged` unless the file has this identity.
+    """Check that a file still has the expected identity.
 
-    Raises `FileNotFoundError` if it does not exist.
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ObjectChanged: If it has another identity.
     """
     found = entry.identity()
     if found is None:
@@ -197,8 +204,8 @@ def _changed_error(entry: Entry, etag: str, found: str | None) -> ObjectChanged:
 
 
 def put_back(aside: Entry, entry: Entry) -> None:
-    """Restore the name of a file that was moved aside, unless that name has been created again."""
-    with suppress(FileExistsError):  # written again since then: that writer meant to replace this object
+    """Give a file that was moved aside its old name, unless there is now another file of that name."""
+    with suppress(FileExistsError):  # another program has written the object again, replacing this one
         aside.link_to(entry)
 
 

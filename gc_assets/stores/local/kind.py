@@ -1,6 +1,6 @@
-"""The description of local disks as a kind of store.
+"""Local disks as a kind of store.
 
-The modules that list and move files are imported on use, because most commands need neither.
+Modules that list or move files are imported lazily, because most commands do neither.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The lease of a local storage: at most one plan changes it at a time.
+"""The lease of a local storage, which ensures that at most one plan changes it at a time.
 
-`.gc-assets/lease.json` contains the holder. `.gc-assets/fencing_token` counts leases and survives
-their release. Both change only under `flock` on `.gc-assets/lease.lock`, which the kernel releases
-when a process dies. Only their owner may open the three files, because any process that can open
-the lock file could hold the lock permanently. The time comes from a `Clock`.
+There are three files in `.gc-assets`. `lease.json` names the holder of the lease. `fencing_token`
+counts the leases and stays when one is released. Both are only changed while `lease.lock` is locked
+with `flock`, and the kernel releases this lock if the process dies.
+
+Only the owner can open the files. Otherwise any user could block all plans by keeping the lock.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gc_assets.core.untrusted_input import parse_json
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 
-# The lock is held only while a few small files are read and written, so a longer wait means that
+# The lock is needed only for reading and writing a few small files. If it is held longer than this,
 # the disk hangs.
 LOCK_SECONDS: Final = 30.0
 _OWNER_ONLY: Final = 0o600
@@ -36,13 +37,13 @@ _OWNER_ONLY: Final = 0o600
 
 @dataclass(frozen=True, slots=True)
 class LocalLease:
-    """An acquired lease.
+    """A lease that was acquired by this process.
 
     Attributes:
-        control: The absolute path of the storage's `.gc-assets`.
+        control: The absolute path of `.gc-assets` in the storage.
         token: The fencing token.
-        duration: The lease expires after this time unless it is renewed.
-        clock: The clock.
+        duration: How long the lease lasts unless it is renewed.
+        clock: The clock with which expiry is determined.
     """
 
     control: str
@@ -51,13 +52,13 @@ class LocalLease:
     clock: Clock
 
     def check(self) -> None:
-        """Check as `Lease.check` specifies."""
+        """Check the lease (see `Lease.check`)."""
         holder = self._require_own(read_lease(Path(self.control)))
         if datetime.fromisoformat(holder.expires_at) - self.clock.now() < self.duration / 2:
             self.renew()
 
     def renew(self) -> None:
-        """Extend the lease to its whole duration from now. Raises `GateRefused` if it was lost."""
+        """Extend the lease (see `Lease.renew`)."""
         control = Path(self.control)
         with _lock_exclusively(control):
             holder = self._require_own(read_lease(control))
@@ -65,7 +66,7 @@ class LocalLease:
             _write_file(control / "lease.json", json.dumps(values, indent=1), replace=True)
 
     def release(self) -> None:
-        """Release the storage, unless another plan has taken it over."""
+        """Give up the lease (see `Lease.release`)."""
         control = Path(self.control)
         with _lock_exclusively(control):
             holder = read_lease(control)
@@ -78,13 +79,13 @@ class LocalLease:
             found = "no lease" if holder is None else f"token {holder.token} of {holder}"
             raise GateRefused(
                 f"lease of {Path(self.control).parent} lost: expected token {self.token}, found {found}. "
-                "This run changes nothing more; apply the plan again to resume from its log."
+                "No further changes are made. Apply the plan again to resume from its log."
             )
         return holder
 
 
 def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> LocalLease:
-    """Acquire the lease of the storage as `Store.acquire` specifies."""
+    """Acquire the lease of a storage (see `Store.acquire`)."""
     root = Path(local_path(location))
     control = root / RESERVED_PREFIX.rstrip("/")
     if not root.is_dir():
@@ -103,14 +104,13 @@ def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: tim
         token = max(_next_token(control, current), after + 1)
         holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
         _write_file(control / "fencing_token", f"{token}\n", replace=True)
-        # If a network file system ignores flock, the link below still succeeds for only one
-        # process.
+        # Some network file systems ignore flock. Even there, only one process can create the link.
         _write_file(control / "lease.json", json.dumps(asdict(holder), indent=1), replace=current is not None)
     return LocalLease(str(control), token, duration, clock)
 
 
 def read_holder(location: str) -> Holder | None:
-    """Return the holder of the lease, live or expired. Returns None if there is no lease.
+    """Return who holds the lease of a storage (see `Store.holder`).
 
     Raises:
         StoreError: If the lease cannot be read.
@@ -132,9 +132,10 @@ def _next_token(control: Path, current: Holder | None) -> int:
 
 
 def read_lease(control: Path) -> Holder | None:
-    """Return the holder recorded in the directory `control`, or None if there is no lease.
+    """Read the holder of the lease from the directory `control`, or None if there is no lease.
 
-    Raises `StoreError` if it cannot be read or parsed.
+    Raises:
+        StoreError: If the file cannot be read or parsed.
     """
     path = control / "lease.json"
     try:
@@ -163,7 +164,7 @@ def _lock_exclusively(control: Path) -> Generator[None]:
     try:
         _require_regular(descriptor, path)
         if os.fstat(descriptor).st_uid == os.geteuid():
-            os.fchmod(descriptor, _OWNER_ONLY)  # an older release created it readable for all users
+            os.fchmod(descriptor, _OWNER_ONLY)  # older releases created the file readable for all users
         _lock(descriptor, path)
         yield
     finally:
@@ -171,7 +172,11 @@ def _lock_exclusively(control: Path) -> Generator[None]:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Lock an open file. Raises `GateRefused` if another process keeps it locked."""
+    """Lock an open file.
+
+    Raises:
+        GateRefused: If another process does not release the lock in time.
+    """
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
@@ -208,9 +213,10 @@ def _owner(path: Path) -> str:
 
 
 def _write_file(path: Path, content: str, *, replace: bool) -> None:
-    """Write `content` durably to `path`.
+    """Write a file atomically and durably.
 
-    Raises `GateRefused` if the file exists and may not be replaced.
+    Raises:
+        GateRefused: If the file exists and `replace` is False.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY), "w") as sink:

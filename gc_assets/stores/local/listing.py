@@ -1,9 +1,11 @@
-"""List a local storage in parallel: plan with a bounded scan, then run independent tasks.
+"""Parallel listing of a local storage.
 
-A task lists complete directories, or one share (hash partition) of a huge directory. Reading a name
-takes 0.5 µs and a stat of its file 3 µs. Therefore the task of each share reads all names, but
-stats only those whose hash is in its share. Symbolic links are never followed. This module does not
-use Spark.
+A bounded scan divides the storage into independent tasks. Usually a task lists complete
+directories. A huge directory is divided further into shares, which are hash partitions of the
+names. Each of these tasks reads all names, but calls stat only for its own share. That is
+worthwhile because reading a name takes 0.5 µs, and stat takes 3 µs.
+
+Symbolic links are never followed.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.local.objects import EPOCH, is_utf8, local_path, modified_ns, printable
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Directory, ListingBatch, ListingTask, Problem, ProblemKind
 
-# A directory with more entries is divided into shares. This many entries take a sixth of a second.
+# Larger directories are divided into shares. Listing this many entries takes a sixth of a second.
 HUGE_DIRECTORY = 50_000
-# The planner reads at most this number of names (half a second), and collects at most this number
-# of directories per task.
+# Limits for planning: the names to read in total, which take half a second, and the directories to
+# find for each task.
 PLANNED_ENTRIES = 1_000_000
 DIRECTORIES_PER_TASK = 32
-# A smaller task takes longer to start than to run.
+# With fewer entries, starting the task takes longer than running it.
 ENTRIES_PER_TASK = 20_000
 BATCH_ROWS = 65_536
 YEAR_NS = 3_652_425 * 86_400 * 10**5
@@ -45,13 +47,13 @@ _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A directory to list.
+    """The smallest unit of work: a directory, or a share of a huge one.
 
     Attributes:
-        key: Its key, which ends in `/`. Empty for the root.
-        recurse: True if the unit includes the subdirectories.
-        share: The number of the share that this unit lists.
-        shares: The number of shares (hash partitions of the names).
+        key: The key of the directory, which ends in `/`. Empty for the root.
+        recurse: Whether subdirectories are listed as well.
+        share: Which share to list.
+        shares: Into how many shares the directory is divided.
     """
 
     key: str
@@ -76,20 +78,19 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class LocalListingTask:
-    """Units of the storage at the absolute path `root`.
+    """A `ListingTask` for some units of a local storage.
 
     Attributes:
-        root: The root of the storage.
-        units: The directories to list.
-        parallelism: The maximum number of shares of a huge directory.
-        unchanged: Keys of directories whose direct objects are skipped, because an earlier listing
-            contains them.
-        settled_ns: A later listing may skip only directories that were last modified before this
-            time, because a directory may change again within the same tick of the file system's
-            clock.
-        root_inode: The inode of the root on the machine that planned. It is compared because a
-            machine with another directory at this path, such as an empty mount point, would list
-            nothing without an error.
+        root: The absolute path of the storage.
+        units: What to list.
+        parallelism: Into how many shares a huge directory is divided.
+        unchanged: Directories whose direct objects are skipped, because they are already known from
+            an earlier listing.
+        settled_ns: Directories modified at or after this time are not reused by a later listing.
+            They could change again within the same tick of the file system's clock.
+        root_inode: The inode of the root on the machine that planned the listing. Another machine
+            may have a different directory at this path, such as an empty mount point. Without this
+            check, it would find no objects and report no error.
     """
 
     root: str
@@ -100,11 +101,11 @@ class LocalListingTask:
     root_inode: int | None = None
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List as `ListingTask.run` specifies.
+        """List the units (see `ListingTask.run`).
 
-        At least one directory is listed or divided, even if it exceeds the budget, so that every
-        round makes progress. Entries removed in the meantime are skipped. Unreadable entries are
-        problems of kind `unreadable`.
+        Even if the first directory exceeds the budget, it is listed or divided, so that every round
+        makes progress. Entries that were removed in the meantime are skipped. If an entry cannot be
+        read, a problem of kind `unreadable` is reported.
         """
         rows = _RowBuffer(self.unchanged)
         if (found := _inode(self.root)) != self.root_inode:
@@ -150,7 +151,11 @@ class LocalListingTask:
                 rows.directories.append(Directory(unit.key, directory_ns, objects, status.st_ino))
 
     def distribute(self, units: Sequence[Unit], tasks: int) -> tuple[LocalListingTask, ...]:
-        """Return one task per share, and distribute the other directories to at most `tasks` tasks."""
+        """Distribute units to tasks.
+
+        Every share of a huge directory becomes a task. All other directories are distributed to at
+        most `tasks` tasks.
+        """
         shares = [(unit,) for unit in units if unit.shares > 1]
         directories = [unit for unit in units if unit.shares == 1]
         parts = [tuple(directories[start :: max(tasks, 1)]) for start in range(min(len(directories), max(tasks, 1)))]
@@ -158,16 +163,16 @@ class LocalListingTask:
 
 
 def find_unchanged_directories(location: str, directories: Iterable[Directory]) -> frozenset[str]:
-    """Return the keys of the directories that have not changed since they were listed.
+    """Find directories to which nothing was added, and from which nothing was removed.
 
-    A directory that was removed, or replaced by a link or a copy, has changed.
+    A directory that was itself removed, or replaced by a link or a copy, counts as changed.
     """
     root = local_path(location).rstrip("/")
     return frozenset(directory.key for directory in directories if _is_unchanged(f"{root}/{directory.key.rstrip('/')}", directory))
 
 
 def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-    """Return an earlier listing's rows for objects directly in one of the `unchanged` directories."""
+    """Select those objects of an earlier listing that are directly in `unchanged` directories."""
     return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), unchanged))
 
 
@@ -175,7 +180,7 @@ def _is_unchanged(path: str, directory: Directory) -> bool:
     try:
         status = os.lstat(path)
     except OSError:
-        return False  # the listing reads the same directory and reports the problem
+        return False  # the listing will read this directory and report the problem
     return stat.S_ISDIR(status.st_mode) and (status.st_mtime_ns, status.st_ino) == (directory.modified_ns, directory.inode)
 
 
@@ -189,9 +194,9 @@ def _inode(root: str) -> int | None:
 def plan_listing(
     location: str, parallelism: int, unchanged: frozenset[str] = frozenset(), settled_before: datetime | None = None
 ) -> Sequence[ListingTask]:
-    """Return tasks that together list the storage once, as `Store.plan_listing` specifies.
+    """Divide the listing into tasks (see `Store.plan_listing`).
 
-    There are at most four tasks per worker, plus the shares of huge directories.
+    There are at most four tasks for each worker, in addition to the shares of huge directories.
     """
     root = local_path(location).rstrip("/")
     if not Path(root or "/").is_dir():
@@ -210,10 +215,10 @@ def plan_listing(
         except OSError as error:
             if not unit.key:
                 raise StoreError(f"storage {location}: cannot read the directory {root or '/'}: {_error_text(error)}") from error
-            settled.append(unit)  # the task that lists it reports the problem
+            settled.append(unit)  # the task that lists this directory will report the problem
             continue
         scanned += len(entries)
-        if len(entries) > HUGE_DIRECTORY:  # not all names were read
+        if len(entries) > HUGE_DIRECTORY:  # there may be more names, so the subdirectories are unknown
             settled += unit.split(parallelism)
             continue
         settled.append(Unit(unit.key, recurse=False))
@@ -227,7 +232,13 @@ def plan_listing(
 
 @dataclass(slots=True)
 class _Progress:
-    """The remaining units of a task, the units for another round, and the number of names read."""
+    """The progress of a task.
+
+    Attributes:
+        pending: The units that remain.
+        leftover: The units to be listed in another round.
+        scanned: How many names have been read.
+    """
 
     pending: list[Unit]
     leftover: list[Unit] = field(default_factory=list[Unit])
@@ -236,7 +247,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class _RowBuffer:
-    """Buffers object columns since the last `take`, and the directories that were read completely."""
+    """Collects what was found since the last call of `take`, column by column."""
 
     unchanged: frozenset[str] = frozenset()
     keys: list[bytes] = field(default_factory=list[bytes])
@@ -254,9 +265,10 @@ class _RowBuffer:
         self.problems.append(Problem(printable(key), kind, detail if isinstance(detail, str) else _error_text(detail)))
 
     def add(self, unit: Unit, directory: int, names: list[bytes]) -> tuple[list[Unit], int]:
-        """Add an object or problem for each of the names in an open directory.
+        """Examine names in an open directory, and add the objects and problems that are found.
 
-        Returns the subdirectories to list, and the number of objects added.
+        Returns:
+            The subdirectories that have to be listed, and the number of objects that were added.
         """
         prefix = unit.key.encode()
         children: list[Unit] = []
@@ -265,7 +277,7 @@ class _RowBuffer:
             try:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
-                continue  # removed since the directory was read: as if it had been removed before
+                continue  # removed while the directory was being read
             except OSError as error:
                 self.problem(prefix + name, "unreadable", error)
                 continue
@@ -311,9 +323,12 @@ class _RowBuffer:
 
 @contextmanager
 def _open_directory(root: str, key: str) -> Generator[tuple[int, Iterator[os.DirEntry[bytes]]]]:
-    """Open a directory under the root and yield it with its entries. The root may be a link.
+    """Open a directory and yield it with its entries.
 
-    Raises `OSError` if another directory has become a link.
+    The root of the storage may be a symbolic link, but no other directory.
+
+    Raises:
+        OSError: If the directory has been replaced by a symbolic link, or cannot be read.
     """
     path = f"{root}/{key.removesuffix('/')}".encode()
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

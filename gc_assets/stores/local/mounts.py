@@ -1,13 +1,14 @@
-"""Detect effects of mounts: directories with two paths, different inodes, and paths that may hang.
+"""Find out what mounts do to the paths of files.
 
-A bind mount, or a file system that is mounted twice, gives a directory two paths. A read from a
-network file system may block until its server answers. Such a file system may also show a local
-directory with different inode numbers, as sshfs does. Only the functions that read this machine's
-mounts do I/O.
+Mounts matter for three reasons:
 
-The source is the kernel's mount table (`proc_pid_mountinfo(5)`), which maps each mount point to a
-device and a directory on it. Paths do not contain this information. Device numbers do not either,
-because a bind mount has the number of its source.
+- A directory can have two paths, because of a bind mount or a file system that is mounted twice.
+- Reading from a network file system can block until the server answers.
+- A network file system can show local files under other inode numbers, as sshfs does.
+
+Neither paths nor device numbers are enough to detect this. For example, a bind mount has the same
+device number as its source. The kernel's mount table (`proc_pid_mountinfo(5)`) is used instead,
+which maps each mount point to a device and a directory on it.
 """
 
 from __future__ import annotations
@@ -25,19 +26,23 @@ from gc_assets.core.paths import Location
 from gc_assets.stores.protocol import PathAlias
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
-# Local file systems that store their own files, so that no other file system contains the same
-# file.
+# These file systems store files themselves, so a file in one of them is not in any other.
 _DISKS: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "ramfs", "tmpfs", "xfs", "zfs"})
-# Local file systems. A read from any other file system may block until a server answers.
+# Any other file system may block until a server answers.
 _OF_THIS_MACHINE: Final = _DISKS | {"overlay"}
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mount: the directory `root` of the file system `device`, mounted at the directory `point`.
+    """A line of the mount table.
 
-    Paths have no trailing `/`, so the root directory is empty.
+    Paths have no trailing `/`, so the root directory is an empty string.
+
+    Attributes:
+        device: The file system.
+        root: The directory of this file system that is mounted.
+        point: The directory at which it is mounted.
     """
 
     device: str
@@ -54,9 +59,12 @@ class _MountedPart:
 
 
 def find_mounted_aliases(storages: Sequence[tuple[str, str]]) -> list[PathAlias]:
-    """Return the directories with two paths in storages (name, location) on this machine.
+    """Find directories that have two paths in the storages, according to this machine's mounts.
 
-    A system without the kernel's mount table is assumed to have no such mounts.
+    If there is no mount table, as on other operating systems, nothing is found.
+
+    Args:
+        storages: The name and location of each storage.
     """
     try:
         table = MOUNTS.read_text("utf-8", "surrogateescape")
@@ -67,31 +75,32 @@ def find_mounted_aliases(storages: Sequence[tuple[str, str]]) -> list[PathAlias]
 
 
 def may_hang(path: str) -> bool:
-    """Return True if a read of an absolute path may block until another machine answers.
+    """Check if reading an absolute path may block until another machine answers.
 
-    Also returns True for an unknown file system. The path itself is not accessed, so symbolic links
-    are not resolved. The mounts are read once per process.
+    Unknown file systems are assumed to block. The path itself is not accessed, so symbolic links in
+    it are not resolved. The mount table is read only once in each process.
     """
     return next((slow for point, slow in read_slow_mounts() if _is_within(path, point)), True)
 
 
 def is_in_one_mount(path: str, other: str) -> bool:
-    """Return True if two absolute paths are in the same mount, without accessing the paths."""
+    """Check if two absolute paths belong to the same mount. The paths are not accessed."""
     points = [point for point, _ in read_mount_types()]
     one, two = (next((point for point in points if _is_within(path, point)), None) for path in (path, other))
     return one == two
 
 
 def find_mount_point(path: str) -> str:
-    """Return the mount point of an absolute path, without accessing the path."""
+    """Return the mount point to which an absolute path belongs. The path is not accessed."""
     return next((point for point, _ in read_slow_mounts() if _is_within(path, point)), "")
 
 
 def has_same_inodes(directory: str, other: str) -> bool:
-    """Return True if a file would have the same inode number in two directories of this machine.
+    """Check if inode numbers in two directories of this machine can be compared.
 
-    Returns False if one directory is in a network, FUSE or overlay mount that does not contain the
-    other. Such a mount may show files of another file system with its own inode numbers.
+    They cannot if one of the directories is in a network, FUSE or overlay mount that does not
+    contain the other one. Such a mount may show files of another file system under its own inode
+    numbers.
     """
     paths = [os.path.realpath(path) for path in (directory, other)]
     try:
@@ -105,7 +114,7 @@ def has_same_inodes(directory: str, other: str) -> bool:
 
 
 def read_mount_types() -> list[tuple[str, str]]:
-    """Read this machine's mount table and return the result of `find_mount_types`."""
+    """Read this machine's mount table (see `find_mount_types`)."""
     try:
         return find_mount_types(MOUNTS.read_text("utf-8", "surrogateescape"))
     except OSError:
@@ -114,7 +123,7 @@ def read_mount_types() -> list[tuple[str, str]]:
 
 @functools.cache
 def read_slow_mounts() -> tuple[tuple[str, bool], ...]:
-    """Return `find_slow_mounts` for this machine's mount table, which is read once per process."""
+    """Read this machine's mount table, once in each process (see `find_slow_mounts`)."""
     try:
         return tuple(find_slow_mounts(MOUNTS.read_text("utf-8", "surrogateescape")))
     except OSError:
@@ -122,12 +131,12 @@ def read_slow_mounts() -> tuple[tuple[str, bool], ...]:
 
 
 def find_slow_mounts(table: str) -> list[tuple[str, bool]]:
-    """Return the mount points, the deepest first, each with True if reads may hang."""
+    """List the mount points, deepest first, and whether reading from them may hang."""
     return [(point, kind not in _OF_THIS_MACHINE) for point, kind in find_mount_types(table)]
 
 
 def find_mount_types(table: str) -> list[tuple[str, str]]:
-    """Return the mount points, the deepest first, each with its file system type."""
+    """List the mount points, deepest first, and the types of their file systems."""
     types: dict[str, str] = {}
     for line in table.splitlines():
         fields, _, super_fields = line.partition(" - ")
@@ -136,10 +145,10 @@ def find_mount_types(table: str) -> list[tuple[str, str]]:
 
 
 def _is_same(names: PathAlias) -> bool:
-    """Return True if both paths resolve to the same inode, or if this cannot be determined.
+    """Check that both paths really lead to the same directory. If in doubt, assume that they do.
 
-    The check is needed because a later mount may hide one of the paths. Devices are not compared:
-    they are known to be the same, although an export mounted twice may have two device numbers.
+    A later mount may hide one of the paths. Only inodes are compared. The device is known to be the
+    same, although its number may differ if an export is mounted twice.
     """
     try:
         return Path(names.path).stat().st_ino == Path(names.other_path).stat().st_ino
@@ -148,7 +157,11 @@ def _is_same(names: PathAlias) -> bool:
 
 
 def parse_mounts(table: str) -> list[Mount]:
-    """Parse a mount table. If several mounts have the same mount point, only the last is visible."""
+    """Parse a mount table.
+
+    If several mounts have the same mount point, only the last one is returned, because it hides the
+    others.
+    """
     mounts: dict[str, Mount] = {}
     for line in table.splitlines():
         fields, _, super_fields = line.partition(" - ")
@@ -159,10 +172,10 @@ def parse_mounts(table: str) -> list[Mount]:
 
 
 def _device(device: str, root: str, source: str) -> tuple[str, str]:
-    """Return the name of a file system and its mounted directory.
+    """Identify a file system and the directory of it that is mounted.
 
-    A server's export (`host:/path`, `//host/share`) is identified by its source, because it may
-    have a different device number at each mount.
+    If a server's export (`host:/path`, `//host/share`) is mounted several times, its device numbers
+    may differ, so it is identified by its source instead.
     """
     if source.startswith("//"):
         host, _, share = source[2:].partition("/")
@@ -176,11 +189,11 @@ def _unescape(text: str) -> str:
 
 
 def find_path_aliases(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list[PathAlias]:
-    """Return the directories with two paths in storages.
+    """Find directories that have two paths in the storages.
 
     Args:
         mounts: The mounts of a machine.
-        roots: The real paths of the storages by name.
+        roots: The real path of each storage, by name.
     """
     parts = [part for storage, root in roots.items() for part in _find_parts(mounts, storage, root.rstrip("/"))]
     found: dict[PathAlias, None] = {}
@@ -195,7 +208,7 @@ def find_path_aliases(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list
 
 
 def _find_parts(mounts: Sequence[Mount], storage: str, root: str) -> Iterator[_MountedPart]:
-    """Yield the mounted parts of file systems at or under a storage's root."""
+    """Find the parts of file systems that make up a storage."""
     enclosing = max((mount for mount in mounts if _is_within(root, mount.point)), key=lambda mount: len(mount.point), default=None)
     if enclosing is not None:
         yield _MountedPart(storage, enclosing.device, enclosing.root + root[len(enclosing.point) :], root)

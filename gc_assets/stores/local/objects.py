@@ -1,7 +1,7 @@
-"""Access objects on a local disk: convert addresses to paths, identify files, read them completely.
+"""Read access to objects on a local disk, which are addressed by `file:` URLs or paths.
 
-Addresses are `file:` URLs or bare paths. Percent signs are data and are never decoded. Paths are
-bytes in this package, because keys are UTF-8 regardless of the process locale.
+Percent signs in addresses are part of the name and never decoded. In this package, paths are bytes,
+because keys are UTF-8 no matter which locale the process has.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ from gc_assets.stores.protocol import RESERVED_PREFIX, StoredObject
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDENTITY = re.compile(r"\d+-(-?\d+)-\d+", re.ASCII)
-# The time limit for access to a directory of a mount.
+# A mount that does not answer within this time is treated as unavailable.
 _SEARCH_SECONDS = 1.0
 # In the year 2262.
 LATEST_NS = 2**63 - 1
-# No program can store an object at such an address.
+# These errors mean that there is no object at an address.
 _NO_OBJECT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
 
 def local_path(address: str) -> str:
-    """Return the absolute path in `file:/p`, `file:///p`, `file://localhost/p` or `/p`, unchanged.
+    """Extract the path from an address.
+
+    The forms `file:/p`, `file:///p`, `file://localhost/p` and `/p` are supported. Nothing in the
+    path is decoded or normalized.
 
     Raises:
-        StoreError: If the address has another form.
+        StoreError: If the address does not have one of these forms.
     """
     rest = address
     if address[:5].lower() == "file:":
@@ -54,21 +57,21 @@ def local_path(address: str) -> str:
 
 
 def etag_of(status: os.stat_result) -> str:
-    """Return the identity of a file: `<size>-<mtime in ns>-<inode>`.
+    """Build the identity of a file, which is `<size>-<mtime in ns>-<inode>`.
 
-    A rename keeps it, a rewrite does not.
+    It stays the same when the file is renamed, but changes when the file is rewritten.
     """
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
 def modified_us(etag: str) -> int | None:
-    """Return the modification time in an identity, in microseconds, or None if it has none."""
+    """Extract the modification time from an identity, in microseconds."""
     found = _IDENTITY.fullmatch(etag)
     return int(found[1]) // 1000 if found else None
 
 
 def identity(address: str) -> str | None:
-    """Return the identity of the file at an address, as `Store.identity` specifies."""
+    """Identify the file to which an address leads (see `Store.identity`)."""
     if scheme_of(address) != FILE or "\0" in address:  # file systems do not allow NUL in names
         return None
     try:
@@ -84,7 +87,10 @@ def identity(address: str) -> str | None:
 
 
 def is_hidden(address: str) -> bool:
-    """Return True if this process cannot examine a file (see `stores.store.local_file_is_hidden`)."""
+    """Check if there may be a file that this process cannot examine.
+
+    See `stores.store.local_file_is_hidden`.
+    """
     if "\0" in address:
         return False
     try:
@@ -94,17 +100,17 @@ def is_hidden(address: str) -> bool:
     except StoreError:
         return True
     except OSError as error:
-        # The link may lead to a file on another machine, or on a mount that this machine does not
-        # have.
+        # A dangling link. Its target may exist on another machine, or in a mount that this machine
+        # lacks.
         return error.errno in {errno.ENOENT, errno.ENOTDIR}
     return False
 
 
 def can_search(directory: str) -> bool | None:
-    """Return whether this process can examine files in a directory, or None if it does not exist."""
+    """Check if this process can examine the files in a directory. None if it does not exist."""
     try:
-        os.stat(f"{directory}/.")  # noqa: PTH116  (`.` requires the permission to search the directory)
-    except ValueError:  # a name that no file system allows
+        os.stat(f"{directory}/.")  # noqa: PTH116  (looking up `.` requires the permission to search the directory)
+    except ValueError:  # no file system allows such a name
         return None
     except OSError as error:
         return None if error.errno in _NO_OBJECT else False
@@ -112,7 +118,7 @@ def can_search(directory: str) -> bool | None:
 
 
 def can_search_in_time(directory: str) -> bool | None:
-    """Like `can_search`, but also return None if the mount does not answer within the time limit."""
+    """Call `can_search`, but return None if the mount does not answer in time."""
     try:
         return run_with_deadline(_SEARCH_SECONDS, find_mount_point(directory), lambda: can_search(directory), exclusive=True)
     except TimeoutError:
@@ -120,7 +126,7 @@ def can_search_in_time(directory: str) -> bool | None:
 
 
 def real_path(address: str) -> str | None:
-    """Return the path of an address with resolved links (see `stores.store.resolve_links`)."""
+    """Resolve the symbolic links in an address (see `stores.store.resolve_links`)."""
     if scheme_of(address) != FILE or "\0" in address:
         return None
     try:
@@ -130,7 +136,7 @@ def real_path(address: str) -> str | None:
 
 
 def find_object(address: str) -> StoredObject | None:
-    """Return the regular file at an address, as `Store.find_object` specifies."""
+    """Look up the regular file at an address (see `Store.find_object`)."""
     try:
         status = os.lstat(_path_bytes(address))
     except OSError as error:
@@ -143,19 +149,19 @@ def find_object(address: str) -> StoredObject | None:
 def modified_ns(status: os.stat_result) -> int:
     """Return the modification time of a file in nanoseconds since 1970.
 
-    A time that does not fit into 64 bits is replaced by the latest representable one, so that the
-    file counts as new. Its identity contains the real time.
+    If it does not fit into 64 bits, the latest possible time is returned, so that the file counts
+    as new and is kept. The identity of the file still contains the real time.
     """
     is_representable = -(2**63) <= status.st_mtime_ns <= LATEST_NS
     return status.st_mtime_ns if is_representable else LATEST_NS
 
 
 def content_of(source: BinaryIO, address: str) -> bytes:
-    """Return the bytes of an open file.
+    """Read a file completely.
 
     Raises:
-        OSError: If it is not a regular file, because its bytes may never end, or if it is larger
-            than any metadata.
+        OSError: If it is not a regular file, since reading a device or FIFO may never end. Also
+            raised if the file is larger than any metadata.
     """
     status = os.fstat(source.fileno())
     require_regular(status, address)
@@ -180,9 +186,9 @@ def is_utf8(name: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LocalObjects:
-    """`Objects` on local disks.
+    """Implements `Objects` for local disks.
 
-    `read_seconds` is the time limit for reads from mounts that may hang.
+    Reads from mounts that may hang are aborted after `read_seconds`.
     """
 
     read_seconds: float = field(default=READ_SECONDS, kw_only=True)
@@ -191,7 +197,7 @@ class LocalObjects:
         return self.read_identified(address)[0]
 
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        # A thread per read would take longer than the read from a local disk.
+        # The time limit needs a thread, which would take longer than reading from a local disk.
         if may_hang(local_path(address)):
             return run_with_deadline(self.read_seconds, address, lambda: self._read_identified(address))
         return self._read_identified(address)
@@ -214,14 +220,14 @@ class LocalObjects:
         return status.st_size
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """List the objects under a prefix, without the collector's own prefix directly under it.
+        """List the objects under a prefix. The collector's own directory in it is left out.
 
-        An entry that cannot be listed raises an error instead of being skipped, because a skipped
-        metadata file could reference live files.
+        Nothing else is skipped, because metadata that was skipped could reference live files.
 
         Raises:
             OSError: If a directory cannot be read.
-            StoreError: If an entry is a symbolic link or a special file, or its name is not UTF-8.
+            StoreError: If an entry is a symbolic link or a special file, or if its name is not
+                UTF-8.
         """
         if not prefix.endswith("/"):
             raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")
@@ -249,12 +255,12 @@ class LocalObjects:
                     try:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
-                        continue  # removed since the directory was read: as if it had been removed before
+                        continue  # removed while the directory was being read
                     yield prefix + relative.decode(), status.st_size, EPOCH + timedelta(microseconds=modified_ns(status) // 1000)
 
 
 def _stat(address: str) -> os.stat_result:
-    # A run calls this for every known container, and `Path.stat` would take five times as long.
+    # `Path.stat` would take five times as long, and a run calls this for every known container.
     return os.stat(_path_bytes(address))  # noqa: PTH116
 
 

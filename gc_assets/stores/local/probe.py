@@ -1,4 +1,7 @@
-"""Test a storage's file system with canary files. For example, some do not support hard links."""
+"""Find out what a file system supports, using canary files.
+
+For example, some file systems do not have hard links.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errn
 
 
 def probe(location: str) -> Traits:
-    """Return the traits of the file system. The reserved prefix is created if missing, and kept."""
+    """Test the traits of the file system. The reserved directory is created if necessary."""
     root, key = local_path(location).rstrip("/"), f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     canary = f"{root}/{key}"
     try:
@@ -33,7 +36,7 @@ def probe(location: str) -> Traits:
 
 
 def _is_supported(test: Callable[[], bool]) -> bool:
-    """Return the result of a test, or False if the file system does not support one of its calls."""
+    """Run a test. It also fails if the file system does not support one of the system calls."""
     try:
         return test()
     except OSError as error:
@@ -64,7 +67,7 @@ def _can_replace_if_match(canary: str) -> bool:
 
 
 def _can_move(root: str, key: str) -> bool:
-    """Return True if a file can be renamed and restored without replacing another."""
+    """Check that a file can be renamed, and restored without overwriting another file."""
     tree = Tree(root or "/")
     with tree.entry(key) as entry, tree.entry(f"{key}-aside") as target:
         identity = entry.identity()

@@ -1,8 +1,8 @@
-"""Quarantine, purge and restore on a local disk, in the modes *trash* and *deferred*.
+"""Quarantine, purge and restore files on a local disk.
 
-*trash* renames an object to `.gc-assets/trash/<plan id>/<key>` in the same storage. *deferred*
-moves nothing: the record is the quarantine. Both compare identities immediately before every
-change. The plan decides which objects are quarantined.
+In mode *trash*, a file is renamed to `.gc-assets/trash/<plan id>/<key>` in the same storage. In
+mode *deferred*, it stays where it is, and only the state records that it is in quarantine. In both
+modes, the identity of a file is compared immediately before every change.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _WAY_OUT = {
 
 
 def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quarantine:
-    """Return the quarantine of a storage for one plan.
+    """Return an object that executes the actions of a plan in a storage.
 
     Raises:
-        UsageError: If the store does not support the mode, or the plan id cannot be a directory's
-            name.
+        UsageError: If a local disk does not support the mode, or if the plan id is not suitable as
+            the name of a directory.
     """
     if not _PLAN_ID.fullmatch(plan_id):
         raise UsageError(f"plan id {plan_id!r} cannot be a directory name; expected letters, digits, `_` and `-`")
@@ -53,16 +53,16 @@ def trash_key(plan_id: str, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrashQuarantine:
-    """Quarantine by renaming. `plan_id` is the plan that acts."""
+    """Quarantine by renaming. `plan_id` is the plan that is being applied."""
 
     tree: Tree
     plan_id: str
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Act as `Quarantine.act` specifies."""
+        """Execute a batch (see `Quarantine.act`)."""
         results = [_run_guarded(planned, self._run, planned in resumed) for planned in batch]
         self.tree.sync({directory for planned in _select_done(batch, results) for directory in self._changed_directories(planned)})
-        # The restored name is durable here, so the name in the trash can be removed.
+        # At this point the restored names are durable, so the names in the trash can be removed.
         restored = {planned.key for planned in _select_done(batch, results) if planned.action == "restore"}
         results = [
             _run_guarded(planned, self._unlink_from_trash, False) if planned.key in restored else result
@@ -95,7 +95,8 @@ class TrashQuarantine:
 
     def _quarantine(self, planned: PlannedAction, source: Entry) -> Result:
         current = source.identity()
-        # The trash is checked last, because an abandoned attempt may still move the object to it.
+        # The trash is checked after the source, because an abandoned attempt may still be moving
+        # the object there.
         with self.tree.entry(self._trash_key(planned)) as trashed:
             if trashed.identity() is not None:
                 return self._verify_move(planned, source, trashed)
@@ -108,9 +109,9 @@ class TrashQuarantine:
             return self._verify_move(planned, source, target)
 
     def _verify_move(self, planned: PlannedAction, source: Entry, trashed: Entry) -> Result:
-        """Make sure that the planned object is in the trash.
+        """Check that the planned object, and no other one, has been moved to the trash.
 
-        An object that replaced it just before the rename is moved back.
+        If another object had replaced it just before the rename, that object is moved back.
         """
         in_trash, current = trashed.identity(), source.identity()
         if in_trash == planned.etag:
@@ -156,16 +157,21 @@ class TrashQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class DeferredQuarantine:
-    """Quarantine on record only: objects stay readable under their keys until they are purged.
+    """Quarantine that only exists on record. Files stay readable until they are purged.
 
-    A disk cannot compare and unlink in one step, so a file that is replaced in the microseconds
-    between the two is lost. `TrashQuarantine` has no such gap.
+    There is a small risk. A disk cannot compare and delete a file in one step, so if a writer
+    replaces the file in the microseconds between, its new file is lost. With `TrashQuarantine`,
+    this cannot happen.
     """
 
     tree: Tree
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Act as `Quarantine.act` specifies. A restore is done if the object is still at its key."""
+        """Execute a batch (see `Quarantine.act`).
+
+        Nothing has to be moved for a quarantine or restore. They are `done` if the object still
+        exists unchanged.
+        """
         results = [_run_guarded(planned, self._run, planned in resumed) for planned in batch]
         self.tree.sync({ancestors(planned.key)[-1] for planned in _select_done(batch, results) if planned.action == "purge"})
         return results
@@ -195,9 +201,9 @@ def _select_done(batch: Sequence[PlannedAction], results: Sequence[Result]) -> l
 
 
 def _run_guarded(planned: PlannedAction, act: Callable[[PlannedAction, bool], Result], resumed: bool) -> Result:
-    """Run an action and convert its errors to results.
+    """Run an action and convert errors to results.
 
-    An error becomes `denied` if a retry cannot help, otherwise `failed`.
+    The result is `failed` if a retry may help, otherwise `denied`.
     """
     if planned.etag is None or planned.version_id is not None:
         return Result(

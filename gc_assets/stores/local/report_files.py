@@ -1,4 +1,4 @@
-"""Read inventory reports from a disk."""
+"""Inventory reports that are stored on a disk."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gc_assets.stores.local.objects import LocalObjects, local_path
 
 @dataclass(frozen=True, slots=True)
 class LocalReportFiles:
-    """`ReportFiles` on a disk.
+    """Implements `ReportFiles` for a disk.
 
-    Executors read the reports too, so all machines of a cluster must share the disk.
+    In a cluster, executors on all machines read the reports, so they must share the disk.
     """
 
-    connections: Connections  # not used: access to a disk needs no settings
+    connections: Connections  # not used, because disks need no settings
 
     def folders(self, location: str) -> list[str]:
         with os.scandir(local_path(location)) as entries:

@@ -1,8 +1,8 @@
-"""Open files under one root so that no symbolic link can lead out of it.
+"""Safe access to files under a root directory, from which no symbolic link can lead outside.
 
-Every step opens the next directory relative to the previous one and rejects links (`openat` with
-`O_NOFOLLOW`). If a directory is replaced by a link between check and action, nothing is changed.
-This module works with keys and inodes and does not know plans.
+A path is opened directory by directory, each relative to its parent (`openat`). Symbolic links
+are rejected (`O_NOFOLLOW`). This is safe even if a directory is replaced by a link between a check
+and the following change.
 """
 
 from __future__ import annotations
@@ -24,19 +24,24 @@ _PRIVATE = 0o700
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _RENAME_EXCHANGE = 2
-# Errors raised by kernels and file systems that cannot exchange names, such as NFS.
+# These errors mean that the kernel or file system, for example NFS, cannot exchange names.
 _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class OutOfBounds(StoreError):
-    """Raised for a key that is not a valid path under the root or passes through a symbolic link."""
+    """Raised if a key is not a valid path under the root, or passes through a symbolic link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name in an open directory. Valid while `Tree.entry` is open.
+    """A name in an open directory, which may or may not exist.
 
-    `directory` is None if the directory does not exist.
+    An entry is only valid inside the block of `Tree.entry`.
+
+    Attributes:
+        key: The key, relative to the root.
+        directory: The descriptor of the open directory, or None if the directory does not exist.
+        name: The name in the directory.
     """
 
     key: str
@@ -44,9 +49,10 @@ class Entry:
     name: bytes
 
     def identity(self) -> str | None:
-        """Return the etag of the file, or None if the name does not exist.
+        """Return the etag of the file, or None if it does not exist.
 
-        For anything but a regular file, returns a description that never equals an etag.
+        If the name is not a regular file, a description such as `a directory` is returned. It never
+        equals an etag.
         """
         if self.directory is None:
             return None
@@ -64,7 +70,11 @@ class Entry:
         os.rename(self.name, target.name, src_dir_fd=self.directory, dst_dir_fd=target.directory)
 
     def exchange_with(self, target: Entry) -> bool:
-        """Exchange two existing files in one step. Returns False if the file system cannot do that."""
+        """Exchange the names of two files atomically, if the file system supports this.
+
+        Returns:
+            False if it is not supported, in which case nothing has changed.
+        """
         rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if rename is None:
             return False
@@ -75,9 +85,10 @@ class Entry:
         raise OSError(number, os.strerror(number), target.key)
 
     def link_to(self, target: Entry) -> None:
-        """Give the file a second name.
+        """Give the file a second name. Nothing is ever overwritten.
 
-        Raises `FileExistsError` if the name exists, so nothing is overwritten.
+        Raises:
+            FileExistsError: If the name already exists.
         """
         os.link(self.name, target.name, src_dir_fd=self.directory, dst_dir_fd=target.directory, follow_symlinks=False)
 
@@ -91,22 +102,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The directory tree at the absolute path `root`."""
+    """A directory tree. `root` is its absolute path."""
 
     root: str
 
     @contextmanager
     def entry(self, key: str, *, create: bool = False, like: str | None = None) -> Generator[Entry]:
-        """Open the directory of `key` and yield the entry of its last part.
+        """Open the directory that contains `key`, and yield the key's entry in it.
 
         Args:
-            key: Relative to the root.
-            create: Create missing directories.
-            like: A key from whose directories created directories copy mode and owner, matched from
-                the end of both paths. Without a match, only the owner gets access.
+            key: The key, relative to the root.
+            create: Whether to create missing directories.
+            like: A key whose directories are the model for new ones: mode and owner are copied from
+                them, matching both paths from their ends. Other new directories are private.
 
         Raises:
-            OutOfBounds: If the key is invalid, or its path contains a symbolic link.
+            OutOfBounds: If the key is invalid, or if its path contains a symbolic link.
         """
         parts = _split_key(key)
         model = _split_key(like)[:-1] if like is not None else []
@@ -114,9 +125,10 @@ class Tree:
             yield Entry(key, directory, parts[-1].encode())
 
     def sync(self, directories: Iterable[str]) -> None:
-        """Sync directories to disk, so that created, renamed and removed entries are durable.
+        """Sync directories to disk, which makes new, renamed and removed entries durable.
 
-        Directories are keys without the trailing `/`. An empty key is the root.
+        Args:
+            directories: Keys of directories, without a trailing `/`. The key of the root is empty.
         """
         for key in directories:
             with self._directory(key.split("/") if key else [], create=False) as directory:
@@ -124,7 +136,7 @@ class Tree:
                     os.fsync(directory)
 
     def _stat_directory(self, parts: Sequence[str]) -> os.stat_result | None:
-        """Return the status of the directory, or None for the root and for a missing directory."""
+        """Return the status of a directory. None if it is the root or does not exist."""
         with self._directory(parts, create=False) as directory:
             return os.fstat(directory) if parts and directory is not None else None
 
@@ -157,7 +169,7 @@ def _split_key(key: str) -> list[str]:
 
 
 def _open_child(directory: int, name: bytes, key: str) -> int | None:
-    """Open a subdirectory. Returns None if there is no directory with this name."""
+    """Open a subdirectory, or return None if there is no such directory."""
     try:
         return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     except FileNotFoundError:
@@ -167,13 +179,14 @@ def _open_child(directory: int, name: bytes, key: str) -> int | None:
             raise
         if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             raise OutOfBounds(f"the path contains {key!r}, which is now a symbolic link") from error
-        return None  # the name is a file, so nothing is under it
+        return None  # a file, which has nothing under it
 
 
 def _make_child(directory: int, name: bytes, model: os.stat_result | None) -> int:
-    """Create a subdirectory and open it.
+    """Create a subdirectory, unless another task has already created it, and open it.
 
-    Raises `OSError` if the name exists but is not a directory.
+    Raises:
+        OSError: If the name exists but is not a directory.
     """
     is_new = False
     with suppress(FileExistsError):  # another task may create it first
@@ -186,9 +199,10 @@ def _make_child(directory: int, name: bytes, model: os.stat_result | None) -> in
 
 
 def _copy_owner_and_mode(directory: int, model: os.stat_result) -> None:
-    """Give a new directory the owner and mode of another one, without granting more permissions.
+    """Give a new directory the owner and mode of another one, as far as this process may.
 
-    If the group cannot be set, the group gets no permissions.
+    This must never grant more permissions than the model has. If the group cannot be set, the
+    actual group therefore gets none.
     """
     for owner, group in ((model.st_uid, model.st_gid), (-1, model.st_gid)):
         with suppress(PermissionError):
@@ -201,13 +215,13 @@ def _copy_owner_and_mode(directory: int, model: os.stat_result) -> None:
 
 
 def _restrict_to_owner(directory: int) -> None:
-    """Deny other users access to the reserved prefix, which contains files of private directories."""
+    """Deny other users access to the reserved directory, whose files may have been private."""
     if os.fstat(directory).st_mode & 0o077:
         with suppress(PermissionError):  # it belongs to another user
             os.fchmod(directory, _PRIVATE)
 
 
 def ancestors(key: str) -> list[str]:
-    """Return the ancestor directories of a key, root first: `a/b/c` has ``, `a` and `a/b`."""
+    """List the directories above a key, root first. For `a/b/c` these are ``, `a` and `a/b`."""
     parts = key.split("/")[:-1]
     return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]

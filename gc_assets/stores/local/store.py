@@ -1,4 +1,4 @@
-"""A directory of a local disk, or of a mounted network file system, as a store."""
+"""A directory as a store, on a local disk or a mounted network file system."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gc_assets.stores.trash import trash_address
 
 @dataclass(frozen=True, slots=True)
 class LocalStore:
-    """`Store` of the directory at `location` (`file:///data/warehouse/`, or a bare path)."""
+    """The store of a directory. `location` is a path or a URL such as `file:///data/warehouse/`."""
 
     location: str
 
@@ -64,10 +64,7 @@ class LocalStore:
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Plan as the protocol specifies.
-
-        Split keys are ignored, because the work is divided by directory.
-        """
+        """Plan the listing. Split keys are not needed, because the work is divided by directory."""
         del split_keys
         return listing.plan_listing(self.location, parallelism, unchanged, settled_before)
 
@@ -102,11 +99,11 @@ class LocalStore:
         return open_quarantine(mode, self.location, plan_id)
 
     def trashed_etag(self, plan_id: str, key: str) -> str | None:
-        """Return the identity of the file in the trash, because a rename keeps the identity."""
+        """Return the identity of the file in the trash, which is the same as before the rename."""
         return identity(trash_address(self.location, plan_id, key))
 
     def max_key_bytes(self, mode: QuarantineMode) -> None:
-        """Return None, because directories are opened one by one, so a path's length has no limit."""
+        """Return None. Directories are opened one by one, so the length of a path is not limited."""
         del mode
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
@@ -116,9 +113,10 @@ class LocalStore:
         return lease.read_holder(self.location)
 
     def now(self) -> datetime:
-        """Return the time of this host.
+        """Return the current time of this host.
 
-        A network file system uses its server's clock for objects, but only a write could read that.
+        On a network file system, modification times come from the clock of the server instead. That
+        clock cannot be read without writing a file.
         """
         return datetime.now(UTC)
 
