@@ -1,4 +1,4 @@
-"""Find the cause of an error, so that several errors with one cause are reported once."""
+"""Find the cause of an error, so that errors with the same cause can be reported together."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _PYTHON_HOST: Final = re.compile(r"host='([^']+)', port=(\d+)")
 
 
 def strip_paths(text: str) -> str:
-    """Shorten each web address in a text to its scheme, host and port."""
+    """Remove the path from each web address in a text, so that scheme, host and port remain."""
     return _URL.sub(r"\1", text)
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the cause of an error without the affected object, or "" if the cause is unknown.
+    """Return the cause of an error without naming the affected object, or "" if it is unknown.
 
-    A cause is a failure of the operating system or a server, such as a refused connection. Errors
-    about the content of a single object have no such cause.
+    Only failures of the operating system or a server, such as a refused connection, are considered
+    a cause. Errors about the content of a single object are not.
     """
     chain = _error_chain(error)
     if (server := _find_server(chain)) is not None:
@@ -32,7 +32,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def _error_chain(error: BaseException) -> list[BaseException]:
-    """Return the error and its causes, the first cause last."""
+    """Return the error followed by its causes, with the root cause at the end."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
@@ -42,7 +42,7 @@ def _error_chain(error: BaseException) -> list[BaseException]:
 
 
 def _find_server(chain: Sequence[BaseException]) -> str | None:
-    """Return the host and port to which a connection failed, or None."""
+    """Find the host and port of the server that could not be reached."""
     for item in reversed(chain):
         if host := _PYTHON_HOST.search(str(item)):
             return f"{host[1]}:{host[2]}"

@@ -1,7 +1,7 @@
-"""The only module that reads the time.
+"""Provide the current time. No other module reads the system clock.
 
-`GC_ASSETS_UNSAFE_NOW` overrides the run, server and store clocks. It is read by `resources/` and
-`cli/` and passed explicitly, so that stages and stores depend only on their arguments.
+In a rehearsal, `GC_ASSETS_UNSAFE_NOW` replaces the clocks of the run, of servers and of stores. The
+variable is read only in `resources/` and `cli/`. All other code receives a clock as an argument.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from datetime import UTC, date, datetime, time, timedelta
 from time import sleep, time_ns
 from typing import Final
 
-# Maximum clock skew of a store, well below the minimum grace period of 24 hours and well above the
-# skew of a network file system.
+# Maximum difference between clocks. It is well below the minimum grace period of 24 hours, and well
+# above the difference that network file systems normally have.
 MAX_SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """UTC clock.
+    """A clock that returns UTC times.
 
     Attributes:
-        fixed: Fixed time for a rehearsal. All its plans and reports are marked as rehearsals.
-        not_before: Earliest time returned by `now`.
+        fixed: The time of a rehearsal, or None for the real time. Plans and reports of a rehearsal
+            are marked as such.
+        not_before: `now` never returns an earlier time than this.
     """
 
     fixed: datetime | None = None
@@ -45,31 +46,31 @@ class Clock:
     def not_before_now(self) -> Clock:
         """Return a clock that never returns an earlier time than now, even on another machine.
 
-        Another machine's clock may be days behind, which would make its records look days older.
+        If that machine's clock were days behind, its records would otherwise look days older.
         """
         return replace(self, not_before=self.now())
 
     def sequence_number(self) -> int:
         """Return a number that increases with each call, even if the time is fixed.
 
-        Used to order records with the same time.
+        Use it to order records that have the same time.
         """
         return time_ns()
 
     def wait_for_next_second(self) -> None:
-        """Wait until the next whole second begins, unless the time is fixed.
+        """Wait until the next second begins, unless the time is fixed.
 
-        Stores may report times in whole seconds. After the wait, the current time is in a later
-        second than all files written before it.
+        Some stores report times in whole seconds. After waiting, anything written will have a later
+        time than files written before.
         """
         if self.fixed is None:
             sleep(1 - time_ns() % 1_000_000_000 / 1_000_000_000)
 
     def today(self) -> date:
-        """Return the current UTC date, the only run date that is not historical."""
+        """Return the current UTC date. Any other run date is historical."""
         return self.now().date()
 
 
 def start_of_day(run_date: date) -> datetime:
-    """Return 00:00 UTC of a run date, its default `as_of`."""
+    """Return 00:00 UTC of a run date, which is the default for its `as_of`."""
     return datetime.combine(run_date, time.min, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Suggested `gc-assets` commands, quoted for a shell."""
+"""Format `gc-assets` commands that messages suggest to the user."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _TOO_LONG: Final = "TOO_LONG"
 
 
 def command(name: str, *arguments: str, **options: str | bool) -> str:
-    """Return a command line that a user can paste into a shell.
+    """Format a command line that a user can paste into a shell.
 
     Args:
-        arguments: Positional arguments. Placeholders are in capital letters, e.g. `PLAN_ID`.
-        options: Values by option name, written with `_` instead of `-`. The value of a flag is
-            True.
+        arguments: Positional arguments. Placeholders are in capital letters, such as `PLAN_ID`.
+        options: Values by option name, with `_` in the name instead of `-`. The value True is for
+            flags.
     """
     flags = [_option(key, value) for key, value in options.items() if value is not False]
     values = [quote(value) for value in arguments]
@@ -26,10 +26,10 @@ def command(name: str, *arguments: str, **options: str | bool) -> str:
 
 
 def quote(value: str) -> str:
-    """Quote a value for a shell, as one printable word.
+    """Quote a value so that a shell treats it as one word.
 
-    Unprintable characters are escaped for bash, zsh and ksh (`$'…'`), because a terminal would act
-    on them.
+    Unprintable characters could affect the terminal, so they are escaped as `$'…'`, which bash, zsh
+    and ksh understand.
     """
     if len(value) > MAX_VALUE:
         return _TOO_LONG

@@ -1,8 +1,8 @@
 """Run calls with a timeout.
 
-A system call that waits for a dead server cannot be interrupted from inside its process. It
-therefore runs in a separate thread, and the caller stops waiting at the deadline. The thread
-continues until the system call returns, and its result is dropped.
+A process cannot interrupt its own system call while that waits for an unresponsive server. The call
+therefore runs in a separate thread, and the caller stops waiting at the deadline. The thread keeps
+running until the system call returns, and the result is discarded.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 _Answer = TypeVar("_Answer")
-# This is enough to read 1 GiB, the largest object read in one request, at 4 MB/s.
+# At 4 MB/s, this is enough for 1 GiB, which is the most that is read in one request.
 READ_SECONDS: Final = 300.0
-# Threads of exclusive calls that passed their deadline, by subject.
+# Threads of exclusive calls that were still running at their deadline, by subject.
 _HANGING: Final = dict[str, threading.Thread]()
 
 
 def run_with_deadline(seconds: float, subject: str, call: Callable[[], _Answer], *, exclusive: bool = False) -> _Answer:
-    """Return the result of `call`, or raise its error.
+    """Run `call` in a separate thread and return its result or raise its error.
 
     Args:
-        seconds: Maximum waiting time.
-        subject: Name of the object or server for the error message.
-        call: Function to run in a separate thread.
-        exclusive: Start no call while an earlier one of the subject hangs. A process that repeats
-            calls for days would otherwise collect threads.
+        seconds: How long to wait for the result.
+        subject: Name of the object or server, for the error message.
+        call: The function to run.
+        exclusive: If True, do not start a call while an earlier one with the same subject is still
+            running. Otherwise, a process that retries for days would accumulate threads.
 
     Raises:
         TimeoutError: If the call does not return in time. Note that this is an `OSError`.

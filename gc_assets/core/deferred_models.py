@@ -1,4 +1,4 @@
-"""Build pydantic models on first use, which makes most commands start faster."""
+"""Let pydantic build models on first use, so that most commands start faster."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from typing import Final
 
 import pydantic
 
-# Threads may be the first users of a model. pydantic builds deferred models under a lock since 2.14;
-# earlier releases build them at import.
+# Several threads may use a model for the first time. Since 2.14, pydantic builds deferred models
+# under a lock. With earlier releases, models are built at import.
 DEFER_BUILD: Final = tuple(map(int, pydantic.VERSION.split(".")[:2])) >= (2, 14)

@@ -1,17 +1,17 @@
-"""Old names of public Python attributes."""
+"""Support old names of public Python attributes."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Any, Final
 
-# First release without the names that 0.4 replaced.
+# The first release without the names that were replaced in 0.4.
 REMOVED_IN: Final = "0.5.0"
 
 
-# A property, because pydantic rejects other attributes without a type.
+# This is a property because pydantic rejects other attributes without a type.
 class RenamedAttribute(property):
-    """Read-only deprecated name of an attribute or method, which warns and is not part of dumps."""
+    """A deprecated, read-only alias of an attribute or method. Its use causes a warning."""
 
     def __init__(self, new: str) -> None:
         super().__init__(doc=f"Deprecated: use `{new}`.")
@@ -28,6 +28,6 @@ class RenamedAttribute(property):
 
 
 def warn_renamed_attribute(old: str, new: str) -> None:
-    """Warn the caller's caller that it uses a deprecated name."""
+    """Warn about the use of a deprecated name, in the code that called the caller."""
     message = f"`{old}` was renamed to `{new}`; the old name is removed in gc-assets {REMOVED_IN}"
     warnings.warn(message, DeprecationWarning, stacklevel=3)

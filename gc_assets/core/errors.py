@@ -1,6 +1,7 @@
-"""Exception types by exit code.
+"""Exceptions, with the exit codes that the command line derives from them.
 
-Each message contains the object, the actual and expected values, and the next step.
+A message should name the object, state what was found and what was expected, and suggest the next
+step.
 """
 
 from __future__ import annotations
@@ -11,60 +12,63 @@ from typing import Final
 
 from gc_assets.core.printable import to_message
 
-# Store errors that a retry would meet again: a missing permission, a read-only mount, a name that
-# the store cannot represent, or a different file system. Full disks, time-outs and I/O errors may
-# be temporary.
+# Retrying after these errors is pointless, because they indicate a missing permission, a read-only
+# mount, a name that the store cannot represent, or a different file system. Full disks, time-outs
+# and I/O errors are not included, because they may be temporary.
 _PERMANENT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EINVAL, errno.EXDEV})
 
 
 def is_permanent(error: Exception) -> bool:
-    """Return True if a store refused a request permanently, so that a retry cannot succeed."""
+    """Return True if a store refused a request for a reason that a retry will not change."""
     return isinstance(error, OSError) and error.errno in _PERMANENT
 
 
 class GcError(Exception):
-    """Operation failed (exit code 1), e.g. an unreadable object, damaged table or store error."""
+    """Raised when an operation fails, for example because of a store error (exit code 1)."""
 
     exit_code = 1
 
 
 class UsageError(GcError):
-    """Invalid request or configuration (exit code 2). The user can correct it, and no data is lost."""
+    """Raised for an invalid request or configuration, which the user can correct (exit code 2)."""
 
     exit_code = 2
 
 
 class GateRefused(GcError):
-    """Failed safety gate (exit code 3). The message contains the gate, numbers and override."""
+    """Raised when a safety check refuses an action (exit code 3).
+
+    For gates of a plan, the message contains the gate, its numbers and how to override it.
+    """
 
     exit_code = 3
 
 
 class _ForeignTextError(GcError):
-    """Error with a message that may contain names and content of lakes. These are escaped."""
+    """Base class for errors whose messages may contain text from lakes, which is escaped."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(to_message(str(message)))
 
 
 class LakeUnreadable(_ForeignTextError):
-    """Unreadable ref, page, snapshot, manifest or table, so the live set cannot be computed."""
+    """Raised when part of a lake cannot be read, so that its live set is unknown."""
 
 
 class ClockSkewed(LakeUnreadable):
-    """The clock of a lake's server differs from the clock of this machine, on which all lakes rely."""
+    """Raised when the clock of a lake's server differs too much from the clock of this machine."""
 
 
 class RepositoryMissing(LakeUnreadable):
-    """The server of a lake answers that it has no repository of this name."""
+    """Raised when the server of a lake responds that the repository does not exist."""
 
 
 class FormatError(_ForeignTextError):
-    """Metadata object that violates its format, e.g. by a wrong magic, version, count or checksum."""
+    """Raised for invalid metadata, such as a wrong magic number, version, count or checksum."""
 
 
 class UnresolvedAddresses(FormatError):
-    """Metadata object with addresses that use an unknown prefix name."""
+    """Raised for metadata with addresses that use an unknown prefix name."""
 
     def __init__(self, message: object = "", addresses: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -72,11 +76,17 @@ class UnresolvedAddresses(FormatError):
 
 
 class UnresolvedContainer(FormatError):
-    """Metadata object in no storage, because its address is relative, or contains `..` or a host."""
+    """Raised for a metadata object whose address cannot belong to a storage.
+
+    The address is relative, contains `..`, or names a host.
+    """
 
 
 class UndecodedTable(FormatError):
-    """Table metadata that cannot be decoded, with the locations that could still be read from it."""
+    """Raised for table metadata that cannot be decoded.
+
+    `locations` contains the table locations that could be read from it nevertheless.
+    """
 
     def __init__(self, message: object = "", locations: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -84,16 +94,16 @@ class UndecodedTable(FormatError):
 
 
 class DecodingAborted(FormatError):
-    """Metadata object whose decoder exceeded its limit of time or memory."""
+    """Raised when decoding a metadata object takes too much time or memory."""
 
 
 class StoreError(_ForeignTextError):
-    """Store failure, e.g. an unreadable directory or a key that cannot be represented."""
+    """Raised for store failures, such as an unreadable directory or an invalid key."""
 
 
 class ObjectChanged(StoreError):
-    """Object was modified since it was read. Nothing was changed."""
+    """Raised instead of a write if another process has modified the object since it was read."""
 
 
 class StateError(GcError):
-    """State table or receipt that is missing, incomplete, inconsistent or has a newer schema."""
+    """Raised if part of the state is missing, incomplete, inconsistent or of a newer release."""

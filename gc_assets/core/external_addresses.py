@@ -1,8 +1,9 @@
-"""Decide if an address outside all storages may still refer to an object in one of them.
+"""Decide whether an external address may nevertheless refer to an object in a storage.
 
-An external address is either provably outside all storages or *unknown*. The decision depends on
-the address without its last components, so that millions of addresses need few decisions. The
-existence of each file is only checked in existing directories on this machine.
+A file may be reachable by several addresses. If an address does not resolve to a storage, it is
+either provably outside all of them, or *unknown*. To decide this for millions of addresses, they
+are grouped by everything but their last components, and each group is examined once. Single files
+are only looked up if their directory exists on this machine.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _WEB_GROUP: Final = "(?is)^(https?://[^/?#]*(?:/[^/?#]*)?).*$"
 _LOCAL_GROUP: Final = "(?s)[^/]*$"
 _OTHER_GROUP: Final = "(?is)^([a-z][a-z0-9+.-]*:(?://[^/]*)?).*$"
 _ENDPOINT_GROUP: Final = "(?is)^([a-z][a-z0-9+.-]*://[^/]*/[^/]*).*$"
-# Suffixes of bucket names reserved by AWS for access points and multi-region access points.
+# AWS reserves these suffixes of bucket names for access points and multi-region access points.
 _ACCESS_POINTS: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3", ".mrap")
-# Schemes of object stores of other providers. Their buckets have no other names.
+# Schemes for object stores of other providers, whose buckets cannot have several names.
 _CLOUD_SCHEMES: Final = frozenset({"abfs", "abfss", "adl", "az", "azure", "cos", "cosn", "gcs", "gs", "obs", "oss", "wasb", "wasbs"})
 _CLOUD_HOSTS: Final = (
     "storage.googleapis.com",
@@ -43,13 +44,13 @@ _PARENT: Final = r"(?:^|/)\.\.(?:/|$)"
 _FORMER_ALIAS: Final = "an address under an entry of `aliases` that was removed since an earlier run"
 _UNSTABLE: Final = "a key with an empty or `.` component, `%2F` or `\\`, which systems resolve differently"
 _NO_FILE: Final = "a file that does not exist on this machine"
-# The file may be a link, with any name, to an object in a storage.
+# Such a file may be a link to an object in a storage, with a different name.
 HIDDEN: Final = "a file that this process cannot examine, so it may be a link with another name; make it accessible, or repair the link"
 NO_DIRECTORY: Final = "a directory that does not exist on this machine"
-# Local files of a table that has other, missing files. They may be under a mount point that is not
-# mounted, so a different file identity proves nothing.
+# Used for local files if other files of their table are missing. The directory may be a mount point
+# that is not mounted at the moment, so the files found there may not be the actual ones.
 OLD_COPY: Final = "a file of a table with files that do not exist on this machine, so it may be an old copy"
-# Unique parts of names: a UUID, or an identifier such as those of Icechunk.
+# Matches unique parts of names, which are UUIDs or identifiers like the ones of Icechunk.
 _UNIQUE: Final = "(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-z]{20}"
 _TAIL: Final = r"(?s)(?:(?:^|/)(?P<parent>[^/]*)/)?(?P<base>[^/]*)$"
 _HDFS: Final = frozenset({"hdfs", "webhdfs", "swebhdfs"})
@@ -59,26 +60,28 @@ _NO_BUCKETS: Final = frozenset({FILE, *_HDFS})
 
 @dataclass(frozen=True, slots=True)
 class ExternalAddresses:
-    """Classifier of external addresses. An instance is picklable if its functions are.
+    """Classifies external addresses. An instance is picklable if its functions are.
 
     Attributes:
         has_disks: True if a storage or an alias is on a disk or HDFS.
-        has_buckets: True if a storage or an alias is on S3, or an alias is a web address that may be.
-        servers: Endpoints of servers that do not belong to a known provider. Their buckets may have
-            several names.
-        describe_directory: Returns the reason why a local directory outside all storages may belong
-            to one, or None if only its missing files may.
-        file_exists: Returns True if this machine has a file at a local address. Called for each file
-            in a directory without a reason.
+        has_buckets: True if a storage or an alias is on S3, or an alias is a web address that may
+            be on S3.
+        servers: Endpoints of servers of unknown providers, whose buckets may have several names.
+        describe_directory: Explains why a local directory outside all storages may belong to one.
+            Returns None if this is only possible for files that do not exist in it.
+        file_exists: Returns True if this machine has a file at a local address. It is called for
+            each file in a directory for which `describe_directory` returns None.
         own_buckets: The buckets of storages and aliases.
-        is_hidden: Returns True if the collector cannot examine the file at a local address.
-        google_buckets: Buckets of storages on Google Cloud. Its S3 interface also serves them as
-            `s3://`.
+        google_buckets: Buckets of storages on Google Cloud, which are also available as `s3://`
+            through its S3 interface.
         has_containers: True if a storage or an alias is on Azure.
-        alias_buckets: Schemes and possible buckets of aliases. Their server is unknown, so an
-            address with the same bucket and another scheme may refer to the same object.
-        has_access_points: True if a storage or an alias is an S3 access point, of an unknown bucket.
-        removed_aliases: Resolver for aliases that storages had in earlier runs, or None.
+        alias_buckets: Schemes and possible buckets of aliases. The server of an alias is unknown,
+            so the same bucket with another scheme may contain the same objects.
+        is_hidden: Returns True if the collector cannot examine the file at a local address.
+        has_access_points: True if a storage or an alias is an S3 access point, because the bucket
+            behind it is unknown.
+        removed_aliases: Resolves aliases that storages had in earlier runs. None if there are no
+            such aliases.
     """
 
     has_disks: bool
@@ -104,12 +107,12 @@ class ExternalAddresses:
         is_hidden: Callable[[str], bool] | None = None,
         removed_aliases: KeyResolver | None = None,
     ) -> Self:
-        """Create a classifier.
+        """Create a classifier for a set of storages.
 
         Args:
-            storages: (location, endpoint) pairs. The endpoint is None for AWS and for disks.
+            storages: Pairs of location and endpoint. The endpoint is None for AWS and for disks.
             aliases: Additional addresses of the storages.
-            removed_aliases: Resolver for aliases that storages had in earlier runs.
+            removed_aliases: Resolves aliases that storages had in earlier runs.
         """
         locations, forms = [location for location, _ in storages], list(map(provider_address, aliases))
         schemes = {scheme_of(location) for location in (*locations, *forms)}
@@ -132,8 +135,10 @@ class ExternalAddresses:
         )
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
-        """Return why each address is unknown. The value is missing if it is provably outside all
-        storages.
+        """Explain for each address why it is unknown.
+
+        Returns:
+            A column of reasons. It is null for addresses that are provably outside all storages.
         """
         reasons = self._find_unstable(addresses, self._find_reasons(addresses))
         if self.removed_aliases is not None:
@@ -145,7 +150,7 @@ class ExternalAddresses:
         return pc.if_else(has_parent, pc.coalesce(reasons, pa.scalar("an address with a `..` component")), reasons)
 
     def _find_unstable(self, addresses: pa.Array, reasons: pa.Array) -> pa.Array:
-        """Add a reason to the addresses in own buckets with keys that some readers change."""
+        """Add a reason for addresses in own buckets whose keys some readers interpret differently."""
         is_checked = pc.and_(pc.match_substring_regex(addresses, UNSTABLE_KEY), pc.is_null(reasons))
         if not is_checked.true_count:
             return reasons
@@ -172,11 +177,11 @@ class ExternalAddresses:
 
     @staticmethod
     def are_missing(reasons: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Return a mask of the reasons that state that a local file does not exist."""
+        """Return a mask that is true for reasons about local files that do not exist."""
         return pc.is_in(reasons, pa.array([_NO_FILE, NO_DIRECTORY]))
 
     def find_old_copies(self, addresses: pa.Array) -> pa.Array:
-        """Return `OLD_COPY` for each local address without a reason. All other values are missing."""
+        """Return a column with `OLD_COPY` for local addresses that have no other reason, else null."""
         accepted = pc.and_(pc.match_substring_regex(addresses, _LOCAL), pc.is_null(self.find_reasons(addresses)))
         return pc.if_else(accepted, pa.scalar(OLD_COPY), pa.scalar(None, pa.string()))
 
@@ -209,7 +214,7 @@ class ExternalAddresses:
         return f"the scheme {scheme}"
 
     def _has_alias_bucket(self, url: Url) -> bool:
-        """Check if an address has an alias's bucket, but a scheme that no alias of the bucket has."""
+        """Return True if an alias has the same bucket as the address, but only with other schemes."""
         names = {name for _, name in self.alias_buckets}
         if not names or url.scheme not in {*_WEB_SCHEMES, S3, *_CLOUD_SCHEMES}:
             return False
@@ -244,13 +249,13 @@ class ExternalAddresses:
 
 
 def _group(addresses: pa.Array) -> pa.DictionaryArray:
-    """Remove the last components of addresses, so that few different ones are left."""
+    """Remove the last components of addresses and dictionary-encode the few distinct remainders."""
     groups = pc.if_else(
         pc.match_substring_regex(addresses, _LOCAL),
         pc.replace_substring_regex(addresses, _LOCAL_GROUP, ""),
         pc.replace_substring_regex(addresses, _OTHER_GROUP, r"\1"),
     )
-    # After a host or region, the first component may be the bucket.
+    # If the address begins with a host or region, its first component may be the bucket.
     for pattern, group in ((_WEB, _WEB_GROUP), (AT_ENDPOINT, _ENDPOINT_GROUP)):
         found = pc.match_substring_regex(addresses, pattern)
         if found.true_count:
@@ -259,9 +264,10 @@ def _group(addresses: pa.Array) -> pa.DictionaryArray:
 
 
 def _buckets_of(alias: str) -> Iterator[tuple[str, str]]:
-    """Yield (scheme, bucket or container) pairs for an alias.
+    """Yield scheme and bucket or container of an alias.
 
-    The path or the host of a web address may begin with the bucket.
+    For a web address there are several possibilities, because either the path or the host name may
+    begin with the bucket.
     """
     root = parse_alias(alias)
     if isinstance(root, Location):
@@ -282,7 +288,7 @@ def _names_access_point(bucket: str) -> bool:
 
 
 def _is_access_point(location: str) -> bool:
-    """Return True for an S3 access point, recognised by the bucket name or the AWS host."""
+    """Return True if a location is an S3 access point, judging by bucket name or AWS host."""
     url = parse_url(location)
     if url is None or scheme_of(location) not in {S3, *_WEB_SCHEMES}:
         return False
@@ -292,10 +298,13 @@ def _is_access_point(location: str) -> bool:
 
 
 def split_tail(names: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the second-to-last and the last component of keys or addresses.
+    """Split the last two components off keys or addresses, in a form suitable for comparison.
 
-    The second-to-last is missing if the name has only one component, or if the last one is unique
-    by itself. Spelling differences, queries, hosts and buckets are removed.
+    Differences in spelling, queries, hosts and buckets are removed.
+
+    Returns:
+        Columns with the second-to-last and the last component. The second-to-last component is null
+        if it does not exist, or if the last component is unique by itself.
     """
     is_url = pc.match_substring_regex(names, _URL)
     if is_url.true_count:

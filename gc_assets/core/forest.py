@@ -1,7 +1,8 @@
-"""Table snapshots as a forest, with cycles and the refs that reach each snapshot.
+"""Build the ancestry of a table's snapshots, and find out which refs reach each of them.
 
-Each snapshot has at most one parent. As in Iceberg, an unlisted parent ends the ancestry. All
-functions take linear time in the number of snapshots and refs.
+Each snapshot has at most one parent, so the snapshots form trees. As in Iceberg, the ancestry ends
+at a parent that is not listed. Damaged metadata may also contain cycles. All functions run in
+linear time.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ REFS_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Snapshots by position.
+    """The parent relation between snapshots, which are identified by their position in a list.
 
     Attributes:
-        position: Position by id.
-        parent: Parent positions, or `NO_PARENT`.
-        children_first: Positions ordered so that children precede parents.
-        cyclic: Positions on a parent cycle.
+        ids: Snapshot ids by position.
+        position: Positions by snapshot id.
+        parent: Position of each snapshot's parent, or `NO_PARENT`.
+        children_first: All positions except cyclic ones, with children before their parents.
+        cyclic: Positions of snapshots that are their own ancestors.
     """
 
     ids: Sequence[str]
@@ -32,7 +34,7 @@ class Forest:
 
 
 def build_forest(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest:
-    """Build the forest of the listed snapshots."""
+    """Build the forest from snapshot ids and the parent id of each snapshot."""
     position = {commit_id: index for index, commit_id in enumerate(ids)}
     parent = [NO_PARENT if parent_id is None else position.get(parent_id, NO_PARENT) for parent_id in parent_ids]
     children = [0] * len(ids)
@@ -40,7 +42,7 @@ def build_forest(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest
         if above != NO_PARENT:
             children[above] += 1
     order = [index for index, count in enumerate(children) if count == 0]
-    for index in order:  # grows during iteration: Kahn's topological order from the leaves
+    for index in order:  # Kahn's algorithm from the leaves: the list grows during the iteration
         above = parent[index]
         if above != NO_PARENT:
             children[above] -= 1
@@ -51,16 +53,22 @@ def build_forest(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Number of refs that reach a snapshot, with up to `REFS_SHOWN` of their names."""
+    """The number of refs that reach a snapshot, and up to `REFS_SHOWN` of their names."""
 
     count: int
     names: tuple[str, ...]
 
 
 def refs_reaching(forest: Forest, heads: Mapping[int, Sequence[str]]) -> list[Reach]:
-    """Return for each position the refs that have their head there or at a descendant.
+    """Find the refs that reach each snapshot from their head.
 
-    Ref names must be unique in `heads`. Positions on cycles have no refs.
+    Snapshots on a cycle are treated as unreachable.
+
+    Args:
+        heads: Names of the refs by the position of their head. Names must be unique.
+
+    Returns:
+        The refs for each position.
     """
     nothing = Reach(0, ())
     reach = [nothing] * len(forest.ids)

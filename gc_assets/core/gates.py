@@ -1,4 +1,4 @@
-"""Plan gates. Each gate is a pure function that returns a `GateResult` with a message."""
+"""The gates that check a plan. Each gate is a pure function and returns a `GateResult`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from gc_assets.core.plan import Amount, BranchShare, GateResult, LiveCount, Unre
 from gc_assets.core.printable import MAX_LISTED, show_list, to_message
 from gc_assets.core.units import count_of, format_bytes
 
-# The default limit does not apply to plans this small, because a few leftover files are a large
-# fraction of a young lake.
+# The default limits are not applied to plans up to this size, because in a young lake, a few
+# leftover files may already be a large fraction.
 SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
-# More missing live files than this mean that addresses are spelled differently in the inventory.
+# If a larger fraction of the live files is missing, lake and inventory probably spell the same
+# addresses differently.
 MAX_UNLISTED: Final = 0.001
 NOTHING: Final = Amount()
 NO_LIVE_FILES: Final = LiveCount(0)
-# Names the number of expired files of one lake in the numbers of `live_drop`.
+# Key in the numbers of `live_drop` for a lake's number of expired files.
 EXPIRED_IN: Final = "expired_in_{lake}"
 OVERRIDE: Final = "To continue anyway, approve with `--override {name}`."
 NO_OVERRIDE: Final = "This gate cannot be overridden."
@@ -28,14 +29,14 @@ def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers
 
 
 def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
-    """Fail if a plan has rows, and lakes of the storage have refs but no live files in it.
+    """Fail if a plan has rows although the live set of the storage is empty.
 
-    In this case, the live set was computed from the wrong location.
+    If lakes have refs but no live files, the live set was computed from the wrong location.
 
     Args:
         live: Number of live files.
-        refs: Number of refs of the lakes that claim a part of the storage, without lakes whose
-            commits reference no file.
+        refs: Number of refs of the lakes that claim part of the storage. Lakes whose commits do not
+            reference any files are not counted.
         planned: Number of rows in the plan.
     """
     message = f"{count_of(live, 'live file')} for {count_of(refs, 'ref')}."
@@ -46,10 +47,12 @@ def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
 
 
 def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Amount = NOTHING) -> GateResult:
-    """Fail if more than `limit` tables are unreadable and not set aside by a user.
+    """Fail if too many tables are unreadable, which usually means that a server does not respond.
 
-    This usually means that a catalog or store does not respond. `deferred` is the amount that would
-    be purged if all tables were readable.
+    Args:
+        unreadable: All unreadable tables. Tables that users have set aside are not counted.
+        limit: Maximum number.
+        deferred: Files whose purge waits until all tables are readable.
     """
     blocking = [item for item in unreadable if item.blocks_purges]
     message = (
@@ -78,17 +81,17 @@ def live_drop(
     notes: Sequence[str] = (),
     tables: Sequence[str] = (),
 ) -> GateResult:
-    """Fail if live files drop by more than `limit` since the last accepted run.
+    """Fail if the number of live files has dropped too much since the last accepted run.
 
-    The limit applies to the whole storage and to each of its lakes.
+    The limit applies both to the whole storage and to each of its lakes.
 
     Args:
         live: Live files of this run.
-        previous: Live files of the last accepted run, or None.
-        limit: Maximum share.
-        expired: Live files of that run that the policy has expired since. They are not counted as a
-            drop.
-        notes: Reasons why further expired files are counted, and earlier losses of the same date.
+        previous: Live files of the last accepted run, or None if there was no such run.
+        limit: Maximum fraction.
+        expired: Live files of the last accepted run that the policy has expired since then. They do
+            not count as a drop.
+        notes: Why more expired files could not be subtracted, and earlier losses of the same date.
         tables: Descriptions of the tables that lost most files.
     """
     if previous is None:
@@ -121,7 +124,7 @@ def _describe_fall(lake: str, live: LiveCount, previous: LiveCount, expired: Liv
 
 
 def _fallen_lakes(live: LiveCount, previous: LiveCount, limit: float, expired: LiveCount = NO_LIVE_FILES) -> dict[str, float]:
-    """Return the drop of each lake whose live files drop by more than `limit`."""
+    """Return the lakes whose live files have dropped by more than `limit`, with the fraction."""
     drops = {
         name: _drop(live.by_lake[name] + expired.by_lake.get(name, 0), files)
         for name, files in previous.by_lake.items()
@@ -135,9 +138,9 @@ def _drop(live: int, previous: int) -> float:
 
 
 def lakes_present(gone: Sequence[str]) -> GateResult:
-    """Fail if a lake that used the storage in the last accepted run is missing.
+    """Fail if a lake that used the storage in the last accepted run is missing now.
 
-    Files shared with other lakes would lose their protection.
+    Otherwise, files that it shares with other lakes would no longer be protected.
     """
     message = "every lake of the last accepted run is present."
     if gone:
@@ -150,7 +153,7 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
 
 
 def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
-    """Fail if live metadata is missing from the inventory or differs from the decoded object."""
+    """Fail if live metadata is not in the inventory, or has changed since it was decoded."""
     message = "every live metadata object of readable tables is in the inventory."
     if missing:
         message = f"{count_of(missing, 'live metadata object', 'are')} missing from the inventory or changed since the read: "
@@ -161,7 +164,8 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
 def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
     """Fail if more than `MAX_UNLISTED` of the live files are missing from the inventory.
 
-    In this case addresses and listing spell the same files differently (apache/iceberg#4346).
+    This suggests that the lake and the listing spell the same files differently, as in
+    apache/iceberg#4346.
     """
     share = unlisted / live if live else 0.0
     message = f"At most {unlisted:,} of {count_of(live, 'live file', 'are')} not in the inventory, without those of unreadable tables."
@@ -171,7 +175,7 @@ def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
 
 
 def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
-    """Fail if a candidate is a live key, as a filter with false negatives cannot be trusted."""
+    """Fail if a candidate is a live key, because the live filter must not have false negatives."""
     message = "no candidate is a live key."
     if hits:
         message = (
@@ -181,16 +185,17 @@ def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
 
 
 def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Sequence[str] = ()) -> GateResult:
-    """Fail if a candidate equals a live key after normalisation, and that key is not in the inventory.
+    """Fail if a candidate may be a missing live file whose key is spelled differently.
 
-    Normalisation removes percent-encoding, repeated slashes and Unicode differences, and on disks
-    differences in case. If the live key is in the inventory, only the candidate is kept.
+    Keys are compared without percent-encoding, repeated slashes and Unicode differences, and on
+    disks also without case. If the live file exists, the gate does not fail, but the candidate is
+    kept.
 
     Args:
-        hits: Number of candidates whose live key is not in the inventory.
-        samples: Sample keys of such candidates.
-        kept: Number of candidates whose live key is in the inventory.
-        kept_samples: Sample keys of such candidates.
+        hits: Number of candidates whose live file is not in the inventory.
+        samples: Keys of some of them.
+        kept: Number of candidates whose live file is in the inventory.
+        kept_samples: Keys of some of them.
     """
     message = "no candidate is another spelling of a missing live key."
     if hits:
@@ -203,9 +208,9 @@ def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Seq
 
 
 def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
-    """Fail if storage roots are equal or nested, or if a directory has two names in storages.
+    """Fail if storages overlap, or if the same directory is mounted in two places.
 
-    Live files would look unreferenced under one of their names.
+    In both cases, files have two names, and live files look unreferenced under one of them.
     """
     message = "no storage contains another."
     if overlaps:
@@ -215,9 +220,9 @@ def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
 
 
 def links(count: int, samples: Sequence[str]) -> GateResult:
-    """Fail if a live file is reached through a symbolic link or a second mount.
+    """Fail if a lake refers to a file through a symbolic link or a second mount.
 
-    The actual file would look unreferenced.
+    Under its actual name, the file looks unreferenced.
     """
     message = "no live file is reached through a link or a second mount."
     if count:
@@ -233,9 +238,9 @@ def unknown_addresses(addresses: int, files: int, samples: Sequence[str], hidden
 
     Args:
         addresses: Number of unknown addresses in the live sets of all lakes.
-        files: Number of planned files that have the same tail and size as one of these addresses.
+        files: Number of planned files with the same tail and size as one of these addresses.
         samples: Some of these files, with the addresses.
-        hidden: Number of these files that may be reached through a link the collector cannot
+        hidden: Number of these files that might be the target of a link which the collector cannot
             examine.
     """
     message = "no live address has an unknown location."
@@ -269,17 +274,17 @@ def foreign_metadata(
     unknown: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> GateResult:
-    """Fail if a claimed prefix contains metadata that does not belong to any configured lake.
+    """Fail if a claimed prefix contains metadata that does not belong to a configured lake.
 
     Args:
         count: Number of foreign metadata objects.
-        samples: Sample keys of such objects.
-        junk: Number of files with metadata names but other content. They protect the files in their
-            directory, but do not make the gate fail.
-        junk_samples: Sample keys of such files.
-        dead: Tables accepted as dead by users.
-        unknown: Reason why the metadata of another storage with the same lakes is unknown.
-        notes: Sentences about evidence from earlier runs.
+        samples: Keys of some of them.
+        junk: Number of files that are named like metadata but have other content. The files in
+            their directories are kept, but the gate does not fail because of them.
+        junk_samples: Keys of some of them.
+        dead: Tables that users have accepted as dead.
+        unknown: Why the metadata of another storage with the same lakes is unknown.
+        notes: Sentences about storages for which an earlier sweep was used.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
@@ -304,10 +309,13 @@ def foreign_metadata(
 
 
 def _name_tables_once(samples: Sequence[str]) -> list[tuple[str, int]]:
-    """Return one sample for each table, with the number of metadata objects of this table.
+    """Combine samples of the same table.
 
     Args:
         samples: Samples in the form `<key>: <table and reason>`.
+
+    Returns:
+        One sample for each table, with the number of its metadata objects.
     """
     by_table: dict[str, list[str]] = {}
     for sample in samples:
@@ -320,14 +328,15 @@ def _add_further(sample: str, further: int) -> str:
 
 
 def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amount = NOTHING) -> GateResult:
-    """Report files that are older than a new claim on them, and therefore left out of the plan.
+    """Report files that are older than a new claim on them.
 
-    The gate never fails, because no such file is planned until a user accepts its prefix.
+    The gate never fails. Such files are left out of plans until a user accepts their prefix.
 
     Args:
         claims: Number of new claims with such files.
-        samples: Descriptions of such claims.
-        others: All other foreign files. They are not planned either.
+        files: Number and size of these files.
+        samples: Descriptions of some of these claims.
+        others: All other foreign files, which are left out as well.
     """
     message = "no file is older than a new claim on it."
     if claims:
@@ -348,16 +357,17 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
 
 
 def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequence[str]) -> GateResult:
-    """Fail if a plan has files of many dropped tables, or if runs of one date missed most
-    tables of a lake.
+    """Fail if too many tables seem to have been dropped.
 
-    If a catalog's answer is incomplete, its tables appear to have been dropped.
+    If a catalog returns an incomplete list, the missing tables look as if they had been dropped.
 
     Args:
-        tables: Number of dropped tables with planned files, without replaced and accepted ones.
+        tables: Number of dropped tables with planned files. Replaced and accepted tables are not
+            counted.
         limit: Maximum number.
-        samples: Descriptions of dropped tables with planned files.
-        lost: Descriptions of lakes in which runs of one date missed most tables.
+        samples: Descriptions of some of these tables.
+        lost: Descriptions of lakes of which most tables were missing in runs of one date. The gate
+            also fails if there are any.
     """
     message = f"{count_of(tables, 'dropped table', 'have')} planned files; max_dropped_tables allows {limit:,}"
     message += f": {show_list(samples, separator='; ')}." if samples else "."
@@ -370,7 +380,7 @@ def dropped_tables(tables: int, limit: int, samples: Sequence[str], lost: Sequen
 def idle_branches(branches: int, limit: int) -> GateResult:
     """Fail if a plan deletes more than `limit` idle branches.
 
-    After a clock jump, all branches matched by a rule appear to be idle.
+    For example, if the clock has jumped, every branch that matches a rule looks idle.
     """
     message = f"{count_of(branches, 'idle branch')} planned for deletion; max_idle_branches allows {limit:,}."
     if branches > limit:
@@ -379,16 +389,15 @@ def idle_branches(branches: int, limit: int) -> GateResult:
 
 
 def deleted_paths(paths: int, limit: int, shares: Sequence[BranchShare], max_share: float, *, configured: bool) -> GateResult:
-    """Fail if a plan deletes more than `limit` paths in total, or more than `max_share` of a
-    branch.
+    """Fail if a plan deletes too many paths in total, or too large a fraction of a branch.
 
     Args:
-        paths: Number of paths deleted by commits on all branches.
+        paths: Number of paths that are deleted by commits on all branches.
         limit: Maximum number.
-        shares: The branches with the largest deleted share of their paths, at least one.
-        max_share: Maximum share.
-        configured: False for the default limit, which is not applied to branches that lose at most
-            as many paths as a small plan has files.
+        shares: The most affected branches, at least one.
+        max_share: Maximum fraction of a branch's paths.
+        configured: True if the user has configured `max_share`. The default is not applied to
+            branches that lose only as many paths as a small plan may have files.
     """
     counted = [item for item in shares if configured or item.paths > SMALL_PLAN.files]
     largest = max(counted, default=BranchShare(0.0, "no branch", 0))
@@ -407,8 +416,7 @@ def deleted_paths(paths: int, limit: int, shares: Sequence[BranchShare], max_sha
 
 
 def unfinished_apply(plans: Sequence[str]) -> GateResult:
-    """Fail if an earlier apply on the storage is incomplete, because its moves are not recorded
-    yet.
+    """Fail if an earlier apply in the storage is unfinished, because its moves are not published.
 
     Args:
         plans: The unfinished plans, each with the reason why it is still open.
@@ -425,9 +433,9 @@ def unfinished_apply(plans: Sequence[str]) -> GateResult:
 
 
 def damaged_histories(found: Sequence[str]) -> GateResult:
-    """Fail if an expiry action left a history in an unexpected state.
+    """Fail if an expiry action has left a history in an unexpected state.
 
-    The candidates may include files that were lost from that history.
+    Otherwise, files that the history has lost by mistake could be deleted as garbage.
     """
     message = "no expiry action damaged a history."
     if found:
@@ -441,12 +449,14 @@ def delete_bytes(planned: Amount, limit: int) -> GateResult:
 
 
 def delete_share(planned: Amount, stored: Amount, limit: float, *, configured: bool) -> GateResult:
-    """Fail if the plan deletes more than `limit` of all files or bytes.
+    """Fail if the plan deletes too large a fraction of all files or bytes in the storage.
 
     Args:
-        stored: Amount in the storage.
-        limit: Maximum share.
-        configured: False for the default limit, which is not applied to plans up to `SMALL_PLAN`.
+        planned: Files to delete.
+        stored: All files in the storage.
+        limit: Maximum fraction.
+        configured: True if the user has configured `limit`. The default is not applied to plans up
+            to `SMALL_PLAN`.
     """
     share = max(planned.files / max(stored.files, 1), planned.bytes / max(stored.bytes, 1))
     small = not configured and planned.files <= SMALL_PLAN.files and planned.bytes <= SMALL_PLAN.bytes

@@ -1,4 +1,4 @@
-"""Translate glob patterns, such as `protect` in lakes.yaml, to regular expressions."""
+"""Translate glob patterns to regular expressions, for example for `protect` in lakes.yaml."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ _MEANINGS: Final = {"**/": "(?s:.*/)?", "**": "(?s:.*)", "*": "[^/]*", "?": "[^/
 
 
 def glob_regex(patterns: Sequence[str]) -> str | None:
-    """Compile the patterns to one regular expression that matches keys. Returns None without
-    patterns.
+    """Build a regular expression that matches a key if any of the patterns does.
 
-    `*` and `?` match characters other than `/`, and `**` matches all. A pattern that matches a
-    directory matches everything in it.
+    `*` and `?` do not match `/`, but `**` does. If a pattern matches a directory, it also matches
+    everything in it.
+
+    Returns:
+        The regular expression, or None if there are no patterns.
     """
     return "|".join(f"^(?:{_translate(pattern.rstrip('/'))})(?s:/.*)?$" for pattern in patterns) or None
 

@@ -1,8 +1,9 @@
-"""Pure Python `xxhash64` that is identical to Spark's, for use in driver, executors and files.
+"""Compute Spark's `xxhash64` in Python, for rows that Spark does not read.
 
-XXH64 with seed 42. Columns are chained, i.e. the hash of one value is the seed for the next, and a
-null leaves the hash unchanged. Values of equal length are hashed together, about eight million
-strings per second. If there are only a few rows, they are hashed one by one.
+The function is XXH64 with seed 42. For several columns, the hash of one value is the seed for the
+next, and a null value in a column leaves the hash unchanged. Values of equal length are hashed
+together with NumPy, which takes a second for about eight million strings. A small number of rows is
+hashed one by one.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 from xxhash import xxh64_intdigest
 
 SPARK_SEED = 42
-# Rows or strings hashed together. Their vectors fit in the cache of a core.
+# Number of rows or strings to hash together, chosen so that their vectors fit in a core's cache.
 _HASHES_AT_A_TIME = 16_384
-# For fewer rows, or for fewer or longer strings of one length, one call per value is faster.
+# Below these numbers of rows or of strings with one length, and above this length, it is faster to
+# hash each value separately.
 _LEAST_ROWS = 1_000
 _LEAST_EQUAL = 128
 _MAX_LENGTH = 1_024
@@ -35,14 +37,14 @@ _Chain = Callable[[Any, int], int]
 
 
 def xxhash64(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-    """Return Spark's `xxhash64(col)` of a string column. The hash of an SQL null is 42."""
+    """Compute Spark's `xxhash64(col)` for a string column. The hash of an SQL null is 42."""
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     hashes = [_chain_array(chunk, np.full(len(chunk), SPARK_SEED, np.uint64)) for chunk in chunks]
     return np.concatenate([np.empty(0, np.uint64), *hashes]).view(np.int64)
 
 
 def _chain_array(values: pa.Array, seeds: _Hashes) -> _Hashes:
-    """Chain a column: return the updated hashes, given the hashes of the previous columns as seeds."""
+    """Update the hashes of the previous columns, which are the seeds, with another column."""
     if values.null_count == len(values):
         return seeds
     if not values.null_count:
@@ -72,7 +74,11 @@ def _chain_valid(values: pa.Array, seeds: _Hashes) -> _Hashes:
 
 
 def _sorted_entries(values: pa.MapArray) -> tuple[NDArray[np.int32], list[pa.Array]]:
-    """Return the number of entries of each map, and all keys and values, sorted by key in each map."""
+    """Sort the entries of each map by key.
+
+    Returns:
+        The number of entries in each map, and the keys and values of all maps.
+    """
     offsets = values.offsets.to_numpy()
     lengths = np.diff(offsets)
     entries = pa.table({"row": np.repeat(np.arange(len(values)), lengths), "key": values.keys[offsets[0] : offsets[-1]].cast(pa.binary())})
@@ -81,7 +87,7 @@ def _sorted_entries(values: pa.MapArray) -> tuple[NDArray[np.int32], list[pa.Arr
 
 
 def _chain_lists(lengths: NDArray[np.int32], columns: list[pa.Array], seeds: _Hashes) -> _Hashes:
-    """Chain the elements of lists. Each element consists of one value per column."""
+    """Update hashes with the elements of lists, each of which has one value in every column."""
     hashes, starts = seeds.copy(), np.cumsum(lengths) - lengths
     for position in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(lengths > position)
@@ -127,14 +133,14 @@ def _hash_ints(values: NDArray[np.uint32], seeds: _Hashes) -> _Hashes:
 
 
 def _content(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the concatenated bytes of all strings, and the offset of each string in them."""
+    """Return the bytes of all strings in one array, and the offset of each string in it."""
     _, offsets, content = values.buffers()
     starts = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     return np.frombuffer(content if content is not None else b"", np.uint8), starts
 
 
 def _hash_equal_lengths(content: NDArray[np.uint8], starts: NDArray[np.int64], length: int, seeds: _Hashes) -> _Hashes:
-    """Hash many strings of equal length. Each XXH64 step is vectorised over all of them."""
+    """Hash many strings of equal length, by doing each step of XXH64 for all of them together."""
     at, scratch = starts.copy(), np.empty(len(starts), np.uint64)
     integers = np.ndarray((max(len(content) - 7, 0),), "<u8", content, strides=(1,))  # eight bytes at each position
     if length >= 32:
@@ -200,18 +206,19 @@ def _step(values: _Hashes, bits: int, prime: np.uint64, scratch: _Hashes) -> Non
 
 
 def _rotate(values: _Hashes, bits: int, scratch: _Hashes) -> None:
-    """Rotate the bits to the left, in place."""
+    """Rotate bits to the left, in place."""
     np.left_shift(values, np.uint64(bits), out=scratch)
     np.right_shift(values, np.uint64(64 - bits), out=values)
     np.bitwise_or(values, scratch, out=values)
 
 
 def row_hashes(table: pa.Table) -> NDArray[np.int64]:
-    """Return Spark's `xxhash64` over all columns. A map `m` is hashed as
-    `array_sort(map_entries(m))`.
+    """Compute Spark's `xxhash64` over all columns of each row.
+
+    For a map `m`, this is the hash of `array_sort(map_entries(m))`.
 
     Raises:
-        TypeError: For column types not used in published tables.
+        TypeError: If a column has a type that published tables do not use.
     """
     chains = [_chain(field.type) for field in table.schema]
     if table.num_rows >= _LEAST_ROWS:
@@ -231,16 +238,16 @@ def _hash_together(table: pa.Table) -> NDArray[np.int64]:
 
 
 def digest(table: pa.Table) -> int:
-    """Return the sum of the row hashes modulo 2^64.
+    """Compute a digest of a table, which is the sum of its row hashes modulo 2^64.
 
-    The digest is independent of row order, and partial digests can be added.
+    It does not depend on the order of rows, and the digests of parts of a table can be added up.
     """
     slices = (table.slice(start, _HASHES_AT_A_TIME) for start in range(0, table.num_rows, _HASHES_AT_A_TIME))
     return sum(int(row_hashes(some).view(np.uint64).sum(dtype=np.uint64)) for some in slices) % 2**64
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type with Python values equal to the integers and bytes hashed by Spark."""
+    """Return the type to cast to, so that Python values are the integers and bytes Spark hashes."""
     if pt.is_string(type_) or pt.is_large_string(type_):
         return pa.large_binary()
     if type_ == pa.timestamp("us", type_.tz if pt.is_timestamp(type_) else None):
@@ -257,9 +264,9 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _chain(type_: pa.DataType) -> _Chain:
-    """Return a function that updates the hash with a value of the given type.
+    """Return a function that updates a hash with a value of the given type.
 
-    Source: `org.apache.spark.sql.catalyst.expressions.XxHash64`.
+    The rules are those of `org.apache.spark.sql.catalyst.expressions.XxHash64`.
     """
     if pt.is_string(type_) or pt.is_large_string(type_):
         return _or_null(xxh64_intdigest)
@@ -268,8 +275,8 @@ def _chain(type_: pa.DataType) -> _Chain:
     if pt.is_boolean(type_) or pt.is_int32(type_) or pt.is_date32(type_):
         return _or_null(lambda value, seed: xxh64_intdigest(int(value).to_bytes(4, "little", signed=True), seed))
     if pt.is_map(type_) and pt.is_string(type_.key_type):
-        # Arrow returns entries as (key, value) pairs. Keys are unique, so their byte order is
-        # Spark's order.
+        # Arrow returns entries as pairs of key and value. Keys are unique, so sorting them by bytes
+        # gives the same order as Spark.
         entry = _sequence([_chain(type_.key_type), _chain(type_.item_type)])
         return _or_null(lambda entries, seed: _chain_values(entry, sorted(entries, key=lambda pair: pair[0]), seed))
     if pt.is_list(type_):

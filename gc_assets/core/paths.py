@@ -1,7 +1,8 @@
-"""Parse addresses into a scheme and a canonical path on disk, or bucket and key on S3.
+"""Parse addresses of files and objects.
 
-Percent signs and Unicode characters are data and compared bytewise. Only `SymbolicLinks` and
-`Location.without_links` access the disk.
+An address is split into its scheme and a canonical path, which in an object store consists of
+bucket and key. Percent signs and Unicode characters are not decoded or normalized. Only
+`SymbolicLinks` and `Location.without_links` access the disk.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Scheme = Literal["file", "s3", "gs", "abfss"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ARN = re.compile("//arn:", re.IGNORECASE)
-# Hosts of a storage account, such as `account.blob.core.windows.net`. The host names of its
-# replica, of private links and of other routes belong to the same account.
+# Matches hosts of an Azure storage account, such as `account.blob.core.windows.net`. Its replica,
+# private links and other routes have different host names, but belong to the same account.
 _AZURE_HOST = re.compile(
     r"(?P<account>[a-z0-9]{3,24})(?:-[a-z0-9]+)?(?P<zone>\.z\d+)?(?:\.privatelink)?\.(?:blob|dfs)"
     r"\.(?P<cloud>core\.(?:windows\.net|usgovcloudapi\.net|chinacloudapi\.cn|cloudapi\.de)|storage\.azure\.net)"
@@ -33,17 +34,17 @@ _AZURE_HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Storage root, i.e. an absolute path or `bucket/prefix`, always ending in one `/`."""
+    """The root of a storage: an absolute path or `bucket/prefix`, always with a trailing slash."""
 
     scheme: Scheme
     root: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a location.
+        """Parse a location, such as `file:///data/` or `s3://bucket/prefix`.
 
         Raises:
-            UsageError: If the location is neither an absolute local path nor in a supported bucket.
+            UsageError: If it is neither an absolute local path nor in a supported object store.
         """
         try:
             parsed = parse_address(text)
@@ -59,16 +60,23 @@ class Location:
         return f"{self.scheme}://{self.root}"
 
     def contains(self, other: Location) -> bool:
-        """Return True for the location itself and everything under it."""
+        """Return True if `other` is the same location or inside this one."""
         return self.scheme == other.scheme and other.root.startswith(self.root)
 
     def without_links(self) -> Location:
-        """Resolve symbolic links on this machine."""
+        """Resolve symbolic links in a local path. Other locations are returned unchanged."""
         return self if self.scheme != FILE else Location(FILE, os.path.realpath(self.root).rstrip("/") + "/")
 
 
 def overlapping(locations: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return pairs of (name, location) with equal or nested locations, the outer location first."""
+    """Find locations that are equal or nested.
+
+    Args:
+        locations: Pairs of name and location.
+
+    Returns:
+        Pairs of names, with the outer location first.
+    """
     parsed = [(name, Location.parse(location)) for name, location in locations]
     pairs: list[tuple[str, str]] = []
     for (first, one), (second, other) in combinations(parsed, 2):
@@ -80,23 +88,23 @@ def overlapping(locations: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def is_address(text: str) -> bool:
-    """Return True for a URI or an absolute path, False for a canonical key."""
+    """Return True if the text is a URI or an absolute path, as opposed to a canonical key."""
     return text.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) is not None
 
 
 def scheme_of(address: str) -> str:
-    """Return the canonical scheme of an address, `file` for a bare path."""
+    """Return the canonical scheme of an address. A path without a scheme has the scheme `file`."""
     match = _SCHEME.match(address)
     return FILE if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
 
 
 def is_in_bucket(address: str) -> bool:
-    """Return True for an address of a supported object store."""
+    """Return True if the address belongs to a supported object store."""
     return scheme_of(address) in BUCKET_FORMS
 
 
 def bucket_and_key(address: str, scheme: Scheme = S3) -> tuple[str, str]:
-    """Split an address into the exact bucket and key. The key of a bucket is empty.
+    """Split an address into bucket and key. If the address is only a bucket, the key is empty.
 
     Args:
         address: An address with any spelling of the scheme.
@@ -116,23 +124,23 @@ def bucket_and_key(address: str, scheme: Scheme = S3) -> tuple[str, str]:
 
 
 class SymbolicLinks:
-    """Resolver of symbolic links in local directories, with one lookup per directory."""
+    """Resolves symbolic links in local directories, and caches the results."""
 
     def __init__(self) -> None:
         self._real: dict[str, str] = {}
 
     @property
     def targets(self) -> dict[str, str]:
-        """Real directory of every directory looked up so far."""
+        """All directories resolved so far, with their real directories."""
         return dict(self._real)
 
     def real(self, directory: str) -> str:
-        """Return the real directory, ending in `/`.
+        """Return the real directory with a trailing slash.
 
-        A directory that does not exist is returned unchanged.
+        If the directory does not exist, links in the existing part of its path are resolved.
 
         Raises:
-            StoreError: If the lookup is denied or fails.
+            StoreError: If the directory cannot be examined.
         """
         if directory not in self._real:
             try:
@@ -149,9 +157,11 @@ class SymbolicLinks:
 
 
 def parse_address(address: str) -> tuple[Scheme, str] | None:
-    """Return the scheme and the canonical path (`/a/b`, or `bucket/a/b`).
+    """Parse an address.
 
-    Returns None for addresses of no supported store, such as S3 access points.
+    Returns:
+        The scheme and the canonical path, such as `/a/b` or `bucket/a/b`. None if the store is not
+        supported or the bucket is unknown, as for S3 access points.
 
     Raises:
         FormatError: If the address is relative, or contains a `..` component or a host.
@@ -195,7 +205,7 @@ def _bucket_and_key(address: str, spelling: str, rest: str) -> str:
 
 
 def azure_host(host: str) -> str | None:
-    """Return the canonical form (`account.dfs.core.windows.net`) of a storage account's host.
+    """Convert a host name of an Azure storage account to `account.dfs.core.windows.net`.
 
     Returns None for other hosts, such as `onelake.dfs.fabric.microsoft.com` and custom domains.
     """
@@ -215,7 +225,7 @@ def _azure_container_and_key(address: str, spelling: str, rest: str) -> str | No
 
 
 def collapse_path(path: str) -> str:
-    """Remove empty and `.` components from an absolute POSIX path, but keep a trailing slash."""
+    """Remove empty components and `.` from an absolute POSIX path, but keep a trailing slash."""
     parts = path.split("/")
     kept = [part for part in parts if part not in {"", "."}]
     return "/" + "/".join(kept) + ("/" if kept and parts[-1] in {"", "."} else "")
@@ -223,15 +233,16 @@ def collapse_path(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BucketForm:
-    """Address form of an object store. Only these instances define the accepted spellings.
+    """The forms of addresses that an object store accepts. `BUCKET_FORMS` lists all of them.
 
     Attributes:
         store: Name of the store, for messages.
         example: Example of a location.
-        spellings: Equivalent schemes, the canonical one first. They are followed by the same text.
-        parse: Returns `bucket/key` of an address (`spelling` is its scheme in lower case, `rest` the
-            text after the colon). Returns None if the object store of the address is unknown.
-        other_spellings: Schemes that are followed by a different text, which `parse` converts.
+        spellings: Interchangeable schemes, beginning with the canonical one.
+        parse: Function that converts an address to `bucket/key`. Its arguments are the address, the
+            scheme in lower case, and the text after the colon. It returns None if the object store
+            is unknown.
+        other_spellings: Schemes with a different syntax after the colon, which `parse` converts.
     """
 
     store: str

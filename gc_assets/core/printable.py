@@ -1,8 +1,8 @@
-"""Escape text of lakes, servers and files before it becomes part of a message.
+"""Escape text from lakes, servers and files before it becomes part of a message.
 
-A name can contain line breaks, terminal sequences, characters that reverse the text direction or
-lone surrogates, or be megabytes long. Messages, notes, pages and tables show escapes instead, and
-long names are cut.
+Such text may contain line breaks, terminal sequences, characters that reverse the text direction or
+lone surrogates, and it may be megabytes long. In messages, notes, pages and printed tables, these
+characters are escaped, and long text is shortened.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-# Replaces the omitted characters.
+# Stands in for omitted characters.
 ELLIPSIS: Final = "…"
-# The longest key on S3. A longer value can only be meant to flood a message.
+# A bit more than the longest key on S3. Longer values are not legitimate.
 MAX_VALUE: Final = 1_100
-# A sample in a message contains a key, a reason, and sometimes a command.
+# A sample in a message consists of a key, a reason, and sometimes a command.
 MAX_SAMPLE: Final = 3_500
 MAX_LISTED: Final = 5
 MAX_MESSAGE: Final = 20_000
-# Lists in messages are indented, so that text from a lake cannot begin a line of its own.
+# Lists in messages are indented, so that text from a lake cannot look like a separate line.
 _LINE_BREAK: Final = re.compile(r"\\n(?=  )")
 
 
 def escape(text: str, keep: str = "") -> str:
-    """Return the text with all unprintable characters escaped.
+    """Escape unprintable characters.
 
     Args:
-        text: Any text, which may contain lone surrogates.
-        keep: Characters that are not escaped.
+        text: Any text. It may contain lone surrogates.
+        keep: Characters that must not be escaped.
     """
     if text.isprintable():
         return text
@@ -36,17 +36,17 @@ def escape(text: str, keep: str = "") -> str:
 
 
 def show(value: object) -> str:
-    """Format a value from a lake for a message, as one line of limited length."""
+    """Format a value from a lake for use in a message, as one line of limited length."""
     return escape(_cut(str(value), MAX_VALUE))
 
 
 def show_list(samples: Sequence[str], separator: str = ", ") -> str:
-    """Format the first `MAX_LISTED` samples of a message, each on one line."""
+    """Join up to `MAX_LISTED` samples for use in a message. Line breaks in them are escaped."""
     return separator.join(escape(_cut(sample, MAX_SAMPLE)) for sample in samples[:MAX_LISTED])
 
 
 def to_message(text: str) -> str:
-    """Escape the unprintable characters of a message. Line breaks before indented lines are kept."""
+    """Escape unprintable characters in a message, except line breaks before indented lines."""
     if text.isprintable() and len(text) <= MAX_MESSAGE:
         return text
     return _LINE_BREAK.sub("\n", escape(_cut(text, MAX_MESSAGE)))
@@ -57,7 +57,7 @@ def _escape_letter(letter: str) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Shorten a long text in the middle, because a message ends with the next step for the user."""
+    """Shorten a long text in the middle, because the end of a message contains the next step."""
     if len(text) <= limit:
         return text
     end = limit // 4

@@ -1,6 +1,6 @@
-"""Reachable nodes and strongly connected components of a graph, in linear time.
+"""Compute reachable nodes and strongly connected components of a graph, in linear time.
 
-Edges are int32 arrays of child and parent, as in `CommitGraph`.
+As in `CommitGraph`, the edges are given by two int32 arrays, of children and of their parents.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from gc_assets.core.chains import Chains, Ints, successor_lists
 
 
 def reachable_nodes(nodes: int, child: Ints, parent: Ints, starts: Ints) -> NDArray[np.bool_]:
-    """Return a mask of the starts and all their ancestors."""
+    """Return a mask that is true for the start nodes and all of their ancestors."""
     chains = Chains.of(nodes, child, parent, starts=starts)
     first, parents = successor_lists(len(chains), chains.child, chains.parent)
-    # Each start is the newest node of its chain, even on a cycle. Therefore a chain is always
-    # reached as a whole, and chain -1, which has no edges, is never reached.
+    # Each start is the newest node of its chain, even on a cycle, so a chain is reached either
+    # completely or not at all. Chain -1 has no edges and is never reached.
     reached = np.zeros(len(chains) + 1, np.bool_)
     reached[chains.chain[starts]] = True
     pending = np.flatnonzero(reached).tolist()
@@ -31,10 +31,13 @@ def reachable_nodes(nodes: int, child: Ints, parent: Ints, starts: Ints) -> NDAr
 
 
 def strong_components(nodes: int, child: Ints, parent: Ints) -> Ints:
-    """Return the component of each node, identified by the smallest node in it.
+    """Find strongly connected components with Tarjan's algorithm.
 
-    This is Tarjan's algorithm with an explicit stack. It visits each node that has an edge in
-    Python, so callers should pass only edges that may be on a cycle.
+    The algorithm visits each node with an edge in pure Python, so it is best to pass only edges
+    that may be on a cycle.
+
+    Returns:
+        The component of each node, identified by its smallest node.
     """
     first, parents = successor_lists(nodes, child, parent)
     following = first.copy()

@@ -1,8 +1,8 @@
-"""Compute the set of refs that reach each node, sharing equal sets.
+"""Compute which refs reach each node of a commit graph.
 
-Sets are propagated from children to parents, chain by chain, as bit masks over the refs. Unchanged
-sets are shared rather than copied, so the cost grows with the number of branch and merge points
-instead of refs times commits.
+Sets of refs are represented as bit masks, and passed on from children to parents, one chain at a
+time. A set is copied only if it changes. The cost therefore grows with the number of points at
+which history branches or merges, and not with the number of refs times commits.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gc_assets.core.chains import Chains, Ints, topological_order
 
 @dataclass(frozen=True, slots=True)
 class RefSets:
-    """Ref sets by node.
+    """The set of refs that reach each node. Nodes with the same set share it.
 
     Attributes:
-        set_of: Set number per node.
-        counts: Set sizes.
-        members: Lowest members of each set, up to the requested limit.
+        set_of: The number of each node's set.
+        counts: The size of each set.
+        members: The members of each set, in ascending order and up to a limit.
     """
 
     set_of: Ints
@@ -30,13 +30,18 @@ class RefSets:
     members: tuple[Ints, ...]
 
     def lists(self, names: pa.Array) -> pa.Array:
-        """Return the member names, one list per set."""
+        """Convert the members of each set to a list of names."""
         offsets = np.cumsum([0, *map(len, self.members)], dtype=np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.concatenate(self.members))))
 
 
 def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int) -> RefSets:
-    """Compute the refs (positions in `heads`) that reach each node in an acyclic graph."""
+    """Compute which refs reach each node of an acyclic graph.
+
+    Args:
+        heads: The head of each ref. In the sets, a ref is identified by its position in this array.
+        limit: Maximum number of members to return for each set.
+    """
     chains = Chains.of(nodes, child, parent, starts=heads)
     own: dict[int, int] = {}
     for ref, chain in enumerate(chains.chain[heads].tolist()):
@@ -59,9 +64,9 @@ def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int
 
 
 def _union(one: tuple[int, int | None], two: tuple[int, int | None]) -> tuple[int, int | None]:
-    """Return the union of two sets, with the number of the larger one if it contains the other.
+    """Compute the union of two sets. If it is equal to one of them, that set's number is kept.
 
-    A new set has no number yet.
+    Otherwise the number is None, because the set is new.
     """
     if one[1] == two[1] and one[1] is not None:
         return one

@@ -1,4 +1,4 @@
-"""Read stored JSON with keys used by earlier releases."""
+"""Read stored JSON whose keys were renamed since an earlier release."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gc_assets.core.deferred_models import DEFER_BUILD
 class RenamedKeys(BaseModel):
     """Base class for models with renamed keys.
 
-    `RENAMED` maps old keys to current ones. Both are accepted, but only current keys are written.
+    `RENAMED` maps each old key to the current one. Models can be read with either, but are written
+    with current keys.
     """
 
     model_config = ConfigDict(defer_build=DEFER_BUILD)
@@ -27,10 +28,10 @@ class RenamedKeys(BaseModel):
 
     @classmethod
     def with_current_keys(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the stored data with current keys.
+        """Replace old keys in stored data by current ones.
 
         Raises:
-            ValueError: If the data contain both an old key and its current one.
+            ValueError: If the data contains both the old and the current name of a key.
         """
         if cls.RENAMED.keys().isdisjoint(data):
             return data

@@ -1,7 +1,8 @@
-"""Count object store requests by kind and price, and share request budgets.
+"""Count object store requests and their price, and divide request budgets between processes.
 
-Stores record each request, and callers open a tally around their work. Since many threads send
-requests, tallies are process-wide, so concurrent tasks in one process count each other's requests.
+Stores record every request that they send. To count the requests of a piece of work, the caller
+opens a tally around it. Because one task may send requests from many threads, a tally counts all
+requests of the process, including those of tasks that run at the same time.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self, get_args
 
-# In display order. COPY and PUT include multipart requests.
+# In the order in which they are displayed. COPY and PUT include multipart requests.
 Kind = Literal["LIST", "GET", "HEAD", "PUT", "COPY", "DELETE"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Number of requests by kind, and their price in USD (None if no request has a price)."""
+    """The number of requests by kind, and their price in USD or None if prices are unknown."""
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     usd: float | None = None
@@ -46,13 +47,13 @@ class Requests:
 
 
 class Tally:
-    """Requests since the tally was opened or last taken."""
+    """Counts requests from the time it was opened, or since `take` was last called."""
 
     def __init__(self) -> None:
         self.sent = Requests()
 
     def take(self) -> Requests:
-        """Return the requests and reset the tally."""
+        """Return the requests counted so far and start again at zero."""
         with _LOCK:
             sent, self.sent = self.sent, Requests()
         return sent
@@ -64,7 +65,7 @@ _shares = [1]
 
 
 def record_requests(sent: Requests) -> None:
-    """Add requests to all open tallies in this process."""
+    """Add requests to every open tally in this process."""
     with _LOCK:
         for tally in _OPEN:
             tally.sent += sent
@@ -72,7 +73,7 @@ def record_requests(sent: Requests) -> None:
 
 @contextmanager
 def count_requests() -> Generator[Tally]:
-    """Open a tally that counts the requests made within the context."""
+    """Count the requests that this process sends within the context."""
     tally = Tally()
     with _LOCK:
         _OPEN.append(tally)
@@ -84,13 +85,13 @@ def count_requests() -> Generator[Tally]:
 
 
 def budget_shares() -> int:
-    """Return the number of processes that share each request budget, including this one."""
+    """Return the number of processes between which request budgets are divided, at least 1."""
     return _shares[-1]
 
 
 @contextmanager
 def share_budget(processes: int) -> Generator[None]:
-    """Set the number of processes that share each request budget within the context."""
+    """Divide request budgets between this number of processes within the context."""
     _shares.append(max(1, processes))
     try:
         yield

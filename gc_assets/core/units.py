@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from gc_assets.core.moments import days, shift, to_utc
 
-# Longer than any history, but small enough for calendar arithmetic.
+# Longer than any history, but short enough for calendar arithmetic.
 LONGEST: Final = timedelta(days=365_000)
 
 _SINGULAR_VERBS: Final = {"are": "is", "were": "was", "have": "has"}
@@ -24,10 +24,10 @@ _BYTES = {
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse `72h`, `30d`, `1d12h`, `P30D`, `PT72H` or `0s`.
+    """Parse a duration such as `72h`, `30d`, `1d12h`, `P30D`, `PT72H` or `0s`.
 
     Raises:
-        ValueError: If the text is not a duration. The message shows examples.
+        ValueError: If the text is not a duration. The message contains examples.
     """
     compact = re.sub(r"\s", "", text)
     iso = _ISO.fullmatch(compact)
@@ -44,7 +44,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """Format a duration with the shortest exact spelling, e.g. `3d` rather than `72h`."""
+    """Format a duration exactly and as briefly as possible, for example `3d` instead of `72h`."""
     seconds = int(value.total_seconds())
     if seconds == 0:
         return "0s"
@@ -56,10 +56,10 @@ def format_duration(value: timedelta) -> str:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Parse `10TB`, `512 MiB` or `1000`.
+    """Parse a number of bytes such as `10TB`, `512 MiB` or `1000`.
 
     Raises:
-        ValueError: If the text is not a size. The message shows examples.
+        ValueError: If the text is not a size. The message contains examples.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
     if match is None or match[2] not in _BYTES:
@@ -68,9 +68,9 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Format a size with a decimal unit and three digits, e.g. `1.23 GB`.
+    """Format a number of bytes with a decimal unit and three digits, such as `1.23 GB`.
 
-    Sizes below 1,000 bytes are exact.
+    Below 1,000 bytes, the number is exact.
     """
     if abs(count) < 1000:
         return f"{count} B"
@@ -84,11 +84,11 @@ def format_bytes(count: int) -> str:
 
 
 def count_of(count: int, noun: str, verb: str = "") -> str:
-    """Return a number with its noun, which is plural unless the number is 1: `1 file`, `3 files`.
+    """Combine a number with a noun in the singular or plural, for example `1 file` or `3 files`.
 
     Args:
         noun: The noun in the singular.
-        verb: A verb to append, in the plural form, such as `are` or `differ`.
+        verb: A verb to append, in the plural, such as `are` or `differ`.
     """
     if count == 1:
         agreed = _SINGULAR_VERBS.get(verb, f"{verb}s") if verb else ""
@@ -103,15 +103,16 @@ def _plural(noun: str) -> str:
 
 
 def format_usd(amount: float) -> str:
-    """Format an amount in dollars and cents, or `under $0.01`."""
+    """Format an amount in dollars and cents, or as `under $0.01`."""
     return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else "under $0.01"
 
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """Retention cut-off: forever, the newest N commits, an age relative to `as_of`, or a time.
+    """A rule that decides which commits are retained.
 
-    If `keep_last` is combined with an age, a commit is kept if either applies.
+    It is one of: everything, the newest N commits, a maximum age relative to `as_of`, or a point in
+    time. If a number of commits is combined with an age, a commit is retained if either applies.
     """
 
     forever: bool = False
@@ -121,19 +122,19 @@ class Cutoff:
 
     @classmethod
     def of_days(cls, count: int) -> Self:
-        """Return the cut-off for an age in days. An age above `LONGEST` means no limit."""
+        """Create a cut-off for an age in days. Beyond `LONGEST`, there is no limit."""
         age = days(count)
         return cls(forever=True) if age > LONGEST else cls(max_age=age)
 
     def moment(self, as_of: datetime) -> datetime | None:
-        """Return the time before which commits expire by age, or None without an age limit."""
+        """Return the time before which commits expire, or None if age does not matter."""
         if self.forever:
             return None
         return self.at if self.at is not None else (shift(as_of, -self.max_age) if self.max_age is not None else None)
 
     @property
     def retained_text(self) -> str:
-        """Text for a retained commit: `within 30d`, `since 2026-01-31…`, `among the newest 5`."""
+        """Why a commit is retained: `within 30d`, `since 2026-01-31…` or `among the newest 5`."""
         rules = [f"within {format_duration(self.max_age)}"] if self.max_age is not None else []
         rules += [f"since {self.at.isoformat()}"] if self.at is not None else []
         rules += [f"among the newest {self.keep_last}"] if self.keep_last is not None else []
@@ -141,7 +142,7 @@ class Cutoff:
 
     @property
     def expired_text(self) -> str:
-        """Text for an expired commit: `older than 30d`, `not among the newest 5`."""
+        """Why a commit has expired, such as `older than 30d` or `not among the newest 5`."""
         rules = [f"older than {format_duration(self.max_age)}"] if self.max_age is not None else []
         rules += [f"older than {self.at.isoformat()}"] if self.at is not None else []
         rules += [f"not among the newest {self.keep_last}"] if self.keep_last is not None else []
@@ -149,7 +150,7 @@ class Cutoff:
 
     @property
     def policy_text(self) -> str:
-        """Text for a policy: `the last 30d`, `the newest 5`, `everything`."""
+        """The history that the policy keeps: `the last 30d`, `the newest 5` or `everything`."""
         rules = [f"the last {format_duration(self.max_age)}"] if self.max_age is not None else []
         rules += [f"everything since {self.at.isoformat()}"] if self.at is not None else []
         rules += [f"the newest {self.keep_last}"] if self.keep_last is not None else []
@@ -157,7 +158,7 @@ class Cutoff:
 
     @property
     def limit_text(self) -> str:
-        """Text that follows `older than`: `30d`, `2025-10-08T00:00:00+00:00`."""
+        """The limit as it follows `older than`, such as `30d` or `2025-10-08T00:00:00+00:00`."""
         return self._format("")
 
     def __str__(self) -> str:
@@ -173,10 +174,12 @@ class Cutoff:
 
 
 def parse_cutoff(value: object) -> Cutoff:
-    """Parse `none`, `forever`, a commit count, a duration or a timestamp (UTC by default).
+    """Parse a cut-off: `none`, `forever`, a number of commits, a duration or a timestamp.
+
+    A timestamp without a time zone is in UTC.
 
     Raises:
-        ValueError: For any other value, e.g. YAML's `true`, a fraction or 0 commits.
+        ValueError: If the value is anything else, such as YAML's `true`, a fraction or 0 commits.
     """
     if isinstance(value, date):
         moment = value if isinstance(value, datetime) else datetime.combine(value, time.min)
