@@ -66,7 +66,7 @@ class DiscoveryTarget:
             response = urllib3.request("GET", address, headers=headers, timeout=_TIMEOUT_SECONDS, retries=False, redirect=False)
         except urllib3.exceptions.HTTPError as error:
             where = re.sub(r"://[^/@]*@", "://", address)
-            raise LakeUnreadable(f"{where} does not answer ({type(error).__name__}); check that the server runs there") from None
+            raise LakeUnreadable(f"{where} does not respond ({type(error).__name__}). Check that the server is running") from None
         try:
             return response.status, parse_json(response.data)
         except ValueError:

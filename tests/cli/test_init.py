@@ -314,7 +314,7 @@ def test_init_writes_the_retention_that_applies(data: Path, tmp_path: Path) -> N
     assert "keeps the last 5d and at least 1 snapshot (Iceberg's defaults)" in result.stdout
     assert "weather: icechunk, keeps everything" in result.stdout
     text = path.read_text()
-    assert "# Kept are the snapshots of the last 5 days and at least 1 for each branch, which are Iceberg's" in text
+    assert "# By default, Iceberg keeps the snapshots of the last 5 days and at least 1 for each branch. The" in text
     document = read_config(path)
     retentions = {lake["kind"]: lake.pop("retention") for lake in document["lakes"]}
     assert retentions == {"iceberg": {"source": "table"}, "icechunk": {"default": "forever", "tags": "keep"}}

@@ -62,7 +62,7 @@ def test_unreadable_metadata_of_a_head_makes_the_lake_unreadable(house: Lakehous
     path.unlink()
     assert path.name in read_error(house)
     path.write_text(content[: len(content) // 2])
-    assert re.search(rf"{path.name}.*no complete JSON document", read_error(house))
+    assert re.search(rf"{path.name}.*not a complete JSON document", read_error(house))
     path.write_text(content)
     assert not house.plan().unreadable
 

@@ -102,7 +102,7 @@ def describe_decoder() -> str:
     """Describe which library decodes large manifests on this machine."""
     if has_datafusion():
         return "DataFusion decodes large manifests"
-    return "fastavro decodes manifests; for large ones, install the much faster extra: pip install 'gc-assets[iceberg-fast]'"
+    return "fastavro decodes manifests. Install a much faster decoder for large ones: pip install 'gc-assets[iceberg-fast]'"
 
 
 def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
@@ -176,7 +176,7 @@ def read_groups(raws: Sequence[bytes], columns: Sequence[Column]) -> Iterator[Fi
         raw, header = _decompress(packed, read_header(packed))
         size_bytes += len(raw)
         if size_bytes > MAX_GROUP_BYTES:
-            raise ValueError(f"{len(raws):,} files decompress to more than {MAX_GROUP_BYTES:,} bytes together")
+            raise ValueError(f"{len(raws):,} files decompress to more than {MAX_GROUP_BYTES:,} bytes in total")
         schema = header.metadata[b"avro.schema"], header.metadata.get(b"avro.codec", b"null")
         by_schema.setdefault(schema, []).append((number, raw, header))
     for files in by_schema.values():

@@ -246,7 +246,7 @@ class CatalogClient:
             if isinstance(location, str) and location:
                 yield ViewPointer(name, location)
             else:
-                yield UnlistedViews(name, "the catalog has no location of its metadata.json")
+                yield UnlistedViews(name, "its metadata.json location is missing from the catalog")
 
     def _list_namespace_views(self, client: Catalog, namespace: Identifier) -> Iterator[ViewPointer | UnlistedViews]:
         name = ".".join(namespace)
@@ -286,7 +286,7 @@ class CatalogClient:
             if isinstance(location, str) and location:
                 yield TablePointer(name, location)
             else:
-                yield UnreadableTable(name, str(self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")))
+                yield UnreadableTable(name, str(self.unreadable(f"table {name}", "its metadata.json location is missing from the catalog")))
 
     def check_access(self) -> None:
         """Check that the catalog responds to one small request.
@@ -367,7 +367,7 @@ class CatalogClient:
                 raise (NotLoadable(str(reason)) if _is_unloadable(error) else reason) from None
             return CatalogTable(name, found.metadata_location, found.table_uuid, None)
         if not table.metadata_location:
-            raise self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")
+            raise self.unreadable(f"table {name}", "its metadata.json location is missing from the catalog")
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
 
     def hides_namespace(self, namespace: Identifier) -> bool:
@@ -557,7 +557,7 @@ class CatalogClient:
         if handle is None:
             return "the catalog has no table to probe"
         self._call("probe", lambda: client.commit_table(handle, (AssertTableUUID(uuid=unused),), ()))
-        raise CommitDenied("it accepted a commit whose requirement does not hold, so an edit could overwrite the commit of a writer")
+        raise CommitDenied("it accepted a commit although its requirement is not met, so an edit could overwrite a writer's commit")
 
     def _call(self, what: str, request: Callable[[], _Result]) -> _Result:
         """Call the catalog. A client whose call timed out is not used again."""
@@ -588,7 +588,7 @@ class CatalogClient:
     def unreadable(self, what: str, finding: str) -> LakeUnreadable:
         return LakeUnreadable(
             f"lake {self._lake}: {what} could not be read ({self._redact(finding)}); "
-            f"{_STORE_HINT if _S3_ERROR.search(finding) else _REPAIR_HINT}, then run again; garbage cannot be determined without it"
+            f"{_STORE_HINT if _S3_ERROR.search(finding) else _REPAIR_HINT}, then run again, because garbage cannot be determined without it"
         )
 
     def _listing_error(self, error: Exception) -> LakeUnreadable:

@@ -59,9 +59,9 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
 
 
 _RETENTION: Final = """\
-# Kept are the snapshots of the last 5 days and at least 1 for each branch, which are Iceberg's
-# defaults. The history.expire.* properties of a table, and settings of its refs, replace them.
-# All other snapshots expire: time travel to them ends, and files that only they need are garbage.
+# By default, Iceberg keeps the snapshots of the last 5 days and at least 1 for each branch. The
+# history.expire.* properties of a table and the settings of its refs override this. All other
+# snapshots expire: time travel to them ends, and files that only they need become garbage.
 retention:
   source: table
   # max_snapshot_age: 30d                   # for all tables, instead of their properties

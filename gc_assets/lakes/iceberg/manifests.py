@@ -73,7 +73,7 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
             unknown code. The message contains the container's address.
     """
     if container.kind not in _DECODERS:
-        raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container, expected manifest_list or manifest")
+        raise FormatError(f"{container.address}: kind {container.kind!r} is not an Iceberg container, expected manifest_list or manifest")
     if container.size_bytes is not None and len(raw) != container.size_bytes:
         _require_promised_entries(container, raw)
     if not raw:

@@ -229,7 +229,7 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
     table_uuid, view_uuid = document.get("table-uuid", str), document.get("view-uuid", str)
     uuid = table_uuid or view_uuid
     if uuid is None:
-        raise FormatError(f"{address}: the document has neither `table-uuid` nor `view-uuid`; the file is damaged or no Iceberg metadata")
+        raise FormatError(f"{address}: the document has neither `table-uuid` nor `view-uuid`; the file is damaged or not Iceberg metadata")
     try:
         newest = _find_newest(document, "snapshots" if table_uuid else "versions")
     except FormatError:
@@ -366,7 +366,7 @@ class _JsonObject:
     def require(self, key: str, type_: type[_T]) -> _T:
         value = self.get(key, type_)
         if value is None:
-            raise FormatError(f"{self.address}: {self.path} has no `{key}`; the file is damaged or no Iceberg metadata")
+            raise FormatError(f"{self.address}: {self.path} has no `{key}`; the file is damaged or not Iceberg metadata")
         return value
 
     def as_object(self, value: object, path: str) -> _JsonObject:
@@ -384,7 +384,7 @@ def _parse_document(address: str, raw: bytes) -> Mapping[str, Any]:
     try:
         document = parse_json(gunzip(raw) if raw[:2] == _GZIP_MAGIC else raw)
     except (ValueError, EOFError, zlib.error) as error:
-        raise FormatError(f"{address}: {len(raw):,} bytes that are no complete JSON document ({error}); restore the file") from error
+        raise FormatError(f"{address}: {len(raw):,} bytes that are not a complete JSON document ({error}); restore the file") from error
     if not isinstance(document, dict):
         raise FormatError(f"{address}: expected a JSON object, found {type(document).__name__}")
     return cast("Mapping[str, Any]", document)

@@ -84,7 +84,7 @@ def parse_polaris(policies: Collection[Any], properties: Mapping[str, str]) -> C
 def _find_polaris(policies: Collection[Any], kind: str) -> tuple[str, dict[str, Any]] | None:
     """Find the policy of a type. Returns its label for messages and its content."""
     if not all(isinstance(item, dict) for item in policies):
-        raise FormatError("the answer of Polaris has a policy that is no JSON object")
+        raise FormatError("the response from Polaris contains a policy that is not a JSON object")
     found = [item for item in policies if item.get("policy-type") == kind]
     if not found:
         return None
@@ -99,7 +99,7 @@ def _find_polaris(policies: Collection[Any], kind: str) -> tuple[str, dict[str, 
         try:
             content = parse_json(content)
         except ValueError:
-            raise FormatError(f"{label} has content that is no JSON") from None
+            raise FormatError(f"{label} has content that is not JSON") from None
     if not isinstance(content, dict):
         raise FormatError(f"{label} has no content, expected a JSON object")
     if content.get("version") not in _SCHEMA_VERSIONS:
@@ -193,7 +193,7 @@ def _read_flag(label: str, config: Mapping[str, Any], key: str, override: bool |
 
 def _reject_unknown(label: str, content: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
     if unknown := sorted(content.keys() - set(known)):
-        raise FormatError(f"{label} has the key {prefix + unknown[0]!r:.80}, which gc-assets does not know")
+        raise FormatError(f"{label} has the key {prefix + unknown[0]!r:.80}, which gc-assets does not support")
 
 
 def _read_number(label: str, key: str, value: Any, unit: int) -> int:

@@ -134,7 +134,7 @@ def _read_queues(client: Catalog) -> tuple[dict[str, Any], dict[str, Any]]:
 def _read_queue(rest: RestCatalog, url: str) -> dict[str, Any]:
     config = get_json(rest, url, {}).get("queue-config")
     if not isinstance(config, dict):
-        raise GcError("the answer of Lakekeeper has no queue-config")
+        raise GcError("the response from Lakekeeper does not contain a queue-config")
     return cast("dict[str, Any]", config)
 
 
@@ -161,7 +161,7 @@ def _list_pages(read: Callable[[dict[str, str]], dict[str, Any]], key: str) -> I
         answer = read(page)
         items = answer.get(key)
         if not isinstance(items, list):
-            raise FormatError(f"the answer has no list {key}")
+            raise FormatError(f"the response does not contain the list {key}")
         yield from items
         token = answer.get("next-page-token")
         if not token:

@@ -90,5 +90,5 @@ def _read_parameters(client: Catalog, identifier: Identifier) -> dict[str, Any] 
 def _require_location(values: dict[str, Any], key: str) -> str:
     location = values.get(key)
     if not isinstance(location, str) or not location:
-        raise NoSuchPropertyException(f"the catalog has no location of its metadata.json ({key})")
+        raise NoSuchPropertyException(f"its metadata.json location is missing from the catalog ({key})")
     return location

@@ -84,7 +84,7 @@ def find_protection(item: Registration, branch: str, settings: Mapping[str, str]
     if branch == MAIN:
         return "it is the main branch"
     if MAX_REF_AGE_MS in settings:
-        return f"it lapses by its own {MAX_REF_AGE_MS}"
+        return f"its own {MAX_REF_AGE_MS} applies"
     if not item.collect:
         return f"table {item.name} is not collected: {item.exclusion}"
     return None if item.writable else f"pyiceberg cannot commit to table {item.name}"

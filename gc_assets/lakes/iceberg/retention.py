@@ -240,10 +240,10 @@ def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention
                     else f"expired: older than {ref_limits.age.label} on branch {name} and not among its newest {ref_limits.keep_last}"
                 )
             else:
-                reason = f"lapsed: the head of {ref.ref_type} {name} is older than {ref_limits.ref_age.label}"
+                reason = f"expired: the head of {ref.ref_type} {name} is older than {ref_limits.ref_age.label}"
                 verdicts.lapsed[ref.ref_name, head] = _LapsedRef(ref.ref_type, reason)
                 verdicts.expiry_reasons[name] = (
-                    f"expired: only {ref.ref_type} {name} reaches it, which lapsed by {ref_limits.ref_age.label}"
+                    f"expired: only {ref.ref_type} {name} reaches it, and its head is older than {ref_limits.ref_age.label}"
                 )
         walked: dict[int, _WalkState] = {}
         on_branches: set[int] = set()

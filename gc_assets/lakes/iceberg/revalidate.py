@@ -124,7 +124,7 @@ def find_damage(removal: Removal, after: TableMetadata) -> str | None:
     listed = {snapshot.snapshot_id for snapshot in after.snapshots}
     refs = {ref.name: ref for ref in after.refs}
     if after.table_uuid != removal.base.table_uuid:
-        return f"{after.address} is of table {after.table_uuid}, expected {removal.base.table_uuid}"
+        return f"{after.address} belongs to table {after.table_uuid}, expected {removal.base.table_uuid}"
     if missing := [snapshot.snapshot_id for snapshot in removal.retained if snapshot.snapshot_id not in listed]:
         return f"{after.address} lacks {len(missing):,} snapshots that the plan keeps, for example {missing[0]}"
     for ref in removal.refs:

@@ -207,7 +207,7 @@ class TableLimits:
             limits = self._limits_by_settings(ref)
         keep_tag = ref.ref_type == "tag" and self.overrides.tags == "keep"
         if ref.ref_name == MAIN or keep_tag:
-            return RefLimits(AgeLimit(ALWAYS, NEVER, "tags: keep" if keep_tag else "main never lapses"), limits.age, limits.keep_last)
+            return RefLimits(AgeLimit(ALWAYS, NEVER, "tags: keep" if keep_tag else "main never expires"), limits.age, limits.keep_last)
         return limits
 
     def _limits_by_settings(self, ref: Ref) -> RefLimits:

@@ -32,8 +32,8 @@ _SCHEMA_ID: Final = "schema-id"
 # If a snapshot's summary contains one of these totals as 0, it does not have equality deletes.
 _DELETE_TOTALS: Final = ("total-equality-deletes", "total-delete-files")
 _REASONS: Final[Mapping[Action, str]] = {
-    REMOVE_SCHEMA: "no retained snapshot has schema {}, and it is not current",
-    REMOVE_SPEC: "no manifest of a retained snapshot has partition spec {}, and it is not the default",
+    REMOVE_SCHEMA: "no retained snapshot uses schema {}, and it is not the current one",
+    REMOVE_SPEC: "no manifest of a retained snapshot uses partition spec {}, and it is not the default",
 }
 
 # Summarizes the manifest lists at the given addresses.

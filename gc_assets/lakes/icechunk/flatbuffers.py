@@ -186,4 +186,4 @@ class TableReader:
     def _spend(self, size: int) -> None:
         self._unread_bytes -= size
         if self._unread_bytes < 0:
-            raise self._buffer.damage_error("vectors that are larger than the file together")
+            raise self._buffer.damage_error("vectors that are larger than the file in total")

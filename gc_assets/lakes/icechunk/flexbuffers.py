@@ -134,4 +134,4 @@ class FlexReader:
     def _spend(self, size: int) -> None:
         self._unread_bytes -= size
         if self._unread_bytes < 0:
-            raise self.damage_error("maps that are larger than the buffer together")
+            raise self.damage_error("maps that are larger than the buffer in total")

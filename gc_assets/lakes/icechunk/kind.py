@@ -49,8 +49,9 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
 
 
 _RETENTION: Final = """\
-# Kept is every snapshot that a branch or tag reaches. With an age such as 90d, older snapshots
-# expire, except those of tags. Snapshots that no ref reaches expire 7 days after their commit.
+# Every snapshot that a branch or tag reaches is kept. If you set an age such as 90d, older
+# snapshots expire, except those of tags. Snapshots that no ref reaches expire 7 days after their
+# commit.
 retention:
   default: forever
   tags: keep

@@ -80,7 +80,7 @@ def find_needed_backups(lake: str, objects: Objects, repository: str, info: Repo
     notes = [f"lake {lake}: the operations log cannot be read completely: {problem}"] if problem is not None else []
     if unknown:
         notes.append(
-            f"lake {lake}: {len(unknown):,} objects in {BACKUP_FOLDER}/ have names that are not those of copies of `repo` "
+            f"lake {lake}: {len(unknown):,} objects in {BACKUP_FOLDER}/ are not named like copies of `repo` "
             f"(for example {unknown[0]!r}); they are kept"
         )
     return NeededBackups(tuple(_content_roots(f"{repository}/{BACKUP_FOLDER}/", listed, needed)), tuple(notes))

@@ -37,7 +37,7 @@ class Reasons:
         if index in self._heads and id(self._heads[index]) not in self._deleted:
             return f"kept: head of {self._heads[index].label}"
         if history.first[index] == NO_PARENT:
-            return f"kept: a snapshot of the history of {walk.pointer.label} is lost, so nothing of it expires"
+            return f"kept: a snapshot in the history of {walk.pointer.label} is lost, so no part of this history expires"
         keeper = self._expiration.keepers.get(index)
         if keeper is not None:
             return _kept_by_rule(history, keeper.pointer, index)
@@ -70,7 +70,7 @@ def _kept_by_rule(history: History, pointer: Pointer, index: int) -> str:
         return f"kept: {pointer.rule.within} on {pointer.label}"
     if cutoff.keep_last is not None and history.depth[pointer.head] - history.depth[index] < cutoff.keep_last:
         return f"kept: {pointer.rule.within} on {pointer.label}"
-    return f"kept: {pointer.label} reaches through it a snapshot that is {pointer.rule.within}"
+    return f"kept: {pointer.label} reaches a snapshot through it that is {pointer.rule.within}"
 
 
 def _first_through(graph: Graph) -> dict[int, Pointer]:

@@ -218,7 +218,7 @@ def _ancestors_until(source: str, info: RepoInfo, entry: SnapshotInfo, end: str)
     at = entry.parent_id
     while at != end:
         if at is None:
-            raise FormatError(f"{source}: snapshot {end} is no ancestor of snapshot {entry.snapshot_id}; nothing was changed")
+            raise FormatError(f"{source}: snapshot {end} is not an ancestor of snapshot {entry.snapshot_id}; nothing was changed")
         yield info.snapshots[at]
         at = info.snapshots[at].parent_id
 

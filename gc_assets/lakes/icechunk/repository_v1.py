@@ -44,8 +44,8 @@ class RepositoryV1:
         read = read_refs(self.lake, self.objects, self.address)
         if not read.refs:
             raise LakeUnreadable(
-                f"lake {self.lake}: {self.address}/refs/ contains no branch and no tag, so this is no Icechunk repository or its refs are "
-                "lost; correct the location, or restore the refs"
+                f"lake {self.lake}: {self.address}/refs/ contains no branch and no tag, so this is not an Icechunk repository, or its refs "
+                "are lost; correct the location, or restore the refs"
             )
         files = self._snapshots.list()
         shards = count_shards(len(files))

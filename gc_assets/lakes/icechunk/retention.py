@@ -41,7 +41,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     """
     graph, settings = read_graph(refs, commits, as_of, config), RepositorySettings.of(refs.sources)
     if settings.availability != ONLINE:
-        return _retain_all(refs.lake, graph, f"kept: the repository is {settings.availability}, so nothing of it is collected")
+        return _retain_all(refs.lake, graph, f"kept: the repository is {settings.availability}, so nothing is collected")
     _refuse_incomplete(refs.lake, graph, config)
     ambiguous = shared_names(graph.pointers)
     fixed = _find_fixed(graph, ambiguous, settings)
@@ -303,7 +303,7 @@ def _build_notes(
     if len({frozenset(lost) for lost in gone.values()}) > 1:
         counts = ", ".join(f"`{semantics}` {len(lost):,}" for semantics, lost in gone.items())
         rules = "the two rules for expiry (`expiry.semantics`)"
-        yield f"lake {lake}: {rules} expire different numbers of snapshots: {counts}; configured is `{config.expiry.semantics}`"
+        yield f"lake {lake}: {rules} expire different numbers of snapshots: {counts}. The lake uses `{config.expiry.semantics}`"
     for index, parent in graph.missing_parent.items():
         if graph.reach[index].count:
             yield (

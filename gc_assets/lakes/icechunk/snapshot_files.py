@@ -138,7 +138,6 @@ def describe_unknown_names(lake: str, files: Sequence[SnapshotFile]) -> tuple[st
     if not names:
         return ()
     return (
-        f"lake {lake}: {count_of(len(names), 'object')} in snapshots/ without the name of an object id "
-        f"(for example {names[0]!r}); no snapshot or ref can name them. Unfinished writes such as ID#1 are collected, and other files are "
-        "foreign",
+        f"lake {lake}: {count_of(len(names), 'object')} in snapshots/ without an object id as name (for example {names[0]!r}). "
+        "No snapshot or ref can refer to them. Unfinished writes such as ID#1 are collected, and other files are foreign",
     )

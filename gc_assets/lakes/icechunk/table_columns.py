@@ -90,7 +90,7 @@ def gather_bytes(buffer: FlatBuffer, fields: Positions, name: str) -> Iterator[p
     if int((vectors + 4 + sizes).max()) > len(buffer.data):
         raise buffer.damage_error(f"{name} that run past the end")
     if int(sizes.sum()) > len(buffer.data):  # If vectors overlap, they could have any number of bytes in total.
-        raise buffer.damage_error(f"{name} of {int(sizes.sum()):,} bytes together")
+        raise buffer.damage_error(f"{name} of {int(sizes.sum()):,} bytes in total")
     for first in range(0, len(vectors), _BATCH):
         starts, lengths = (values[first : first + _BATCH] for values in (vectors, sizes))
         ends = np.cumsum(lengths)

@@ -100,7 +100,7 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
     while len(rows):
         prefixes, at = buffer.uvarints(at)
         if np.any(prefixes > sizes.astype(np.uint64)):
-            raise buffer.damage_error("a key that shares more than the key before it holds")
+            raise buffer.damage_error("a key that shares more bytes than the previous key has")
         shared = prefixes.astype(np.int64)
         fresh, at = buffer.lengths(at, until, "a key")
         value_sizes, at = buffer.lengths(at, until, "a value")

@@ -331,7 +331,7 @@ class RepositoryClient:
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
         if status.refs is None:
-            raise self._unreadable(f"refs dump {task.id}", "done, but the response names no metaranges")
+            raise self._unreadable(f"refs dump {task.id}", "done, but the response does not name any metaranges")
         return RefsDump(status.refs.commits_meta_range_id, status.refs.branches_meta_range_id, status.refs.tags_meta_range_id)
 
     def prepare_uncommitted(self) -> Sequence[str]:

@@ -45,4 +45,4 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
             yield DiscoveredLake(name, entry, (location,))
         else:
             hint = "set `location` to the same folder on this machine, and add a storage that contains it"
-            yield DiscoveredLake(name, entry, note=f"its files are in {namespace} of the server: {hint}")
+            yield DiscoveredLake(name, entry, note=f"its files are in {namespace} on the server: {hint}")

@@ -56,8 +56,8 @@ _OBJECT_ID: Final = "[0-9a-f]{64}"
 # from the year 4000. The last character contains one of the 96 bits.
 _XID: Final = "[b-h][0-9a-v]{18}[0g]"
 _RETENTION: Final = """\
-# The garbage collection rules of the repository decide. Without rules, all commits are kept. With
-# source: configured, the rules of this file decide, such as default: 90d.
+# By default, the repository's garbage collection rules on the server apply. Without rules, all
+# commits are kept. With source: configured, the rules in this file apply, such as default: 90d.
 retention:
   source: server
   # delete_idle: [{match: "tmp-.*", after: 30d}]   # deletes unused branches

@@ -114,15 +114,15 @@ class LakeFsLake:
             return str(error)
         name, where = self._config.repository, f"the server at {self._config.endpoint}"
         if server_id not in {None, current_id}:
-            return f"{where} has the installation id {current_id or 'unknown'}, and that of repository {name} was {server_id}"
+            return f"{where} has the installation id {current_id or 'unknown'}, but repository {name} was on installation {server_id}"
         current_uuid = None if current is None else _identify(name, current, None).uuid
         if current_uuid == repository_uuid:
             return f"{where} still has repository {name}"
         if current_uuid not in {None, successor}:
             return f"{where} has another repository {name} now, which this run did not read"
         if current is None and (name in namespaces or not (namespaces or server_id)):
-            listed = f"lists repository {name}" if namespaces else "lists no repository at all"
-            return f"{where} finds no repository {name}, but {listed}"
+            listed = "but lists it" if namespaces else "and does not list any other repository"
+            return f"{where} does not find repository {name}, {listed}"
         if is_configured and (other := find_incomparable(namespace, namespaces)) is not None:
             reason = f"repository {other} of {where} has the storage namespace {namespaces[other]}"
             return f"{reason}, which is in another bucket than {namespace} and may be the same place under another address"
@@ -313,7 +313,7 @@ class LakeFsLake:
         for ref, head in (*heads.items(), *branches.items(), *later_branches.items(), *later_tags.items(), *tags.items()):
             if head not in commit_ids:
                 raise RefDeleted(
-                    f"lake {self.name}: {ref!r} points to commit {head}, which is not among the {len(commit_ids):,} of the refs dump; "
+                    f"lake {self.name}: {ref!r} points to commit {head}, which is not among the {len(commit_ids):,} in the refs dump; "
                     "the repository changes faster than it can be read, run again"
                 )
         if unlisted := branches.keys() - heads.keys() - later_branches.keys():

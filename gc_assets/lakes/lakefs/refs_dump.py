@@ -52,7 +52,7 @@ def read_refs(source: str, object_id: str, raw: bytes, entity: str) -> dict[str,
     _verify_keys(source, records, names)
     for name, commit in zip(names, commits, strict=True):
         if not commit:
-            raise FormatError(f"{source}: {entity} {name!r} names no commit; expected its head")
+            raise FormatError(f"{source}: {entity} {name!r} does not name a commit; expected its head")
     return dict(zip(names, commits, strict=True))
 
 

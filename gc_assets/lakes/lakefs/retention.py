@@ -39,7 +39,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     graph = CommitGraph.build(commits["commit_id"], commits["parents"], commits["committed_at"])
     for problem in graph.problems:
         if problem.what in {MISSING_PARENT, CYCLE}:
-            raise LakeUnreadable(f"lake {refs.lake}: the commits of the refs dump contradict themselves: {problem}; run again")
+            raise LakeUnreadable(f"lake {refs.lake}: the refs dump contains inconsistent commits: {problem}; run again")
     policy = _Policy(refs, config)
     committed_at: list[datetime] = commits["committed_at"].cast(TIMESTAMP).to_pylist()
     branches = {ref.ref_name for ref in refs.refs if ref.ref_type == "branch"}
@@ -66,7 +66,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
             reason = "kept: younger than the grace period"
         else:
             state = EXPIRED if count else DANGLING
-            who = "no branch had it as head" if count else "no ref reaches it, and it was no branch head"
+            who = "it was not a branch head" if count else "no ref reaches it, and it was not a branch head"
             reason = f"{who} within the retention time"
         rows.append({"commit_id": commit_id, "state": state, "refs": names, "refs_count": count, "keep_until": until, "reason": reason})
     return Retention(
@@ -136,7 +136,7 @@ class _Policy:
             yield f"lake {lake}: tags protect nothing (retention.tags is `ignore`), so reads of an old tag will fail"
         early = sum(moment < datetime(1990, 1, 1, tzinfo=UTC) for moment in committed_at)
         if early:
-            yield f"lake {lake}: {count_of(early, 'commit', 'are')} dated before 1990; users set commit dates, and retention needs them"
+            yield f"lake {lake}: {count_of(early, 'commit', 'are')} dated before 1990. Retention uses commit dates, which users can set"
 
 
 def _ref_label(ref: Ref, branches: Collection[str]) -> str:

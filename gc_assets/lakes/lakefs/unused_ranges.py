@@ -36,7 +36,7 @@ def find_obstacle(client: RepositoryClient) -> str | None:
     if edition == OPEN_SOURCE:
         return None
     name = "an unknown edition; upgrade it" if edition is None else f"the edition {edition}"
-    return f"it is {name}. Only the open-source edition is known to need no ranges besides those of commits"
+    return f"it is {name}. Only the open-source edition is known not to need any ranges besides those of commits"
 
 
 def pin_dumps(objects: Objects, location: str, dump: RefsDump) -> tuple[ContentRoot, ...]:

@@ -295,5 +295,5 @@ def _advise(status: int) -> str:
     if status == HTTPStatus.FORBIDDEN:
         return "the principal may not read this; grant VIEW_REFERENCE, LIST_COMMIT_LOG, READ_ENTRIES and READ_ENTITY_VALUE on everything"
     if status == HTTPStatus.NOT_FOUND:
-        return "`uri` is no root of Nessie's API v2, or the server's clean-up removed that history; correct `uri`, or run again"
+        return "`uri` is not the root of Nessie's API v2, or the server's clean-up removed this history; correct `uri`, or run again"
     return "no plan can be made until the server answers"

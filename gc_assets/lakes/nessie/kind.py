@@ -32,8 +32,8 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
 
 # Contents refer to Iceberg metadata files. The Iceberg kind's pattern already recognizes these.
 _RETENTION: Final = """\
-# Kept are all commits that a branch or tag reaches. With an age such as 90d, older commits expire:
-# files that only they need are garbage. The head of each ref is always kept.
+# All commits that a branch or tag reaches are kept. If you set an age such as 90d, older commits
+# expire, and files that only they need become garbage. The head of each ref is always kept.
 retention:
   default: forever
   # delete_idle: [{match: "tmp-.*", after: 30d}]   # deletes unused branches

@@ -91,7 +91,7 @@ class NessieLake:
             sources=(source,) if heads else (),
             claims=tuple(Claim(prefix.rstrip("/") + "/") for prefix in self._config.claims),
             pinned=(),
-            notes=() if heads else (f"lake {self.name}: no ref has a commit, so it has no live file",),
+            notes=() if heads else (f"lake {self.name}: no ref has any commits, so the lake has no live files",),
         )
 
     def verify_deleted(self, names: Collection[str]) -> None:

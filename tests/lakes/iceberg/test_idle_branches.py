@@ -116,14 +116,14 @@ def test_main_own_age_and_uncollected_tables_are_protected(tmp_path: Path) -> No
     builder = LakeBuilder(tmp_path)
     table, head = write_table(builder, max_ref_age_ms=int(timedelta(days=90).total_seconds() * 1000))
     read = IcebergLake(builder.config(retention=RULES), LocalObjects())
-    assert protections(read) == {"main": "it is the main branch", "tmp": "it lapses by its own max-ref-age-ms"}
+    assert protections(read) == {"main": "it is the main branch", "tmp": "its own max-ref-age-ms applies"}
     outcomes = [delete(read, deletion(table, refs(table)[name], name)) for name in ("main", "tmp")]
     assert [(item.verdict, item.error) for item in outcomes] == [
         ("changed", "branch main is kept: it is the main branch"),
-        ("changed", "branch tmp is kept: it lapses by its own max-ref-age-ms"),
+        ("changed", "branch tmp is kept: its own max-ref-age-ms applies"),
     ]
     outside = IcebergLake(builder.config(retention=RULES, tables=["other.*"]), LocalObjects())
-    assert protections(outside)["tmp"] == "it lapses by its own max-ref-age-ms"
+    assert protections(outside)["tmp"] == "its own max-ref-age-ms applies"
     assert refs(table)["tmp"] == head
 
 

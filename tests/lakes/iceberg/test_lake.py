@@ -356,7 +356,7 @@ def test_error_names_metadata_deleted_after_the_freeze(builder: LakeBuilder) -> 
 def test_error_names_metadata_damaged_after_the_freeze(builder: LakeBuilder, tmp_path: Path) -> None:
     damaged = tmp_path / "x.metadata.json"
     damaged.write_bytes(b"{")
-    with pytest.raises(LakeUnreadable, match=r"table db\.t could not be read: .*x\.metadata\.json.*no complete JSON"):
+    with pytest.raises(LakeUnreadable, match=r"table db\.t could not be read: .*x\.metadata\.json.*not a complete JSON"):
         list(lake(builder).commits(CommitSource(f"file://{damaged}", "u", "db.t")))
 
 

@@ -277,7 +277,7 @@ def test_manifest_as_manifest_list_is_refused() -> None:
 
 def test_unknown_container_kind_is_refused() -> None:
     raw = manifest()
-    with pytest.raises(FormatError, match="kind 'snapshot' is no Iceberg container"):
+    with pytest.raises(FormatError, match="kind 'snapshot' is not an Iceberg container"):
         decode(container(raw, Kind.SNAPSHOT), raw)
 
 

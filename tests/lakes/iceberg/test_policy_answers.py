@@ -62,7 +62,7 @@ def test_polaris_orphan_age_is_a_minimum() -> None:
 @pytest.mark.parametrize(
     "policies, message",
     [
-        ([polaris_policy({"retain_last": 3})], "the key 'config.retain_last', which gc-assets does not know"),
+        ([polaris_policy({"retain_last": 3})], "the key 'config.retain_last', which gc-assets does not support"),
         ([polaris_policy({"max_snapshot_age_days": -1})], "config.max_snapshot_age_days -1, expected a number that is not negative"),
         ([polaris_policy({"max_snapshot_age_days": True})], "config.max_snapshot_age_days True, expected"),
         ([polaris_policy({"max_snapshot_age_days": float("nan")})], "config.max_snapshot_age_days nan, expected"),
@@ -72,7 +72,7 @@ def test_polaris_orphan_age_is_a_minimum() -> None:
         ([polaris_policy(version="2030-01-01")], "schema version '2030-01-01', expected 2025-02-03"),
         ([polaris_policy(enable="yes")], "enable 'yes', expected true or false"),
         ([polaris_policy(config=None, until="2030")], "the key 'until'"),
-        ([polaris_policy() | {"content": "{"}], "content that is no JSON"),
+        ([polaris_policy() | {"content": "{"}], "content that is not JSON"),
         ([polaris_policy() | {"content": None}], "no content"),
         ([polaris_policy(), polaris_policy()], "2 policies of type system.snapshot-expiry"),
         (["policy"], "no JSON object"),

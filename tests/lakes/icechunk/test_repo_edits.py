@@ -121,7 +121,7 @@ def test_deleted_tag_is_never_usable_again_and_a_deleted_branch_is():
         (RepoEdits(removed={IDS[2]}), "'main' at snapshot"),
         (RepoEdits(removed={IDS[1]}), "with the parent"),
         (RepoEdits(deleted_refs={("branch", "main")}), "no branch 'main'"),
-        (RepoEdits(parents={IDS[1]: IDS[2]}), "is no ancestor"),
+        (RepoEdits(parents={IDS[1]: IDS[2]}), "is not an ancestor"),
         (RepoEdits(restored={IDS[0]: entry(0, 2)}), "its own ancestor"),
     ],
 )

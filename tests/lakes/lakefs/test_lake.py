@@ -302,7 +302,7 @@ def test_freeze_refuses_continuously_changing_repository(builder: Builder, lake:
         return None
 
     lake[1].fault = always_another
-    with pytest.raises(LakeUnreadable, match="'t' points to commit unknown, which is not among the 1 of the refs dump"):
+    with pytest.raises(LakeUnreadable, match="'t' points to commit unknown, which is not among the 1 in the refs dump"):
         lake[0].freeze(NOW)
     assert sum(method == "POST" and path.endswith("/dump") for method, path, _ in lake[1].requests) == ATTEMPTS
 

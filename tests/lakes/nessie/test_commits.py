@@ -83,7 +83,7 @@ def test_empty_repository_has_no_commits_and_a_note(builder: NessieBuilder) -> N
     _, refs = freeze_lake(builder)
     assert [ref.head_commit_id for ref in refs.refs] == [None]
     assert refs.sources == ()
-    assert refs.notes == ("lake shop: no ref has a commit, so it has no live file",)
+    assert refs.notes == ("lake shop: no ref has any commits, so the lake has no live files",)
 
 
 def test_shared_history_is_read_once_for_all_refs(builder: NessieBuilder, requests: list[str]) -> None:

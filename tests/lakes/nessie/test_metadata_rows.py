@@ -127,7 +127,7 @@ def test_gzip_is_recognized_by_its_content(metadata_file: tuple[Container, bytes
 
 
 def test_truncated_gzip_is_refused_by_name() -> None:
-    with pytest.raises(FormatError, match=r"s3://b/v/metadata/1\.json: .*no complete JSON document"):
+    with pytest.raises(FormatError, match=r"s3://b/v/metadata/1\.json: .*not a complete JSON document"):
         view_rows(Container("s3://b/v/metadata/1.json", Kind.VIEW_METADATA), gzip.compress(json.dumps(VIEW).encode())[:-9])
 
 
