@@ -147,7 +147,7 @@ def test_deleted_repository_is_unreadable_until_its_lake_is_forgotten(found: Rep
     found.delete()
     header = found.run(1)
     (why,) = found.unreadable()
-    assert "its server has no repository ml any more" in why
+    assert "its server no longer has repository ml" in why
     assert "`gc-assets forget ml --by WHO`" in why
     assert (header.rows, header.failed_gates, found.list_dropped()) == (0, [], [])
     assert found.house.summary("lake_refs", "ml")["repository"]["read_at"].startswith(f"{NOW:%Y-%m-%dT%H:%M}")
@@ -385,7 +385,7 @@ def test_repository_that_was_deleted_before_the_first_run_is_collected_after_an_
     house, data = unknown.house, unknown.data()
     assert unknown.run(0).rows == 0
     (why,) = unknown.unreadable()
-    assert "its server has no such repository, and no run read it. `location` is file://" in why
+    assert "its server does not have this repository, and no run has read it. `location` is file://" in why
     assert "`gc-assets forget ml --by WHO`" in why
     unknown.forget(0.1)
     assert unknown.run(0.2).rows == 0

@@ -161,8 +161,8 @@ def test_dirty_and_protected_branches_stay_with_a_note(story: Story) -> None:
     header = story.plan()
     assert (story.edits(), header.path_edits) == ({}, {})
     assert story.house.summary(TABLE.name, "ml")["notes"] == [
-        "lake ml: 2 paths of branch dev stay: the branch protection rule 'dev' protects it",
-        "lake ml: 2 paths of branch main stay: it has uncommitted changes",
+        "lake ml: 2 paths on branch dev will not be deleted: the branch protection rule 'dev' protects it",
+        "lake ml: 2 paths on branch main will not be deleted: it has uncommitted changes",
     ]
 
 
@@ -201,7 +201,7 @@ def test_changed_rules_and_changed_paths_refuse_the_apply(story: Story) -> None:
     header = story.plan()
     story.house.approve(header)
     story.rules(scratch={"prefix": "tmp/", "days": 1, "enabled": True})
-    with pytest.raises(GateRefused, match="differ from those of the plan"):
+    with pytest.raises(GateRefused, match="changed after the plan was made"):
         story.house.apply(header)
     story.rules(scratch={"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"dev": 50}})
     other = ExpiryAction(DELETE_PATHS, "", "", "branch", "main", details=json.dumps({"paths": 2, "digest": "0" * 16}))
@@ -418,11 +418,11 @@ def test_branch_that_moves_before_each_apply_is_named_with_a_next_step(story: St
     for number in range(3):
         story.house.now = NOW + timedelta(days=number)
         header = story.plan()
-        warnings = [text for text in header.warnings if "no path of branch main" in text]
+        warnings = [text for text in header.warnings if "any path on branch main" in text]
         assert (len(warnings), len(story.house.summary(TABLE.name, "ml")["unedited"])) == ((1, 1) if number == 2 else (0, 0))
         story.builder.commit("main", **{f"other_{number}": b"1"})
         story.house.approve_and_apply(header)
-    assert warnings[0].startswith("Lake ml: the last 2 applies deleted no path of branch main (last reason: branch main points at commit ")
+    assert warnings[0].startswith("Lake ml: the last 2 applies did not delete any path on branch main (last reason: branch main points at ")
     assert warnings[0].endswith("Apply a plan immediately after the first run of a date, while nothing writes to the branch.")
     story.house.now = NOW + timedelta(days=3)
     header = story.plan()
@@ -440,9 +440,9 @@ def test_branch_whose_deletion_the_server_refuses_is_named_with_the_permission(s
         story.house.now = NOW + timedelta(days=number)
         story.house.approve_and_apply(story.plan())
     story.house.now = NOW + timedelta(days=2)
-    (warning, _) = sorted(text for text in story.plan().warnings if "no path of branch" in text)
+    (warning, _) = sorted(text for text in story.plan().warnings if "any path on branch" in text)
     reason = f"the deletion cannot be committed on branch dev: HTTP {status}: no; {step}"
-    assert warning == f"Lake ml: the last 2 applies deleted no path of branch dev (last reason: {reason})."
+    assert warning == f"Lake ml: the last 2 applies did not delete any path on branch dev (last reason: {reason})."
 
 
 def test_refused_undo_is_no_apply_without_effect(story: Story) -> None:

@@ -113,7 +113,7 @@ def _publish_graph(spark: SparkSession, context: RunContext, lake: Lake, refs: P
             written = _write_with_spark(spark, read, known, run, state)
     except (LakeUnreadable, StoreError) as error:
         if not context.kind(lake.name).fails_alone:
-            log_activity("reading each history alone, because one could not be read")
+            log_activity("reading each history separately, because one of them could not be read")
             if reasons := read.find_unreadable():
                 raise _UnreadableSources(reasons) from error
             raise

@@ -161,7 +161,7 @@ class Decode:
         for task, result in reads:
             if isinstance(result, _UnresolvedAddressError):
                 reason = f"{task['kind']} {task['address']} cannot be found: {result}"
-                yield task, result, UnresolvedContainer(f"{reason}; commit its table again with another address, or drop it")
+                yield task, result, UnresolvedContainer(f"{reason}. Commit its table again with another address, or drop it")
                 continue
             if isinstance(result, OSError):
                 yield task, result, FormatError(f"{task['kind']} {task['address']} cannot be read: {result}")

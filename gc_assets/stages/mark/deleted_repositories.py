@@ -51,12 +51,12 @@ def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: Repository
     record, label = find_forgotten(context, lake.name, known.read_at), context.config.label_of(lake.name)
     if record is None:
         condition = "retention.dropped"
-        repository_name = f"repository {known.name} any more, which a run read at {known.read_at:%Y-%m-%d %H:%M} UTC"
+        missing = f"its server no longer has repository {known.name}, which a run read at {known.read_at:%Y-%m-%d %H:%M} UTC"
         if known.never_read:
-            repository_name = f"such repository, and no run read it. `location` is {known.namespace}"
+            missing = f"its server does not have this repository, and no run has read it. `location` is {known.namespace}"
             condition = command("accept", label, by="WHO")
         raise LakeUnreadable(
-            f"lake {label}: its server has no {repository_name}. "
+            f"lake {label}: {missing}. "
             f"If it was deleted on purpose, run `{command('forget', label, by='WHO')}`, and its files are collected after "
             f"`{condition}`. Otherwise correct `endpoint` and `repository`, or restore the server"
         ) from error
@@ -64,7 +64,7 @@ def _freeze_deleted(context: RunContext, lake: RepositoryLake, known: Repository
         known = known.model_copy(update={"read_at": record.at})
     note = (
         f"lake {label}: repository {known.name} was deleted on its server, and {record.by} forgot the lake at "
-        f"{record.at:%Y-%m-%d %H:%M} UTC; `gc-assets show dropped_tables` lists its files"
+        f"{record.at:%Y-%m-%d %H:%M} UTC. To list its files, run `gc-assets show dropped_tables`"
     )
     refs = FrozenRefs(lake.name, lake.kind, (), (), (), (), notes=(note,), repository=identify(known))
     return replace(refs, read_at=known.read_at, is_deleted=True)

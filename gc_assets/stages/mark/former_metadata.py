@@ -240,8 +240,8 @@ def _collect_roots(
         found.append(_select_roots(roots, new))
     elif new:
         notes.append(
-            f"lake {lake_name}: the commits of the last run are not available, so files that only {len(new):,} former metadata files need "
-            "are not kept"
+            f"lake {lake_name}: the commits of the last run are no longer available. Files that only {len(new):,} former metadata files "
+            "reference can therefore not be kept"
         )
     rows = pa.concat_tables(found)
     is_live = pc.is_in(rows.column("metadata"), pa.array([item.address for item in kept], pa.string()))
@@ -276,7 +276,7 @@ def _describe_kept(lake_name: str, kept: Sequence[Pointer], after: timedelta | N
         until = "because `retention.dropped` is keep" if after is None else f"until {item.former_since + after:%Y-%m-%d %H:%M} UTC"
         yield (
             f"lake {lake_name}: on {item.read_at:%Y-%m-%d}, the catalog had the metadata {show(item.address)} of table "
-            f"{show(item.table_name)}, which is not in the history of its current metadata. What the table needed then is kept {until}. "
+            f"{show(item.table_name)}, which is not in the history of its current metadata. The files needed then are kept {until}. "
             "To restore the commits, register the table with this file, or with a newer one that no run read"
         )
     if len(kept) > _MAX_NOTES:

@@ -75,8 +75,8 @@ def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequenc
     needed = pc.binary_join_element_wise(at_snapshot.column("metadata_location"), at_snapshot.column("snapshot_id"), "\x1f")
     for row in at_snapshot.filter(pc.invert(pc.is_in(needed, listed))).slice(0, 1).to_pylist():
         return (
-            f"lake {lake_name}: commit {row['commit_id']} has {row['content_key']} at snapshot {row['snapshot_id']}, which the retained "
-            f"snapshots of its metadata file {row['metadata_location']} do not include; commit the table again, or set "
+            f"lake {lake_name}: in commit {row['commit_id']}, {row['content_key']} is at snapshot {row['snapshot_id']}, which is not "
+            f"among the retained snapshots of its metadata file {row['metadata_location']}. Commit the table again, or set "
             "`keep_listed_snapshots: all` if the file lists the snapshot"
         )
     return None
@@ -107,8 +107,8 @@ def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Itera
     if lost.num_rows:
         example = lost.column("address")[0].as_py()
         yield (
-            f"lake {lake_name}: {lost.num_rows:,} metadata objects of older history are missing (for example {example}); reading that "
-            "history fails, reading the heads does not"
+            f"lake {lake_name}: {lost.num_rows:,} metadata objects of older history are missing (for example {example}). This "
+            "history can no longer be read, but the heads can"
         )
     for row in unlisted.group_by(["address", "storage"], use_threads=False).aggregate([("commit_id", "min")]).to_pylist():
         content = "the files of a content in it cannot be listed"
@@ -116,8 +116,8 @@ def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Itera
             yield f"lake {lake_name}: all files under {row['address']} are kept, because {content}"
         else:
             yield (
-                f"lake {lake_name}: commit {row['commit_id_min']} names {row['address']}, which is in no storage or cannot be resolved, so "
-                f"no file is kept for it; {content}"
+                f"lake {lake_name}: commit {row['commit_id_min']} names {row['address']}, which is outside all storages or cannot be "
+                f"resolved. No files are kept for it, although {content}"
             )
 
 
@@ -134,7 +134,8 @@ def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) 
         row = missing.slice(0, 1).to_pylist()[0]
         yield (
             f"lake {lake_name}: {missing.num_rows:,} metadata objects of snapshots that the policy expires are missing (for example "
-            f"{row['kind']} {row['address']} of snapshot {row['commit_id']}); files that only these snapshots name count as unreferenced"
+            f"{row['kind']} {row['address']} of snapshot {row['commit_id']}). Files that only "
+            "these snapshots reference are treated as unreferenced"
         )
 
 
@@ -152,5 +153,5 @@ def describe_unread_expired(lake_name: str, found: pa.Table, failed: pa.Table) -
         row = unread.slice(0, 1).to_pylist()[0]
         yield (
             f"lake {lake_name}: {unread.num_rows:,} metadata objects of expired history cannot be read (for example of commit "
-            f"{row['commit_id']}: {errors[row['address']]}); files that only this history names count as unreferenced"
+            f"{row['commit_id']}: {errors[row['address']]}). Files that only this history references are treated as unreferenced"
         )

@@ -177,9 +177,9 @@ class _Stage:
         """Raise `StateError` if the cache has too few or too many entries of a needed container."""
         if containers := hashes.find_unbalanced():
             raise StateError(
-                f"lake {self.lake_name}: the entry cache has a wrong number of entries of {len(containers):,} containers, such as "
+                f"lake {self.lake_name}: the entry cache contains a wrong number of entries for {len(containers):,} containers, such as "
                 f"{containers[0]}. Remove {self.context.state.files.root}/{self.lake_name}/{MANIFEST_ENTRIES.name}, run `gc-assets doctor "
-                "--repair` and start the run again. It decodes all containers again."
+                "--repair` and start the run again, which decodes all containers again."
             )
 
     def add_counted(self, walked: WrittenParts, hashes: LiveHashes, totals: LiveTotals) -> WrittenParts:

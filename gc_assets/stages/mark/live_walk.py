@@ -431,7 +431,7 @@ def _describe_kept_metadata(lake_name: str, undecoded: Sequence[str]) -> Iterato
     if undecoded:
         yield (
             f"lake {lake_name}: unused ranges are kept, because {count_of(len(undecoded), 'metarange')} of its commits cannot be read "
-            f"(for example {min(undecoded)}) and may name any range; restore the metadata from a backup"
+            f"(for example {min(undecoded)}) and may name any range. Restore the metadata from a backup"
         )
 
 

@@ -96,7 +96,7 @@ def _find_hidden(opened: ListingLake, missed: Sequence[_MissedTable]) -> Iterato
         try:
             reasons = opened.find_listed({key: item.table_name for key, item in batch.items()}, is_strict=False)
         except (GcError, OSError) as error:
-            reasons = dict.fromkeys(batch, f"its catalog cannot be asked for it: {error}")
+            reasons = dict.fromkeys(batch, f"its catalog cannot be queried: {error}")
         yield from ((batch[key], reason) for key, reason in sorted(reasons.items()))
 
 

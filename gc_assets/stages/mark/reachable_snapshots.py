@@ -206,7 +206,7 @@ class _ApplyRetention:
             yield report_parts(expiry.parts, expiry.digest, summary={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
             if self.runs.contents is not None:
                 if retention.contents is None:
-                    raise StateError(f"lake {self.refs.lake}: the policy returned no live contents, so nothing is published")
+                    raise StateError(f"lake {self.refs.lake}: the policy did not return live contents, so nothing is published")
                 contents = write_rows(retention.contents, LIVE_CONTENTS, self.runs.contents, self.files)
                 yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})
 

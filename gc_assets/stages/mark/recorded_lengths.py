@@ -68,6 +68,6 @@ def describe_accepted_lengths(lake_name: str, found: pa.Table, lengths: pa.Chunk
         example = rows.slice(0, 1).to_pylist()[0]
         yield (
             f"lake {lake_name}: {rows.num_rows:,} manifests have another length than their manifest lists state (for example "
-            f"{example['address']}: {example['decoded']:,} bytes, recorded {example['size_bytes']:,}). They are complete and are used; "
-            "to correct the lists, rewrite the table's manifests, for example by Spark's rewrite_manifests"
+            f"{example['address']}: {example['decoded']:,} bytes, recorded {example['size_bytes']:,}). These manifests are "
+            "complete and are used. To correct the lists, rewrite the table's manifests, for example with Spark's rewrite_manifests"
         )

@@ -139,7 +139,7 @@ class SharedTables:
         of_repository = pc.is_null(edits.column("table_uuid"))
         if is_same_catalog and pc.any(of_repository).as_py() and _repository_edits(context, lake) != _repository_edits(context, other):
             reason = (
-                f"lake {label} has the same repository, and plans other edits. Remove one of these lakes, or give both the same `retention`"
+                f"lake {label} has the same repository but plans other edits. Remove one of these lakes, or give both the same `retention`"
             )
             yield from ((key, reason) for key in edit_keys(edits.filter(of_repository)))
         # Catalogs of two accounts may have the same address, but they do not share tables.

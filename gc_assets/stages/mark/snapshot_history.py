@@ -109,8 +109,8 @@ def record_removals(spark: SparkSession, context: RunContext, lake_name: str, pl
     newest = _newest(context, lake_name, context.clock.today())
     if newest is None:
         raise StateError(
-            f"lake {lake_name} has no snapshot_history, so removed snapshots would not be recorded; "
-            f"run `{command('run', lake=lake_name, through='snapshot_history')}` first"
+            f"lake {lake_name} has no snapshot_history, so removed snapshots would not be recorded. "
+            f"Run `{command('run', lake=lake_name, through='snapshot_history')}` first"
         )
     graph = context.table(COMMIT_GRAPH, lake_name)
     spark = _choose_session(spark, _expiry_logs(context, lake_name), [newest, graph])
@@ -136,7 +136,7 @@ def _refuse_unrecorded(lake_name: str, snapshots: DataFrame) -> None:
     for row in collect(snapshots.limit(1)):
         raise StateError(
             f"lake {lake_name}: snapshot {row['snapshot_id']} of table {row['table_uuid']} is not in snapshot_history, "
-            "so its removal would not be recorded; run gc-assets run again"
+            "so its removal would not be recorded. Start `gc-assets run` again"
         )
 
 

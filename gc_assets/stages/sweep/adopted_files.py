@@ -71,7 +71,7 @@ def find_adopted_files(
                 reason = error
         notes.append(
             f"lake {context.config.label_of(lake)}: the files that its dropped tables need outside their own locations are "
-            f"unknown, so they do not wait with them: {reason}"
+            f"unknown, so these files do not wait with the tables: {reason}"
         )
     rows = pa.concat_tables([known, *new])
     distinct = rows.group_by(rows.column_names).aggregate([]).select(rows.column_names)

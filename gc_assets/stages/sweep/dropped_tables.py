@@ -165,7 +165,7 @@ class DroppedTables:
                 reasons.setdefault(prefix, f"{show(key)} is {reason}")
         if len(found) < limit:
             return reasons
-        return {claim.prefix: f"at least {limit:,} metadata files are not those of dropped tables" for claim in self.claims}
+        return {claim.prefix: f"at least {limit:,} metadata files do not belong to dropped tables" for claim in self.claims}
 
     def add_adopted(self, storage_name: str, keys: LiveKeys, files: Files, probed: WrittenParts, run: TableRun) -> DroppedTables:
         """Return a copy in which listed tables own the older files that their commits reference.
@@ -411,13 +411,13 @@ def _find_unconfirmed(
         return None
     record = next((record for record in by_storage.get(resolved[0], ()) if record.table.table_uuid == item.table.table_uuid), None)
     if record is not None:
-        reason = record.waits_for if record.table.gone_since is not None else "its last run found the table in the catalog"
+        reason = record.waits_for if record.table.gone_since is not None else "the last run of this storage found the table in its catalog"
         return None if reason is None else f"its metadata is in storage {resolved[0]}: {reason}"
     if item.accepted_at is not None:
         return None
     name = item.table.table_name or item.table.table_uuid
     return (
-        f"its metadata is in storage {resolved[0]}, whose last run does not know the table. To collect its files: "
+        f"its metadata is in storage {resolved[0]}, whose last run has no record of the table. To collect its files: "
         f"{command('accept', name, by='WHO', comment='WHY')}"
     )
 
@@ -569,7 +569,7 @@ def _confirm(context: RunContext, decided: list[DroppedTable], lakes: Sequence[L
         try:
             reasons |= opened.find_listed(names)
         except (GcError, OSError) as error:
-            reasons |= dict.fromkeys(names, f"its catalog cannot be asked for it: {error}")
+            reasons |= dict.fromkeys(names, f"its catalog cannot be queried: {error}")
     others: str | None = None
     if reasons:
         example = next(item for item in decided if item.table.table_uuid in reasons)

@@ -77,7 +77,7 @@ def describe_listing(context: RunContext, storage_name: str) -> str | None:
         return None
     summary = published.summary(StorageInventorySummary)
     if summary.earlier is not None and summary.as_of is not None:
-        return f"not listed. The listing of {summary.as_of:%Y-%m-%d %H:%M} UTC is used, so files that no metadata ever named are not found."
+        return f"not listed. The listing of {summary.as_of:%Y-%m-%d %H:%M} UTC is used, so only files that were ever referenced are found."
     return None if summary.listed_because is None else f"listed, because {summary.listed_because}."
 
 

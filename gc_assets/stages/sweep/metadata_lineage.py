@@ -377,8 +377,8 @@ def _describe(context: RunContext, item: Suspect, uuid: str, current: str, error
     way_out = describe_way_out(resolver, storage_name, key, uuid)
     if error is not None:
         return (
-            f"table {show(uuid)}, which another catalog may write too, because its history cannot be read: {show(error)}; "
-            f"run again, or make it readable{way_out}"
+            f"table {show(uuid)}, which another catalog may write too, because its history cannot be read: {show(error)}. "
+            f"Run again, or make the history readable{way_out}"
         )
     follows = "" if item.previous is None else f" follows {show(item.previous[1].rpartition('/')[2])}, which"
     has_branches = any(context.kind(lake.name).has_live_contents for lake in context.config.lakes)

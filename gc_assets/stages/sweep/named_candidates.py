@@ -68,7 +68,7 @@ def restrict_candidates(spark: SparkSession, context: RunContext, storage_name: 
         return probed
     files, rows = context.state.files, probed.side_rows(CANDIDATES_SIDE)
     scan = ParquetScan.of(files, CANDIDATES, run.path, parts)
-    log_activity(f"{rows:,} candidates against all files that metadata ever named")
+    log_activity(f"comparing {rows:,} candidates with all files that metadata ever referenced")
     named = _find_named(spark, context, storage_name, scan)
     keep = _KeepNamed(context.store(storage_name), files, run, named)
     if tasks.fits_in_process(rows, len(parts)):

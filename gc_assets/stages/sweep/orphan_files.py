@@ -237,7 +237,7 @@ def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, ru
         dropped.prefixes,
         AdoptableFiles.of(dropped.remembered),
     )
-    log_activity(f"{inventory.receipt.rows:,} objects against {live_rows(sweep.live, sweep.storage):,} live keys")
+    log_activity(f"comparing {inventory.receipt.rows:,} objects with {live_rows(sweep.live, sweep.storage):,} live keys")
     listed = ParquetScan.of(files, STORAGE_INVENTORY.schema, inventory.path, inventory.parts())
     return merge_written(listed.run_task(spark, probe, PARTS_DDL, inventory.rows))
 
@@ -281,8 +281,8 @@ def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: Written
     if not missing:
         return ()
     return (
-        f"{len(missing):,} statistics files of tables are missing, for example {missing[0]}. They are informational, so nothing "
-        "waits for them: queries are planned without them",
+        f"{len(missing):,} statistics files of tables are missing, for example {missing[0]}. These files are informational, so "
+        "plans do not wait for them, and queries are planned without them",
     )
 
 
@@ -311,7 +311,7 @@ def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, ne
     broken = {Owner(item.lake, item.table_uuid): item.name for item in reversed(lost)} if not is_other_location else {}
     replaced = reread.filter(pc.invert(reread.column("same")))
     others = replaced.to_pylist()
-    stopping = [f"{row['kind']} {row['key']}, which was overwritten after it was read; start the run again" for row in others]
+    stopping = [f"{row['kind']} {row['key']}, which was overwritten after it was read. Start the run again" for row in others]
     stopped = [item for item in missing if is_other_location or item.is_replaced]
     stopping += [item.name for item in stopped]
     lakes = {Owner(item.lake, None): f"live metadata such as {item.name} is missing or was replaced" for item in reversed(stopped)}
@@ -386,7 +386,7 @@ def _write_orphans(
 ) -> WrittenParts:
     context, state = sweep.context, sweep.state
     candidates = probed.side_rows(CANDIDATES_SIDE)
-    log_activity(f"{candidates:,} candidates against the live keys themselves")
+    log_activity(f"comparing {candidates:,} candidates with the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
     if candidates:
         dropped = checks.dropped.find_files(foreign.finder, foreign.rules)

@@ -82,7 +82,7 @@ def test_reason_names_the_address_the_commit_and_the_next_step(runs: Runs) -> No
     for item in runs.first.unreadable:
         assert runs.addresses[item.table_name or ""] in item.why
         assert "needed by commit" in item.why
-        assert "commit its table again with another address, or drop it" in item.why
+        assert "Commit its table again with another address, or drop it" in item.why
 
 
 def test_garbage_of_other_tables_and_lakes_is_planned(runs: Runs) -> None:

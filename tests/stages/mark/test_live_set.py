@@ -236,7 +236,7 @@ def test_run_without_the_hashes_of_a_needed_container_is_not_published(scene: Sc
     scene.live()
     for part in scene.root.glob("state/lake/manifest_entries/**/_hashes/*.parquet"):
         pq.write_table(pq.read_table(part).slice(1), part)
-    with pytest.raises(StateError, match="wrong number of entries of 1 containers, such as file:///one/a/m00001"):
+    with pytest.raises(StateError, match="wrong number of entries for 1 containers, such as file:///one/a/m00001"):
         scene.live()
 
 

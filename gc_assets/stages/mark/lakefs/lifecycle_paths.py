@@ -68,7 +68,8 @@ def lifecycle_paths(spark: SparkSession, context: RunContext, lake_name: str) ->
     editable = {name: by_rule for name, by_rule in by_branch.items() if UNEDITABLE not in branches[name].properties}
     edits = [_build_edit(branches[name], by_rule, paths_of[name], written) for name, by_rule in editable.items()]
     notes = [
-        f"lake {lake_name}: {count_of(_total(by_rule).files, 'path')} of branch {name} stay: {branches[name].properties[UNEDITABLE]}"
+        f"lake {lake_name}: {count_of(_total(by_rule).files, 'path')} on branch {name} will not be deleted: "
+        f"{branches[name].properties[UNEDITABLE]}"
         for name, by_rule in by_branch.items()
         if UNEDITABLE in branches[name].properties
     ]

@@ -29,5 +29,5 @@ def read_lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
     if context.verification_id is not None and isinstance(lake, LakeFsLakeConfig) and lake.rules is not None:
         in_file = [Rule.of(row) for row in rule_rows(read_rules(lake.rules), context.as_of)]
         if in_file != [replace(rule, last_deleted=None) for rule in rules]:
-            raise GateRefused(f"lake {lake_name}: the lifecycle rules in {lake.rules} differ from those of the plan; make a new plan")
+            raise GateRefused(f"lake {lake_name}: the lifecycle rules in {lake.rules} changed after the plan was made. Make a new plan")
     return rules

@@ -50,4 +50,4 @@ def describe_unedited_branches(context: RunContext, lake: str, branches: Collect
         if applies >= MIN_APPLIES:
             reason = outcomes[-1][1]
             advice = "" if _REFUSAL.search(reason) else _NEXT_STEP
-            yield f"lake {lake}: the last {applies:,} applies deleted no path of branch {branch} (last reason: {reason}){advice}"
+            yield f"lake {lake}: the last {applies:,} applies did not delete any path on branch {branch} (last reason: {reason}){advice}"
