@@ -32,7 +32,7 @@ from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE
 # SPARED: The commit is retained because it is young or staged, although no ref reaches it.
 # HELD: The commit is still in the history and must be removed from it first.
 # RELEASED: The commit has expired, and this lake's history is never edited.
-# DEAD: No commit of the lake references the object.
+# DEAD: The commit is dangling, and no planned edit removes it.
 REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
 _EXPIRY_COLUMNS: Final = ["table_uuid", "snapshot_id", "action", "old_parent_id", "new_parent_id"]
@@ -263,7 +263,7 @@ def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
         known, required = found.column("rank").take(at), found.column("must_exist").take(at)
         no_less = pc.and_(pc.equal(candidates.column("rank"), known), pc.and_(candidates.column("must_exist"), pc.invert(required)))
         frontier = candidates.filter(pc.fill_null(pc.or_(pc.less(candidates.column("rank"), known), no_less), True))
-        # An equally strong row adds no container, but may add a size or `must_exist`.
+        # An equally strong row does not add a container, but may add a size or `must_exist`.
         no_weaker = candidates.filter(pc.fill_null(pc.less_equal(candidates.column("rank"), known), True))
         found = _keep_strongest(pa.concat_tables([found, no_weaker]))
     return found

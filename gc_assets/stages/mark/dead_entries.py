@@ -105,7 +105,7 @@ def _count_dropped(segments: Segments) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """What is needed to recognize containers that are not dead.
+    """Data that identifies containers that are not dead.
 
     Attributes:
         paths: Parts with the containers of the newest run and of an earlier run (columns `STATES`).
@@ -238,7 +238,7 @@ class FindDead:
             yield report_parts(parts, summary={"entries": entries, "containers": len(dead), "segments": numbers})
 
     def _without_named_by_others(self, dead: pa.Array) -> pa.Array:
-        """Remove containers that any other container references, and repeat until none is left."""
+        """Remove containers that a kept container references, and repeat until nothing changes."""
         naming = [EDGES_OF_CONTAINERS.empty_table()]
         for content in self.files.contents(list(self.edges)):
             edges = open_part(content).read(EDGES_OF_CONTAINERS.names).cast(EDGES_OF_CONTAINERS)

@@ -111,8 +111,8 @@ def find_known_repository(context: RunContext, lake_name: str) -> RepositorySumm
 def _build_unknown(context: RunContext, lake_name: str) -> RepositorySummary | None:
     """Describe a repository that was never read, or return None if a run may have read it.
 
-    Its namespace is the configured location, and its time is the first run that missed it. If a
-    user forgot a lake before this run, the record refers to another lake.
+    Its namespace is the configured location, and its time is the first run that missed it. Records
+    that users made before that run refer to another lake.
     """
     locations = context.config.lake(lake_name).own_locations()
     if len(locations) != 1 or context.resolver().locate_one(locations[0]) is None:

@@ -76,7 +76,7 @@ class IdleBranchSearch:
         rules: The rules in order of priority.
         branches: Matching branches that are not protected.
         unchanged_since: Since when runs have observed a branch's current head.
-        as_of: Time at which ages are computed.
+        as_of: Reference time for the ages of branches.
     """
 
     rules: tuple[IdleRule, ...]

@@ -114,7 +114,7 @@ class LiveSet:
         return LiveTotals(rows, found, found)
 
     def hashes(self, spark: SparkSession | None) -> LiveHashes:
-        """Return the live set as hashes. Without `spark`, this process reads it. Needs a view."""
+        """Return the live set as hashes, for this process if `spark` is None. Requires a view."""
         return LiveHashes.of(spark, self._files, self._states, self._cache, self._storages, self.released)
 
     def read(self, spark: SparkSession, route: str = "", columns: Sequence[str] | None = None) -> DataFrame:

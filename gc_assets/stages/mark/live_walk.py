@@ -87,9 +87,9 @@ class _Containers:
     """The containers that a walk found, grouped by decoding result.
 
     Attributes:
-        lengths: Arrow column with decoded lengths in bytes. It is null for containers that were not
-            decoded, which are missing optional ones, and unreadable ones that only released commits
-            need.
+        lengths: Arrow column with decoded lengths in bytes. The column is null for undecoded
+            containers, which are missing optional ones, and unreadable ones that only released
+            commits need.
         lost: Undecoded containers needed by live contents.
         unknown: Missing live containers that were never decoded (columns `METADATA`).
         required: Undecoded containers that must be kept.

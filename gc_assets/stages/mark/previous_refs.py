@@ -47,10 +47,10 @@ def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Free
 
 
 def add_hidden_tables(context: RunContext, lake: Lake, refs: FrozenRefs, frozen_at: datetime) -> FrozenRefs:
-    """Add tables to a freeze, as unreadable, that the catalog may still have but does not list.
+    """Add unreadable tables to a freeze that the catalog may still have but does not list.
 
-    They are tables of the last run, and their last claims stay protected. If the catalog
-    confirms that a table does not exist, the table was dropped and is not added.
+    They are tables of the last run, and their last claims stay protected. If the catalog confirms
+    that a table does not exist, the table was dropped and is not added.
     """
     opened = as_listing(lake)
     previous = list_previous_freezes(context, lake.name, frozen_at, with_real=True) if opened is not None else []

@@ -154,7 +154,7 @@ class _SelectUnknown:
         return pc.if_else(is_mine, self.addresses.find_old_copies(batch.column("key")), pa.scalar(None, pa.string()))
 
     def _find_own_reasons(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return the reason for each file. It is None if another possible name exists."""
+        """Return the reason for each file, or None if it exists under another possible name."""
         reasons = self.addresses.find_reasons(batch.column("key"))
         is_possible = pc.and_(pc.equal(batch.column("kind"), Kind.POSSIBLE_OBJECT), ExternalAddresses.are_missing(reasons))
         if self.spellings is None or not is_possible.true_count:

@@ -772,7 +772,7 @@ class DroppedFinder:
 class FindUndue:
     """Find plan rows whose dropped table is no longer due (column key).
 
-    Rows with the reason `dropped` are checked, and purges of files that only dropped tables claim.
+    Checked are rows with the reason `dropped`, and purges of files that only dropped tables claim.
     Files that a dropped table adopted are checked in both phases. Runs in executors.
     """
 

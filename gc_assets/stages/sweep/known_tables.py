@@ -50,9 +50,9 @@ _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
 def known_tables(context: RunContext) -> dict[str, KnownTable]:
-    """Return the tables that the lakes' catalogs know, by table uuid.
+    """Return the tables in the catalogs of all lakes, by table uuid.
 
-    If both an Iceberg catalog and a Nessie server know a table, the catalog's entry is used,
+    If a table is both in an Iceberg catalog and on a Nessie server, the catalog's entry is used,
     because it is more exact than the server's commits.
     """
     of_servers: dict[str, KnownTable] = {}

@@ -42,7 +42,7 @@ class Listing:
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
-        """Return the listing used by this run date's run."""
+        """Return the listing that is used for this run date."""
         published = context.table(STORAGE_INVENTORY, storage_name)
         inventory, summary = open_listing(context.state, published), published.summary(StorageInventorySummary)
         is_earlier = summary.earlier is not None
@@ -68,7 +68,7 @@ def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[Publis
 
 
 def describe_listing(context: RunContext, storage_name: str) -> str | None:
-    """Return a sentence about the listing used by this run date's run.
+    """Return a sentence about the listing that is used for this run date.
 
     Returns None if the run listed the storage as configured, or if it has no inventory.
     """

@@ -85,7 +85,7 @@ class LiveKeys:
 
 @dataclass(frozen=True)
 class _MapLive:
-    """Run another task over the live ones among the matched rows."""
+    """Run another task over those matched rows that are live."""
 
     select: SelectLive
     task: Task

@@ -41,7 +41,7 @@ def find_listing_time(context: RunContext, sweep: PublishedTable) -> datetime | 
 
 
 def find_oldest_listing(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> datetime | None:
-    """Return when the least recently listed one of the lakes' other storages was last listed.
+    """Return the oldest listing time among the other storages of the same lakes.
 
     Only storages that this storage's lakes claim too are considered. Storages that were never
     listed are ignored. Returns None if no other storage was listed.

@@ -51,8 +51,8 @@ class Probe:
     """Classify inventory rows, and write the candidates. Runs in executors.
 
     If the name of a claimed object looks like another table's metadata, the object is written as a
-    suspect. To find foreign files later, directories of datasets in other formats are written too,
-    as well as the files to search for.
+    suspect. To find foreign files later, the task writes the directories of datasets in other
+    formats, and search targets.
 
     Attributes:
         protected: Regular expression for keys that are never candidates, or None.

@@ -69,8 +69,8 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     """Publish `lifecycle_objects`: the objects that rules release under at least one path.
 
     An object is marked `deduplicated` and kept if it is not released under another path or branch,
-    if a tagged commit contains it, or if it is staged. With `verify_deduplicated: false`, the fact
-    that an earlier run kept it is sufficient too.
+    if a tagged commit contains it, or if it is staged. With `verify_deduplicated: false`, it is
+    already kept if an earlier run kept it.
     """
     state, group = context.state, context.group(lake_name)
     potential = context.table(POTENTIAL_COMMITS, lake_name)

@@ -44,7 +44,7 @@ _FIRST: Final = "\0"
 
 @log_progress(POTENTIAL_COMMITS)
 def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `potential_commits` of a run date.
+    """Publish `potential_commits` for a run date.
 
     Users can set the date of a commit. Therefore, a commit that the newest finished run did not
     contain is potential regardless of its date, provided that a rule covers it.
@@ -183,7 +183,7 @@ class _Classify:
         tagged = {ref.head_commit_id for ref in self.refs if ref.ref_type == "tag"} if self.tags_protect else set[str | None]()
         lists = commits.column("content_roots").combine_chunks()
         owner = pc.list_parent_indices(lists).to_numpy()
-        # A commit that is neither reachable nor retained is already garbage and keeps no object.
+        # Commits that are neither reachable nor retained are garbage, so they do not keep objects.
         owner_counts = np.asarray(reach.any(axis=1))[owner]
         summary = {
             **{f"class {number}": reach[owner, number].astype(np.uint8) for number in range(len(classes))},
