@@ -53,9 +53,9 @@ class MetadataPattern:
 
     Attributes:
         names: Regular expression that matches the keys of such metadata.
-        classify: Takes the content of an object. Returns the table that it describes, which may be
-            a known one, a description of foreign metadata, or None for unrelated content. May raise
-            any exception if the content is damaged. If None, a matching name is sufficient.
+        classify: Takes the content of an object. Returns the table that it describes (possibly
+            a known one), a description of foreign metadata, or None for unrelated content. May
+            raise any exception if the content is damaged. If None, a matching name is sufficient.
         noun: Name of such metadata in messages.
         file_kinds: File kinds of such metadata.
         is_fragment: Returns True for content that is incomplete and useless to every reader. If
@@ -141,7 +141,7 @@ class FileTraits:
         never_committed: Reason recorded for orphans that no commit ever referenced. Files that any
             commit has referenced, including a dangling one, get the reason `expired`.
         named_times: Picklable function that extracts UTC times from key names as an Arrow column.
-            Names that do not contain a time give a null.
+            The value is null for names without a time.
         own_names: Regular expression for file names that this kind's writers create. Kinds need it
             if users choose table locations, because files of other applications may be there. An
             uncommitted file counts as a leftover only if its name matches or if it is next to
@@ -190,8 +190,8 @@ class LakeKind:
         describe_format: Describes the format of a frozen lake, for example its version, for
             `gc-assets doctor`.
         discover: Yields the lakes of this kind at a target. Imports the kind's libraries.
-        discovered_in_folders: Targets that `discover` looks for in a folder, for messages. Empty if it only
-            searches servers.
+        discovered_in_folders: Targets that `discover` looks for in a folder, for messages. Empty if
+            it only searches servers.
         discovered_servers: Which server `discover` looks for and the path that it requests, for
             messages. Empty if it does not search servers.
         catalogs: Catalogs that list tables of this kind, for messages. Empty if it has no catalogs.

@@ -1,6 +1,6 @@
 """Lineage of a metadata file: the earlier files and snapshots that it lists.
 
-All functions are pure.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Lineage:
         head: Id of the current snapshot.
         is_readable: False if the history is recorded in an unknown form. All other attributes are
             then empty.
-            are then empty.
     """
 
     locations: tuple[str, ...] = ()

@@ -105,8 +105,9 @@ class Histories:
     def _continues(self, former: Pointer, current: Pointer) -> bool:
         """Check if `current` continues the history of `former`.
 
-        If the logs do not reach back far enough, there are two other signs: `current` lists all
-        heads of `former`, or the file of `former` is gone, because writers delete old metadata.
+        If the logs do not reach back far enough, the result is also True in two other cases. Either
+        `current` lists all heads of `former`, or the file of `former` was deleted, as writers do
+        with old metadata.
         """
         if (is_listed := self._is_in_logs(former, current.address)) is not None:
             return is_listed

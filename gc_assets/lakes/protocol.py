@@ -139,10 +139,11 @@ class ExpiryAction:
 
     Attributes:
         snapshot_id: Snapshot to edit or remove. For `delete_ref`, `delete_idle_branch` and
-            `delete_paths`, this is the head of the ref. For `remove_schema` and `remove_spec`, it is
-            the id of the schema or partition spec.
+            `delete_paths`, this is the head of the ref. For `remove_schema` and `remove_spec`, it
+            is the id of the schema or partition spec.
         old_parent_id: Parent that `edit_parent` replaces. The edit requires that it is unchanged,
-            and `undo` puts it back. In Icechunk, removals record the removed snapshot's parent here.
+            and `undo` puts it back. In Icechunk, removals record the removed snapshot's parent
+            here.
         details: JSON that `undo` needs. For Icechunk 2, this is the snapshot's entry in `repo`. For
             `delete_idle_branch`, these are the branch properties. For `delete_paths`, it lists the
             number of paths and bytes, the rules, and the table that contains the paths.
@@ -282,9 +283,9 @@ class FrozenRefs:
         claims: Prefixes that belong to the lake. Claims of unreadable tables do not have a uuid.
         pinned: Files of the current state, which do not belong to a commit: the current
             metadata.json with its log, version hints, `ref.json` files, tag tombstones and
-            `config.yaml`. They are live whatever the commits need.
+            `config.yaml`. They are live even if no commit needs them.
         notes: Messages for the report, for example about a table with `gc.enabled=false`.
-        wrong_names: Those of the `notes` that point to a wrong name in the configuration.
+        wrong_names: The `notes` about a wrong name in the configuration.
         edits: History edits planned by earlier runs. Snapshots that these edits cut off are exempt
             from the rules that keep rolled-back history.
         previous: Refs from earlier runs that were first missed within the grace period.
@@ -510,8 +511,8 @@ class ReversibleLake(ExpiringLake, Protocol):
 
         Yields:
             One outcome per action. `done` means that the lake is back in the state before the
-            action. `failed` includes changes that the format does not allow to undo. For example,
-            the name of a deleted tag cannot be used again.
+            action. `failed` includes changes that cannot be undone in this format. For example, the
+            name of a deleted tag cannot be used again.
         """
         ...
 

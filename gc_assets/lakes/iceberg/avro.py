@@ -109,7 +109,8 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
     """Read columns of every record, in file order.
 
     DataFusion silently drops a truncated last block. Its result is only used if it contains the
-    expected number of rows. Otherwise fastavro reads the file, and raises an error if it is damaged.
+    expected number of rows. Otherwise fastavro reads the file, and raises an error if it is
+    damaged.
 
     Args:
         raw: Content of the file.

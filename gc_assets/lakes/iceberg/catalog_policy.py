@@ -1,6 +1,6 @@
 """A catalog's retention policy for one table, and how it is stored in frozen properties.
 
-All functions are pure.
+The module `policy_reader` reads it from the catalog.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Properties and environment variables that select a catalog if an address serves several.
 
 Examples are the Polaris realm, which is sent as a request header, and the Glue region. Credentials
-do not belong to these, because a rotated credential must not look like another catalog. All
-functions are pure.
+are left out, because a rotated credential must not look like another catalog.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def has_pyiceberg_config() -> bool:
     It may come from environment variables or a file. If a directory of the file is unreadable, the
     result is True as well, because only pyiceberg can read the configuration.
     """
-    if any(name.lower().startswith("pyiceberg_") for name in os.environ):  # PYICEBERG_HOME is another directory.
+    if any(name.lower().startswith("pyiceberg_") for name in os.environ):  # PYICEBERG_HOME, for example, adds a directory.
         return True
     places = (os.path.expanduser("~"), ".")  # noqa: PTH111  (`Path` raises where the user has no home)
     try:

@@ -172,8 +172,8 @@ class IcebergLake:
     def _locate(self, catalog: CatalogClient, item: UnreadableTable, registrations: Sequence[Registration]) -> UnreadableTable:
         """Add the uuid of an unreadable table, if found, and the locations that it may have.
 
-        If the metadata does not contain a readable location, two guesses are used: the directory of
-        the metadata, and what the catalog or other tables of the namespace suggest for this name.
+        If the metadata does not contain a readable location, the directory of the metadata is used,
+        and any location that the catalog or other tables of the namespace suggest for this name.
         """
         name, found, uuid = item.table_name or "", tuple[str, ...](), None
         if item.address is not None and _is_resolvable(item.address, self._resolver):
@@ -313,19 +313,19 @@ class IcebergLake:
         yield from CatalogExpiry(tables, self._objects, self.read_registration, read_current, policy).run(actions)
 
     def find_listed(self, tables: Mapping[str, str], *, is_strict: bool = True) -> Mapping[str, str]:
-        """Return by uuid why the catalog may still contain the given tables (uuid to name)."""
+        """Find tables (uuid to name) that the catalog may still contain. Returns the reasons by uuid."""
         from gc_assets.lakes.iceberg.unlisted_tables import find_listed
 
         return find_listed(self._open_catalog(), tables, is_strict=is_strict)
 
     def find_recoverable(self, uuids: Collection[str]) -> Mapping[str, str]:
-        """Return by uuid why the catalog can restore dropped tables."""
+        """Find dropped tables that the catalog can restore. Returns the reasons by uuid."""
         from gc_assets.lakes.iceberg.policy_reader import find_recoverable
 
         return find_recoverable(self._open_catalog(), uuids)
 
     def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
-        """Return by uuid why pyiceberg cannot load the given tables (uuid to name)."""
+        """Find tables (uuid to name) that pyiceberg cannot load. Returns the reasons by uuid."""
         from gc_assets.lakes.iceberg.preflight import find_unloadable
 
         return find_unloadable(self._open_catalog(), tables)

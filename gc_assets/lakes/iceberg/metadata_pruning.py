@@ -28,7 +28,7 @@ class MetadataPruning(TableCommit):
     read_lists: ReadLists
 
     def settle(self, registration: Registration) -> tuple[list[ExpiryOutcome], list[ExpiryAction]]:
-        """Find the actions that are still possible. Those of an earlier commit are `done`."""
+        """Find actions that are still possible. Actions of an earlier commit are `done`."""
         if not registration.collect and not self.is_committed:
             return self.report("changed", f"table {registration.name} is no longer collected: {registration.exclusion}"), []
         table = registration.table

@@ -18,7 +18,7 @@ _REMEDY: Final = "configure the server as a lake of kind nessie instead"
 
 
 def describe_nessie(overrides: Mapping[str, Any]) -> str:
-    """Describe a REST catalog that is one branch of a Nessie server. For others, return "".
+    """Describe a REST catalog that shows one branch of a Nessie server. For others, return "".
 
     Args:
         overrides: The `overrides` in the catalog's response to `/v1/config`.

@@ -100,7 +100,7 @@ class PolicyReader:
 
 
 def find_recoverable(catalog: CatalogClient, uuids: Collection[str]) -> dict[str, str]:
-    """Return by uuid why Lakekeeper can restore those of the tables that are soft-deleted.
+    """Find soft-deleted tables that Lakekeeper can restore. Returns the reasons by uuid.
 
     Raises:
         TimeoutError: If Lakekeeper does not respond in time.

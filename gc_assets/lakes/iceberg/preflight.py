@@ -15,9 +15,9 @@ CHECK = "history edits"
 
 
 def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
-    """Return by uuid why pyiceberg cannot load tables (uuid to name). It has to make the commits.
+    """Find tables (uuid to name) that pyiceberg cannot load, although it has to make the commits.
 
-    Tables that have been renamed since are left out.
+    Tables that have been renamed since are left out. Returns the reasons by uuid.
     """
 
     def check(table_uuid: str, name: str) -> str | None:

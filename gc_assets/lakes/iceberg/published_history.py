@@ -2,8 +2,8 @@
 
 Iceberg's proposal 10646, "Extend Snapshot Metadata Lifecycle", would store expired snapshots in a
 separate file that the table metadata references (`expired-snapshots-path`). No engine reads such a
-file yet, so we write an ordinary table with one row per snapshot and a flag `expired`. Tables of
-the lake have a property that names it.
+file yet, so we write an ordinary table with one row per snapshot and a flag `expired`. The
+lake's own tables get a property that names it.
 
 A publication compares the published rows with the lake's history and commits the differences, so
 repeating it has no effect. If the table was lost, all rows are written again.

@@ -1,6 +1,6 @@
 """Registrations of tables in a catalog, with their refs, commit sources and snapshot graph.
 
-All functions are pure.
+Nothing here reads the catalog or a store.
 """
 
 from __future__ import annotations

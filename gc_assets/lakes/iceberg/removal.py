@@ -5,7 +5,7 @@ can require that each known ref is unchanged, but not that no other ref exists.
 
 For all other catalogs, pyiceberg reloads the table inside `commit_table`, applies the updates in
 this process, and replaces the pointer only if it has not moved. We define our own requirement and
-update for these, because pyiceberg's `remove-snapshots`
+update for these, because pyiceberg's `remove-snapshots`:
 
 - takes quadratic time,
 - removes the parent ids of retained snapshots,

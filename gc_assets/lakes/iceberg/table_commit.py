@@ -68,7 +68,7 @@ class TableCommit(ABC):
         return None
 
     def run(self) -> list[ExpiryOutcome]:
-        """Execute the actions. Returns one outcome per action, also if an error occurs."""
+        """Execute the actions. Returns one outcome per action, even if an error occurs."""
         try:
             return self._run()
         except Exception as error:  # noqa: BLE001 - an error of the catalog or store must only fail this table

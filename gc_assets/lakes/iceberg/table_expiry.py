@@ -78,7 +78,7 @@ class TableExpiry:
     damaged: dict[ExpiryAction, str] = field(default_factory=dict[ExpiryAction, str])
 
     def run(self) -> list[ExpiryOutcome]:
-        """Execute the edits. Returns one outcome per action, also if an error occurs."""
+        """Execute the edits. Returns one outcome per action, even if an error occurs."""
         try:
             return self._run()
         except Exception as error:  # noqa: BLE001 - an error of the catalog or store must only fail this table

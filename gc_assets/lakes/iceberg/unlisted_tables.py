@@ -21,7 +21,7 @@ _MAX_PARTS: Final = 6
 
 
 def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict: bool = True) -> dict[str, str]:
-    """Return by uuid why the catalog may still contain the given tables (uuid to name).
+    """Find tables (uuid to name) that the catalog may still contain. Returns the reasons by uuid.
 
     If the uuid of a table is unknown, its name is passed instead. A listed table with the same name
     is another table. If `is_strict` is False, namespace properties do not have to be readable, and

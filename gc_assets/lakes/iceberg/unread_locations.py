@@ -44,9 +44,9 @@ def default_locations(warehouse: str | None, name: str) -> tuple[str, ...]:
 
 
 def sibling_locations(name: str, others: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield locations for a table, based on other tables of its namespace.
+    """Yield locations that a table may have, based on other tables of its namespace.
 
-    If another table's directory has the same name as the table, this table may have a directory
+    If the directory of another table has that table's name, the given table may be in a directory
     next to it. `others` contains pairs of a table name and a location.
     """
     namespace, _, table = name.rpartition(".")

@@ -31,8 +31,8 @@ from gc_assets.lakes.icechunk.table_columns import (
     table_positions,
 )
 
-# Fields from spec version 2 onwards start here. Library 2.x also writes a manifest's first two
-# fields to files with spec version 1.
+# Spec version 2 adds `_DICTIONARY`, `_ALGORITHM` and all fields for extra bytes and compressed
+# locations. Library 2.x writes the first two of these to files with spec version 1 as well.
 _ID, _ARRAYS, _DICTIONARY, _ALGORITHM, _EXTRA = range(5)
 _MANIFEST_FIELDS: Final = 5
 _REFS, _ARRAY_EXTRA = 1, 2

@@ -1,6 +1,6 @@
 """Current state of a repository, and checks of planned actions against it.
 
-All functions are pure.
+The checks do not change anything.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 There are three variants of the rule, called semantics:
 
-* `seed`: as in the Icechunk document `design-docs/007-basic-expiration.md`. Follow each ref from
-its
-  tip to the oldest snapshot that has not expired. This snapshot gets the first snapshot of the
-  history as its new parent. A ref with an expired tip is left unchanged.
+* `seed`: as in the Icechunk document `design-docs/007-basic-expiration.md`. Each ref is followed
+  from its tip to the oldest snapshot that has not expired. This snapshot gets the first snapshot of
+  the history as its new parent. A ref with an expired tip is left unchanged.
 * `icechunk-v1`: as in the library since 0.2.11 (PR 870). An expired tip gets the first snapshot as
   its parent, too.
 * `icechunk-v2`: as in the library since 2.0, for repositories with spec version 2. It differs from

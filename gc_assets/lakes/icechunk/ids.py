@@ -1,7 +1,7 @@
 """Icechunk's object ids: 12 random bytes, written as 20 characters of Crockford's base32.
 
-Format: Icechunk `spec.md`, "Object Ids". All functions are pure. Arrays of ids contain unsigned
-bytes and have the shape (n, 12).
+Format: Icechunk `spec.md`, "Object Ids". Arrays of ids contain unsigned bytes and have the shape
+(n, 12).
 """
 
 from __future__ import annotations

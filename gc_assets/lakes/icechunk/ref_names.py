@@ -1,4 +1,4 @@
-"""Encoding of ref names as directory names. All functions are pure.
+"""Encoding of ref names as directory names.
 
 Source: the crate `object_store`, `PathPart::from`, verified with icechunk 1.1.21 for every ASCII
 character. The library uses this encoding on disks, Azure and Google Cloud Storage. On S3, its own

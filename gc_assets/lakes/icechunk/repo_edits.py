@@ -4,8 +4,7 @@ All functions are pure. They follow the rules in the library's `ops/gc.rs` and `
 
 - If a snapshot gets a new parent, it takes over the transaction logs of the snapshots in between.
 - The operations log gets a new entry with a later time. The previous entry gets the name of the
-copy
-  in `overwritten/`.
+  copy in `overwritten/`.
 
 Unlike the library, an edit preserves everything else, including reserved bytes.
 """

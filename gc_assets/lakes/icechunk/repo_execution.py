@@ -1,8 +1,8 @@
 """Decide which planned edits to make in a repository with spec version 2.
 
 An action is executed if the repository is in the planned state and the policy still requires the
-action. Even if only a part of a plan is executed, every entry remains that a ref, a parent or a new
-commit refers to.
+action. Even if only a part of a plan is executed, no entry is removed that a ref, a parent or a
+new commit refers to.
 """
 
 from __future__ import annotations

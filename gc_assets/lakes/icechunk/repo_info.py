@@ -251,7 +251,7 @@ def _verify_flags(source: str, info: RepoInfo) -> None:
 
 
 def _verify_sorted(source: str, name: str, keys: list[str]) -> list[str]:
-    """Return the keys. If they are not sorted, the library's binary search fails: `FormatError`."""
+    """Verify that keys are sorted. Otherwise the library's binary search would miss some of them."""
     # Sorting by code points is the same as sorting by UTF-8 bytes. Ids sort like their bytes.
     for first, second in pairwise(keys):
         if first >= second:

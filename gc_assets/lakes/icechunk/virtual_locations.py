@@ -165,7 +165,7 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
 
 
 def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) -> str | None:
-    """Replace a container name with its prefix, and record it in `names`. Unknown names give None."""
+    """Replace a container name with its prefix, and record it in `names`. Unknown ones give None."""
     match = _NAMED.fullmatch(location)
     if match is None or containers is None:
         return None

@@ -4,12 +4,11 @@ Source: lakeFS `pkg/graveler/retention/active_commits.go`. From every branch hea
 first parents, which lakeFS calls a walk. The head is active. If a commit on the walk is younger
 than the cut-off, its first parent is active as well, because the branch pointed to it at some time
 after the cut-off. Commits that are not the first parent of any commit, such as heads of deleted
-branches, start walks with the default rule, but only if they are themselves younger than its
-cut-off.
+branches, start walks with the default rule. They must themselves be younger than its cut-off.
 
 If several walks reach a commit, the one with the longest retention continues. In lakeFS, the result
 depends on the order of commit ids, because the other walk stops only if it comes second. Here, the
-order does not matter. All functions are pure.
+order does not matter.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ class RepositoryClient:
         """Ask the server to list uncommitted objects in files. Returns the location of each page.
 
         Raises:
-            LakeUnreadable: If the server repeats a continuation token. lakeFS does this forever if
+            LakeUnreadable: If the server repeats a continuation token. lakeFS keeps doing this if
                 reading one branch takes longer than its time limit for a page.
         """
         api, what = InternalApi(self._api), "prepare_uncommited"

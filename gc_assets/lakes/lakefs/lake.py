@@ -169,7 +169,7 @@ class LakeFsLake:
         )
 
     def _claim_metadata(self, client: RepositoryClient, location: str, dump: RefsDump) -> _Metadata:
-        """Claim ranges and metaranges, if the configuration allows to collect unused ones."""
+        """Claim ranges and metaranges, if the configuration allows collecting unused ones."""
         if self._config.unused_ranges == "keep":
             return _Metadata()
         obstacle, pinned = find_obstacle(client), tuple[ContentRoot, ...]()

@@ -1,6 +1,6 @@
 """Locate the storage namespace of a repository, and detect repositories that overlap.
 
-All functions are pure.
+No requests are sent to the server.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Source: lakeFS `pkg/graveler/sstable/writer.go` and `pkg/ident`. The name is the
 the records and of the properties that were passed to the writer. Before each key and value, its
 length in decimal digits is hashed, and a bar after it. Properties that the writer itself counts are
 left out. lakeFS has worked like this since fd4c1e93d of January 2021, which also moved all tables
-to one folder. All functions are pure.
+to one folder.
 """
 
 from __future__ import annotations

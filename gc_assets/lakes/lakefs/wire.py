@@ -115,7 +115,7 @@ class Field:
     sizes: Positions
 
     def last(self, count: int) -> tuple[NDArray[np.bool_], Numbers, Positions]:
-        """Return the last occurrence in each message, which is the valid one, and if there is one."""
+        """Return the last occurrence in each message, which is the valid one, and whether it exists."""
         present = np.zeros(count, np.bool_)
         values, sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
         present[self.messages], values[self.messages], sizes[self.messages] = True, self.values, self.sizes
@@ -126,7 +126,7 @@ class Field:
         return self.last(count)[1].view(np.int64)
 
     def spans(self, count: int) -> tuple[Positions, Positions]:
-        """Return where the field's bytes start and their length, per message. If missing, it is 0."""
+        """Return start and length of the field's bytes per message. A missing field has length 0."""
         _, values, sizes = self.last(count)
         return values.view(np.int64), sizes
 

@@ -2,7 +2,7 @@
 
 The last part of a name, up to a comma, is an xid. It consists of 12 bytes, written as 20 lower-case
 characters of base32hex. Its first four bytes are the upload time in seconds since 1970
-(github.com/rs/xid). All functions are pure and vectorized.
+(github.com/rs/xid).
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _addresses(value: JsonValue) -> Iterator[str]:
 
 
 def _as_local(folder: str) -> str:
-    """Remove the host and `..` from a local directory, as most systems interpret it.
+    """Remove the host from a local directory and resolve `..`, as most systems do.
 
     Other addresses are returned unchanged.
     """

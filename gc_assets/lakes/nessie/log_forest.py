@@ -1,7 +1,7 @@
 """The logs of all refs as one forest of first parents, stored in arrays.
 
-All functions are pure. Commits are numbered such that the descendants of each commit form an
-interval. This way, two array comparisons find all ancestors of a commit.
+Commits are numbered such that the descendants of each commit form an interval. This way, two array
+comparisons find all ancestors of a commit.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ _ICEBERG_TYPES: Final = ("ICEBERG_TABLE", "ICEBERG_VIEW")
 
 
 class Content(BaseModel):
-    """Content of any type. `fields` contains the fields that are not declared here."""
+    """Content of any type. `fields` contains undeclared fields and the metadata location."""
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=DEFER_BUILD)
 

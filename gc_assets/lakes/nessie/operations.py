@@ -1,7 +1,7 @@
 """Serialize the operations of commits as JSON lines, and parse them into columns.
 
-All functions are pure. The commit graph stores the lines in the summaries of commits, so retention
-can be computed from tables alone.
+The commit graph stores the lines in the summaries of commits, so retention can be computed from
+tables alone.
 """
 
 from __future__ import annotations
