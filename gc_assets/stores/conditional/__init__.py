@@ -1,5 +1,5 @@
-"""Shared parts of the stores whose requests accept conditions.
+"""Code that all object stores with conditional requests share.
 
-Lease, quarantine, listing, objects and probe are built on `buckets.protocol.ConditionalBucket`.
-Code that is specific to one store is in that store's package.
+It is written against `buckets.protocol.ConditionalBucket`. What is specific to S3, Azure or Google
+Cloud is in a package of its own.
 """

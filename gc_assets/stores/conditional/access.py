@@ -1,4 +1,4 @@
-"""Check that a bucket answers and can be listed."""
+"""A quick check that a bucket exists and can be listed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 from gc_assets.buckets.protocol import ConditionalBucket
 from gc_assets.core.errors import StoreError
 
-# Few enough to detect a wrong endpoint in seconds, and enough to tolerate a short server outage.
+# A wrong endpoint is detected within seconds, but a short outage of the server is tolerated.
 _ATTEMPTS: Final = 4
 
 
 def check_access(bucket: ConditionalBucket) -> None:
-    """List one key of the storage.
+    """Check that a storage can be listed, by listing a single key.
 
     Raises:
-        StoreError: If the bucket does not exist, or the server does not answer or denies the
-            listing.
+        StoreError: If the bucket does not exist, the server does not answer, or it denies the
+            request.
     """
     try:
         bucket.reach(_ATTEMPTS)

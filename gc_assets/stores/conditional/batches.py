@@ -1,7 +1,8 @@
-"""Process batches of plan rows: prepare each row, delete in few requests, verify each row.
+"""Execute batches of plan rows with as few delete requests as possible.
 
-If a response is lost or a condition fails, only the affected rows are prepared again. Their
-preparation repeats all comparisons.
+First each row is prepared, which includes all comparisons. Then the deletes of all rows are sent
+together, and finally the effect on each row is verified. If a response is lost or a condition
+fails, the affected rows start again with their preparation.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from gc_assets.core.errors import StoreError, is_permanent
 from gc_assets.core.phases import DENIED, DONE, FAILED
 from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Result
 
-# Attempts of a delete, each preceded by a comparison.
+# How often a delete is attempted. Each attempt begins with a comparison.
 ATTEMPTS: Final = 8
-# Verdicts after which a row is prepared again.
+# After these verdicts, a row is prepared again.
 _REPEATED: Final = frozenset({"unknown", "changed", "absent"})
 _Step = TypeVar("_Step")
 _Settle = Callable[[PlannedAction, Change], Result]
@@ -26,9 +27,10 @@ _Settle = Callable[[PlannedAction, Change], Result]
 
 @dataclass(frozen=True, slots=True)
 class RowDeletion:
-    """Objects to delete for a plan row. The deletes of several rows are sent in one request.
+    """What has to be deleted to execute a row. Deletes of several rows share a request.
 
-    For a purge, the planned object is followed by older versions, which are deleted if possible.
+    A purge lists the planned object first. Older versions can follow, which are deleted if
+    possible.
     """
 
     planned: PlannedAction
@@ -46,18 +48,20 @@ def delete_prepared(
     settle: _Settle,
     refuse: Callable[[Sequence[Step]], Sequence[Step]] = lambda steps: steps,
 ) -> list[Result]:
-    """Prepare each row, delete the resulting objects in few requests, and verify each row.
-
-    Returns one result per row, in order.
+    """Execute a batch of rows.
 
     Args:
         bucket: The storage.
         batch: The rows.
-        resumed: Rows that an earlier attempt may have acted on.
-        prepare: Returns the result of a row, or the objects to delete for it. The second argument
-            is True if an earlier attempt may have acted on the row.
-        settle: Verifies the effect of a row's first delete and returns the row's result.
-        refuse: May replace steps by denied results, immediately before the deletes are sent.
+        resumed: Rows on which an earlier attempt may have acted.
+        prepare: Called for each row, and whether an earlier attempt may have acted on it. Returns
+            the objects to delete, or the result if there is nothing to delete.
+        settle: Called after the deletes, with the row and its first delete. Verifies the effect and
+            returns the result.
+        refuse: Called immediately before the deletes are sent. Can replace steps by results.
+
+    Returns:
+        One result for each row, in the same order.
     """
     steps, changes = dict[int, Step](), dict[int, list[Change]]()
     attempted, pending = set(resumed), list(range(len(batch)))
@@ -88,7 +92,7 @@ def delete_prepared(
 
 
 def _required_changes(step: RowDeletion, changes: Sequence[Change]) -> Sequence[Change]:
-    """Return the changes that must succeed for the row to be done."""
+    """Select the changes without which the row is not done."""
     return changes[:1] if step.planned.action == "purge" else changes
 
 
@@ -103,7 +107,7 @@ def _settle_row(step: RowDeletion, changes: Sequence[Change], settle: _Settle) -
 
 
 def _describe_older_versions(step: RowDeletion, changes: Sequence[Change]) -> str:
-    """Describe which older versions were deleted with a purged version, and which were kept."""
+    """Describe what happened to the versions that were older than the purged one."""
     rows = list(zip((item.version_id for item in step.objects[1:]), changes[1:], strict=True))
     gone = [f"version {version_id}" for version_id, deleted in rows if deleted.is_done]
     kept = [f"version {version_id} ({deleted.reason})" for version_id, deleted in rows if not deleted.is_done]
@@ -113,10 +117,10 @@ def _describe_older_versions(step: RowDeletion, changes: Sequence[Change]) -> st
 
 
 def run_guarded(planned: PlannedAction, act: Callable[[], _Step]) -> _Step | Result:
-    """Run an action and convert its errors to results.
+    """Run an action and convert errors to results.
 
-    An error becomes `denied` if a retry cannot help, otherwise `failed`. Rows without an etag or
-    with a key under the reserved prefix are denied without running the action.
+    The result is `failed` if a retry may help, otherwise `denied`. Rows without an etag and keys
+    under the reserved prefix are denied without running the action.
     """
     if planned.etag is None:
         return Result(DENIED, f"{planned.key!r}: the row has no etag, which a bucket requires")
@@ -129,11 +133,11 @@ def run_guarded(planned: PlannedAction, act: Callable[[], _Step]) -> _Step | Res
 
 
 def to_failure(planned: PlannedAction, error: OSError | StoreError) -> Result:
-    """Return the result of a row whose requests raised an error."""
+    """Convert an error that a request raised to a result."""
     text = f"{planned.action} {planned.key!r}: {(error.strerror if isinstance(error, OSError) else None) or error}"
     return Result(DENIED if is_permanent(error) else FAILED, text)
 
 
 def to_refusal(planned: PlannedAction, change: Change) -> Result:
-    """Return the result of a row whose change was not done."""
+    """Convert a change that was not done to a result."""
     return Result(DENIED if change.verdict == "denied" else FAILED, f"{planned.action} {planned.key!r}: {change.reason}")

@@ -1,7 +1,7 @@
-"""`doctor` checks for every kind of bucket.
+"""Checks of `doctor` that are the same for all kinds of buckets.
 
-They check whether the bucket can be reached, listed and read, whether the quarantine mode suits it,
-whether the server evaluates conditions, and whether the lease is held.
+They find out whether the bucket can be reached, listed and read, whether the quarantine mode is
+suitable, whether the server respects conditions, and whether an apply holds the lease.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gc_assets.stores.conditional.probe import probe
 from gc_assets.stores.doctor_checks import check_lease
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
-# Attempts of the first request: a missing server should not take minutes to detect.
+# With more attempts, it could take minutes to find out that a server does not exist.
 _ATTEMPTS: Final = 2
-# Top-level prefixes are listed one by one, up to this number, because a policy may deny only one.
+# A policy may deny access to a single prefix. At most this many prefixes are tested one by one.
 _PREFIXES: Final = 50
-# The number of keys on a full listing page, for every store.
+# A full page of a listing has this many keys, in every store.
 _MANY_KEYS: Final = 1000
 
 Check = Callable[[StorageConfig], Iterator[Finding]]
@@ -35,13 +35,12 @@ Check = Callable[[StorageConfig], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class StoreTerms:
-    """Texts of findings about a kind of store.
+    """Texts that differ between kinds of stores.
 
     Attributes:
-        costs: The effect and the costs of each quarantine mode.
-        changing_role: The role that changes objects, with its settings.
-        find_wrong_server: Returns a finding for a response that no store of this kind gives,
-            otherwise None.
+        costs: What each quarantine mode does, and what it costs.
+        changing_role: The name of the role that changes objects, with the settings that select it.
+        find_wrong_server: Returns a finding if an error shows that the server is of another kind.
     """
 
     costs: Mapping[str, str]
@@ -57,17 +56,17 @@ def examine_bucket(
     settings_checks: Sequence[tuple[str, Check]] = (),
     further_checks: Sequence[tuple[str, Check]] = (),
 ) -> Iterator[Finding]:
-    """Yield the findings of `Store.examine`.
+    """Check a bucket as described in `Store.examine`.
 
-    Canaries are written only in a storage of mode `apply`.
+    Canary objects are only written if the storage is in mode `apply`.
 
     Args:
         bucket: The storage.
-        storage: Its configuration.
-        now: The time with which the lease is compared.
-        terms: Texts of the kind of store.
-        settings_checks: Checks of the bucket's own settings, by the name of their findings.
-        further_checks: Checks after the canaries.
+        storage: The configuration of the storage.
+        now: The current time, which determines whether a lease has expired.
+        terms: Texts for the kind of store.
+        settings_checks: Further checks of the bucket's settings, with the names of their findings.
+        further_checks: Further checks that are made last, after the canaries.
     """
     for look in (lambda: _check_reachable(bucket, storage, terms), lambda: _check_listable(bucket, storage)):
         findings = list(run_check(storage.name, "listable", look))
@@ -86,7 +85,7 @@ def examine_bucket(
 
 
 def _check_reachable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
-    """List one key, and compare the time in the response with this machine's clock."""
+    """Check that the server answers, and that its clock agrees with this machine's clock."""
     try:
         server_time = bucket.reach(_ATTEMPTS)
     except OSError as error:
@@ -106,15 +105,15 @@ def _check_reachable(bucket: ConditionalBucket, storage: StorageConfig, terms: S
 
 
 def refusal(storage: StorageConfig, problem: str, error: OSError, check: str = "listable") -> Finding:
-    """Return the finding for a denied request."""
+    """Build the finding for a request that failed or was denied."""
     found = f"{problem}: {error.strerror or error}"
     return Finding(storage.name, check, FAIL, found, "Fix the reported cause, then run doctor again.", cause_of(error))
 
 
 def _check_listable(bucket: ConditionalBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """List the storage and its first prefixes, and read one object under each.
+    """Check that objects can be listed and read, separately for the first top-level prefixes.
 
-    Each prefix is tested, because a policy may deny access to a single one.
+    A policy may deny access to just one of them.
     """
     try:
         page = next(bucket.list_pages())
@@ -156,7 +155,7 @@ def _decode_keys(keys: list[bytes]) -> Iterator[str]:
 
 
 def _check_quarantine(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
-    """Yield whether the quarantine mode suits the bucket, its costs, and a suitable alternative."""
+    """Check that the quarantine mode suits the bucket, and compare its costs with an alternative."""
     status, days, costs = bucket.versioning("read").status, count_of(storage.quarantine_days, "day"), terms.costs
     severity = FAIL if storage.mode == "apply" else WARN
     if storage.quarantine == "versioned" and status != "Enabled":
@@ -179,9 +178,9 @@ def _check_quarantine(bucket: ConditionalBucket, storage: StorageConfig, terms: 
 
 
 def _check_deletable(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
-    """Delete a key that does not exist.
+    """Check the permission to delete objects, by deleting a key that does not exist.
 
-    In a bucket without versions this changes nothing, but fails without the delete permission.
+    In a bucket with versions, this would create a delete marker, so nothing is tested there.
     """
     if bucket.versioning("change").has_versions:
         return
@@ -193,7 +192,7 @@ def _check_deletable(bucket: ConditionalBucket, storage: StorageConfig, terms: S
 
 
 def _check_traits(bucket: ConditionalBucket, storage: StorageConfig, terms: StoreTerms) -> Iterator[Finding]:
-    """Test the server with canary objects."""
+    """Check with canary objects whether the server respects conditions."""
     try:
         traits = probe(bucket)
     except OSError as error:
@@ -202,7 +201,7 @@ def _check_traits(bucket: ConditionalBucket, storage: StorageConfig, terms: Stor
         return
     compares = {"none": "ignores etags in deletes", "one": "compares the etag in single deletes", "batch": "compares etags in all deletes"}
     if not traits.create_if_absent and traits.versions:
-        # The lease uses versions to detect a second writer.
+        # The lease still works, because it uses versions to detect a second writer.
         found = f"this server ignores If-None-Match in bucket {bucket.name}; its versions show which of two plans was first"
         yield Finding(
             storage.name, "traits", WARN, found, "Plans can be applied, but the history of Icechunk repositories in it cannot be edited."

@@ -1,4 +1,4 @@
-"""The source bucket of inventory reports."""
+"""The bucket that inventory reports describe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gc_assets.buckets.protocol import ConditionalBucket
 
 @dataclass(frozen=True, slots=True)
 class InventoryBucket:
-    """`SourceBucket` implementation for the bucket of a storage."""
+    """Implements `SourceBucket` for a storage in a bucket."""
 
     storage: ConditionalBucket
 

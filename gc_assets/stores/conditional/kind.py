@@ -1,6 +1,6 @@
-"""Build the description of a kind of bucket store.
+"""Define object stores as kinds of stores.
 
-The client's libraries are imported on use, because they load slowly and may not be installed.
+Client libraries are imported lazily, because they are slow to load and may not be installed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def build_bucket_kind(
     open_store: Callable[[str, Connections], BucketStore],
     open_objects: Callable[[Connections], BucketObjects],
 ) -> StoreKind:
-    """Build the `StoreKind` for a bucket client.
+    """Build the `StoreKind` for an object store.
 
     Args:
-        settings: The client's settings.
-        example: An example location for messages.
-        open_store: Imports the store class and returns the store of a location.
-        open_objects: Imports and returns an accessor for objects at any address of the scheme.
+        settings: The class of its settings.
+        example: A location to be used as an example in messages.
+        open_store: Imports the class of the store and opens the store at a location.
+        open_objects: Imports the class that accesses objects by address, and creates an instance.
     """
 
     def report_files(connections: Connections) -> ReportFiles:

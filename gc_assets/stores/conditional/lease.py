@@ -1,10 +1,12 @@
-"""The lease of a storage in a bucket: at most one plan changes it at a time.
+"""The lease of a storage in a bucket, which ensures that at most one plan changes it at a time.
 
-Every lease is an object of its own, `.gc-assets/lease/<token>.json`, created on the condition that
-it does not exist. The lease with the highest token is the current one. Conditional replace is not
-needed, because only one of two competing processes can create a token, and only its holder writes
-it again. A released lease is marked and kept until later ones have been acquired, so that tokens
-are never reused.
+Every lease is a separate object, `.gc-assets/lease/<token>.json`. It is created on the condition
+that it does not exist, so that only one of several competing processes succeeds. The lease with the
+highest token is current. Only its holder writes the object again, for which no condition is
+needed.
+
+When a lease is released, its object is marked as released and kept until later leases have been
+acquired. Otherwise a token could be reused.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 
 _LEASE_PREFIX: Final = f"{RESERVED_PREFIX}lease/"
 _DIGITS: Final = 12
-# Attempts to acquire the lease while other processes compete for it.
+# How often a process tries to acquire the lease while others compete for it.
 _MAX_ATTEMPTS: Final = 8
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BucketLease:
-    """An acquired lease, identified by its fencing token."""
+    """A lease that was acquired by this process.
+
+    The nonce distinguishes it from a lease with the same token that another process created.
+    """
 
     bucket: ConditionalBucket
     token: int
@@ -47,27 +52,31 @@ class BucketLease:
     clock: Clock
 
     def check(self) -> None:
-        """Check as `Lease.check` specifies."""
+        """Check the lease (see `Lease.check`)."""
         record = self.require_own()
         if datetime.fromisoformat(record["expires_at"]) - _read_time(self.bucket, self.clock) < self.duration / 2:
             self.write_renewal(record)
 
     def renew(self) -> None:
-        """Extend the lease to its whole duration from now. Raises `GateRefused` if it was lost."""
+        """Extend the lease (see `Lease.renew`)."""
         self.write_renewal(self.require_own())
 
     def release(self) -> None:
-        """Release the storage, unless another plan has taken it over."""
+        """Give up the lease (see `Lease.release`)."""
         latest = read_latest(self.bucket, "change")
         if latest is not None and latest[0] == self.token and latest[1]["nonce"] == self.nonce:
             _write_record(self.bucket, self.token, latest[1] | {"released": True})
 
     def write_renewal(self, record: dict[str, Any]) -> None:
-        """Write the record with a new time of expiry."""
+        """Write the record again, with a later time of expiry."""
         _write_record(self.bucket, self.token, record | {"expires_at": (_read_time(self.bucket, self.clock) + self.duration).isoformat()})
 
     def require_own(self) -> dict[str, Any]:
-        """Return the current lease's record. Raises `GateRefused` unless it is this lease."""
+        """Read the record of this lease.
+
+        Raises:
+            GateRefused: If this lease is no longer the current one.
+        """
         latest = read_latest(self.bucket, "change")
         if latest is not None and latest[0] == self.token and latest[1]["nonce"] == self.nonce and not latest[1]["released"]:
             return latest[1]
@@ -82,14 +91,14 @@ class BucketLease:
 def acquire(
     bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0
 ) -> BucketLease:
-    """Acquire the lease of the storage as `Store.acquire` specifies."""
+    """Acquire the lease of a storage (see `Store.acquire`)."""
     try:
         for _ in range(_MAX_ATTEMPTS):
             lease = _try_acquire(bucket, plan_id, owner, clock, duration, after)
             if lease is not None:
                 _remove_old_leases(bucket, lease.token)
                 return lease
-            time.sleep(random.uniform(0.05, 0.5))  # noqa: S311  (separates competing processes, no secret)
+            time.sleep(random.uniform(0.05, 0.5))  # noqa: S311  (only keeps processes from colliding again)
     except OSError as error:
         location = error.filename or bucket.address(_LEASE_PREFIX)
         raise StoreError(f"storage {bucket.location}: cannot acquire its lease: {location}: {error.strerror or error}") from error
@@ -99,7 +108,11 @@ def acquire(
 
 
 def _try_acquire(bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clock, duration: timedelta, after: int) -> BucketLease | None:
-    """Return the lease, or None if another process tried to acquire it at the same time."""
+    """Try once to acquire the lease. None if another process tried at the same time.
+
+    Raises:
+        GateRefused: If another plan holds the lease.
+    """
     latest = read_latest(bucket, "change")
     now = _read_time(bucket, clock)
     if latest is not None and not latest[1]["released"] and _to_holder(*latest).is_live(now):
@@ -112,8 +125,8 @@ def _try_acquire(bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clo
     content = json.dumps(asdict(holder) | {"nonce": nonce, "released": False}, indent=1).encode()
     if not _create(bucket, _lease_key(token), content):
         return None
-    # A process that read the tokens long ago may have created one that was used and removed in the
-    # meantime.
+    # If this process was suspended after it had read the tokens, its new token may have been used
+    # and removed by others since then.
     latest = read_latest(bucket, "change")
     if latest is None or (latest[0], latest[1]["nonce"]) != (token, nonce):
         withdraw(bucket, _lease_key(token), content)
@@ -122,7 +135,7 @@ def _try_acquire(bucket: ConditionalBucket, plan_id: str, owner: str, clock: Clo
 
 
 def read_holder(bucket: ConditionalBucket) -> Holder | None:
-    """Return the holder of the lease, live or expired. Returns None if there is no lease.
+    """Return who holds the lease of a storage (see `Store.holder`).
 
     Raises:
         StoreError: If the lease cannot be read.
@@ -136,9 +149,9 @@ def read_holder(bucket: ConditionalBucket) -> Holder | None:
 
 
 def _read_time(bucket: ConditionalBucket, clock: Clock) -> datetime:
-    """Return the server's time.
+    """Return the current time according to the server, except in a rehearsal.
 
-    Clocks of machines differ, so a machine whose clock is ahead would take over a live lease.
+    With this machine's clock, a lease could seem to have expired just because the clock is ahead.
     """
     return clock.now() if clock.is_rehearsal else bucket.now()
 
@@ -161,7 +174,7 @@ def _list_tokens(bucket: ConditionalBucket, role: Role) -> list[int]:
 
 
 def read_latest(bucket: ConditionalBucket, role: Role) -> tuple[int, dict[str, Any]] | None:
-    """Return the token and record of the current lease, or None if there is no lease."""
+    """Find the current lease, if there is one, and return its token and record."""
     tokens = list[int]()
     for _ in range(_MAX_ATTEMPTS):
         tokens = _list_tokens(bucket, role)
@@ -201,17 +214,20 @@ def _to_holder(token: int, record: dict[str, Any]) -> Holder:
 
 
 def _create(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
-    """Create a lease. Returns False if another process created it first or at the same time.
+    """Create the object of a lease.
+
+    Returns:
+        False if another process created it first or at the same time.
 
     Raises:
-        StoreError: If the server lets two processes create the same object.
+        StoreError: If the server allows two processes to create the same object.
     """
     created = bucket.put_if_absent(key, content)
     if created.verdict == "changed":
-        # If the response to our own request was lost, the existing lease is ours.
+        # The existing lease may be ours, if the response to an earlier attempt was lost.
         return read_content(bucket, key) == content
     if created.verdict == "absent":
-        # Ceph 20 may deny a write although it creates a version concurrently with another one.
+        # If two writes are concurrent, Ceph 20 may deny one of them and still create its version.
         withdraw(bucket, key, content)
         return False
     version_id = created.require().version_id
@@ -222,7 +238,11 @@ def _create(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
 
 
 def _require_create_if_absent(bucket: ConditionalBucket, key: str) -> None:
-    """Raise `StoreError` if the server would let another process create the same lease."""
+    """Check that the server does not allow another process to create the same lease.
+
+    Raises:
+        StoreError: If it does, because it ignores the condition.
+    """
     second = bucket.put_if_absent(key, b"{}")
     if second.verdict == "changed":
         return
@@ -239,9 +259,9 @@ def _write_record(bucket: ConditionalBucket, token: int, record: dict[str, Any])
 
 
 def _remove_old_leases(bucket: ConditionalBucket, current: int) -> None:
-    """Remove all leases older than the previous one, with all their versions.
+    """Remove outdated leases with all their versions. The current and the previous one are kept.
 
-    A failed removal is only logged, because old leases do no harm.
+    Old leases do no harm, so a failure is only logged.
     """
     for token in _list_tokens(bucket, "change"):
         if token < current - 1:

@@ -1,9 +1,11 @@
-"""List a bucket in parallel, with key ranges as independent tasks.
+"""Parallel listing of a bucket, in which each task lists some ranges of keys.
 
-A range contains the keys after one key up to another, in byte order. Ranges are split at keys of an
-earlier listing, or at directories found by a few requests with a delimiter. Every object is in
-exactly one range, regardless of concurrent writes and of the split keys. In a bucket with versions,
-the newest version of each key is listed with its id. This module does not use Spark.
+A range consists of the keys between two given keys, in byte order. Ranges are split at keys that an
+earlier listing has returned. In the first listing, directories are found with a few requests and
+used instead. However the ranges are split, every object is in exactly one of them, even while
+others write to the bucket.
+
+In a bucket with versions, the newest version of each key is listed, with its id.
 """
 
 from __future__ import annotations
@@ -23,39 +25,45 @@ from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, ListingBatch, ListingTask, Problem
 
 TASKS_PER_WORKER: Final = 4
-# The maximum number of requests that look for directories.
+# At most this many requests are sent in order to find directories.
 MAX_PLANNING_REQUESTS: Final = 64
 BATCH_ROWS: Final = 65_536
-# One key of each group of this size is a split key for the next listing. A smaller task takes
-# longer to start than to run.
+# Every so many keys, one is kept as a split key for the next listing. With fewer keys, starting a
+# task would take longer than running it.
 SPLIT_KEY_EVERY: Final = 10_000
 _RESERVED: Final = RESERVED_PREFIX.encode()
-# A key that sorts after most keys under the reserved prefix. The remaining keys are skipped one by
-# one.
+# Most keys under the reserved prefix sort before this one and need not be listed. The others are
+# skipped one by one.
 _AFTER_RESERVED: Final = _RESERVED + b"~"
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Keys after `after` up to and including `end`, relative to the storage.
+    """A range of keys, relative to the storage.
 
-    `end` is None for an unbounded range.
+    Attributes:
+        after: The range begins after this key.
+        end: The last key of the range, or None if the range has no end.
     """
 
     after: bytes = b""
     end: bytes | None = None
 
     def split(self, keys: Sequence[bytes]) -> list[Range]:
-        """Split the range after each of the `keys` that it contains, and return the parts."""
+        """Split the range after each of the `keys`. Keys outside of the range are ignored."""
         inside = sorted({key for key in keys if key > self.after and (self.end is None or key < self.end)})
         return [Range(after, end) for after, end in pairwise([self.after, *inside, self.end]) if after is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class BucketListingTask:
-    """Ranges of a storage's keys.
+    """A `ListingTask` for some ranges of keys.
 
-    `parallelism` is the maximum number of parts into which the rest of a range is split.
+    Attributes:
+        bucket: The storage.
+        ranges: The ranges to list.
+        parallelism: Into how many parts the rest of a range is split at most.
+        versions: Whether the bucket has versions.
     """
 
     bucket: ConditionalBucket
@@ -64,10 +72,10 @@ class BucketListingTask:
     versions: bool
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List as `ListingTask.run` specifies.
+        """List the ranges (see `ListingTask.run`).
 
-        At least one page is listed, even if it exceeds the budget.
-        A range that cannot be read is a problem of kind `unreadable`.
+        Even if the first page exceeds the budget, it is listed, so that every round makes progress.
+        If a range cannot be read, a problem of kind `unreadable` is reported.
         """
         rows = RowBuffer()
         pending, leftover, listed = list(self.ranges), list[Range](), 0
@@ -93,10 +101,14 @@ class BucketListingTask:
         yield rows.take(_distribute(self, [*leftover, *pending], TASKS_PER_WORKER * self.parallelism))
 
     def _find_split(self, page: Page, key_range: Range) -> bytes | None:
-        """Return the last key in the range whose versions are all on this page, or None."""
+        """Find a key at which the range can be split.
+
+        This is the last key in the range of which all versions are on the page.
+        """
         complete = [key for key in page.keys if key != page.last] if page.version_ids else page.keys
         split_key = _relative_key(complete[-1], self.bucket.prefix) if complete else None
-        # Ceph 16 starts with the versions of the marker key itself.
+        # The key must be after the start of the range, because Ceph 16 lists the versions of the
+        # marker key again.
         return (
             split_key
             if split_key is not None and split_key > key_range.after and (key_range.end is None or split_key < key_range.end)
@@ -104,18 +116,18 @@ class BucketListingTask:
         )
 
     def _split_rest(self, rest: Range) -> list[Range]:
-        """Split the rest of a range at the next directories on each level of its first key.
+        """Split the rest of a range at the directories that follow its first key on each level.
 
-        If the directories cannot be listed, the range is not split. The task that lists the range
-        then reports the problem if its keys cannot be listed either.
+        If the directories cannot be listed, the range is not split. Should the keys in it be
+        unreadable as well, the task that lists them reports the problem.
         """
         split_keys: list[bytes] = []
         parents = rest.after.split(b"/")[:-1]
         try:
             for depth in range(len(parents) + 1):
                 directory = b"".join(name + b"/" for name in parents[:depth])
-                # "0" follows "/", so this key follows everything in the next directory on the way
-                # to the key.
+                # In byte order, "0" follows "/". Hence this key follows everything in the directory
+                # that leads to the first key.
                 after = directory + parents[depth] + b"0" if depth < len(parents) else rest.after
                 split_keys += [
                     _relative_key(key, self.bucket.prefix) for key in next(_list_directories(self.bucket, directory, after)).common
@@ -126,9 +138,9 @@ class BucketListingTask:
 
 
 def plan_listing(bucket: ConditionalBucket, parallelism: int, split_keys: Sequence[str] | None = None) -> Sequence[ListingTask]:
-    """Return tasks that together list the storage once, as `Store.plan_listing` specifies.
+    """Divide the listing into tasks (see `Store.plan_listing`).
 
-    A storage that was small at the last listing is one task.
+    If the storage was small when it was last listed, there is a single task.
     """
     try:
         versions = bucket.versioning("read").has_versions
@@ -142,11 +154,10 @@ def plan_listing(bucket: ConditionalBucket, parallelism: int, split_keys: Sequen
 
 
 def _find_directories(bucket: ConditionalBucket, parallelism: int) -> list[bytes]:
-    """Return directories of the storage at which to split its listing, in order.
+    """Find directories at which the listing can be split, in order.
 
-    These are the top-level directories, and those of further levels until there are enough for
-    `parallelism` workers. Only the first page of each directory is read. Returns an empty list if
-    there are no directories.
+    Further levels of directories are read until there are enough for all workers. Only the first
+    page of each directory is requested.
     """
     level, found, requests = [b""], list[bytes](), 0
     while level and len(found) < TASKS_PER_WORKER * parallelism and requests < MAX_PLANNING_REQUESTS:
@@ -162,7 +173,7 @@ def _find_directories(bucket: ConditionalBucket, parallelism: int) -> list[bytes
 
 
 def _pick_evenly(keys: Sequence[bytes], limit: int) -> list[bytes]:
-    """Return at most `limit` of the keys, evenly spread."""
+    """Select at most `limit` keys that are evenly spread."""
     if len(keys) <= limit:
         return list(keys)
     return [keys[number] for number in np.linspace(0, len(keys) - 1, limit).astype(int)]
@@ -173,17 +184,17 @@ def _list_directories(bucket: ConditionalBucket, directory: bytes, after: bytes)
 
 
 def _list_pages(bucket: ConditionalBucket, key_range: Range, versions: bool) -> Iterator[Page]:
-    """Yield the pages of a range.
+    """Request the pages of a range.
 
-    The request contains the common prefix of the range's keys, so that fewer keys after the end of
-    the range are returned.
+    A request has no end key. To avoid listing many keys after the end of the range, the prefix that
+    all keys of the range have in common is requested.
     """
     common = common_prefix(key_range.after, key_range.end) if key_range.end is not None else ""
     return bucket.list_pages(common, key_range.after, versions=versions)
 
 
 def common_prefix(one: bytes, other: bytes) -> str:
-    """Return the longest common prefix of two keys that ends at a UTF-8 character boundary."""
+    """Return the longest common prefix of two keys that does not end inside a UTF-8 character."""
     length = next((at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right), min(len(one), len(other)))
     try:
         return one[:length].decode()
@@ -214,7 +225,7 @@ def _to_printable(key: bytes) -> str:
 
 @dataclass(slots=True)
 class RowBuffer:
-    """Objects and problems since the last `take`."""
+    """Collects the objects and problems found since the last call of `take`."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
     rows: int = 0
@@ -227,7 +238,7 @@ class RowBuffer:
         return self.rows >= BATCH_ROWS
 
     def add(self, page: Page, prefix: str, key_range: Range) -> None:
-        """Add the objects of a page that are in the range."""
+        """Add those objects of a page that are in the range."""
         start = len(prefix.encode())
         relative = [key[start:] for key in page.keys]
         own = [
@@ -242,16 +253,13 @@ class RowBuffer:
         if own:
             self.batches.append(_build_batch(page, relative, own))
             self.rows += len(own)
-            # Taken from the middle of each group, so that a short group has a split key too.
+            # Split keys come from the middle of each group, so that a short last group has one.
             middle = (SPLIT_KEY_EVERY // 2 - self.listed) % SPLIT_KEY_EVERY
             self.split_keys += [relative[number].decode() for number in own[middle::SPLIT_KEY_EVERY]]
             self.listed += len(own)
 
     def _is_addressable(self, key: bytes) -> bool:
-        """Return True if the key can be written as an address.
-
-        Other keys are reported as problems, and their objects are kept.
-        """
+        """Check that an address can contain the key. If not, the object is reported and kept."""
         if not key:
             self.problems.append(Problem("", "special", "the key equals the storage's prefix: kept"))
             return False
@@ -263,7 +271,7 @@ class RowBuffer:
         return True
 
     def take(self, leftover: tuple[ListingTask, ...] = ()) -> ListingBatch:
-        """Return everything added since the last call as one batch of the listing."""
+        """Return everything that was added since the last call, and start again."""
         batches = pa.Table.from_batches(self.batches, schema=INVENTORY_SCHEMA).combine_chunks().to_batches()
         listed = ListingBatch(
             batches[0] if batches else pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA),
@@ -276,7 +284,7 @@ class RowBuffer:
 
 
 def _build_batch(page: Page, relative: Sequence[bytes], own: Sequence[int]) -> pa.RecordBatch:
-    """Build `storage_inventory` rows from the selected entries (`own`) of a page."""
+    """Convert entries of a page to rows of `storage_inventory`. `own` selects the entries."""
     modified = pa.array([page.modified[number] for number in own]).cast(pa.timestamp("us", tz="UTC"))
     sizes = pa.array([page.sizes[number] for number in own], pa.int64())
     columns = {

@@ -1,8 +1,8 @@
-"""Quarantine in a bucket that keeps deleted objects as noncurrent versions, without delete markers.
+"""Quarantine in buckets whose deleted objects become noncurrent versions.
 
-A delete makes the current version noncurrent (Google Cloud Storage, Azure Blob Storage). The server
-compares the token in the same request, so the delete cannot hide another object. A noncurrent
-version never becomes current by itself, so a purge does not expose an older version.
+This is how Google Cloud Storage and Azure Blob Storage work. Unlike S3, they do not use delete
+markers. The server compares the token in the same request, so a delete cannot hide another object.
+A noncurrent version never becomes current by itself, so a purge cannot expose an older version.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ def _find_none(found: ObjectInfo) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NoncurrentQuarantine:
-    """Quarantine by noncurrent versions. Their bytes stay in the bucket until they are purged.
+    """Quarantine by making objects noncurrent. Their bytes stay in the bucket until a purge.
 
-    `find_obstacle` returns why an object could not be deleted or restored, or None if it could.
+    Immediately before the delete, after the last comparison, the bucket is checked again for
+    versioning. To restore an object, its version is copied back to the key and then deleted. The
+    copy fails if there is an object at the key.
 
-    The bucket's versioning is checked after an object's last comparison, immediately before the
-    delete. A restore copies the version back to its key, at which no object may exist, and then
-    deletes the version.
+    Attributes:
+        bucket: The storage.
+        find_obstacle: Returns why an object cannot be deleted or restored, if there is a reason.
     """
 
     bucket: ConditionalBucket
     find_obstacle: Callable[[ObjectInfo], str | None] = _find_none
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Act as `Quarantine.act` specifies."""
+        """Execute a batch (see `Quarantine.act`)."""
         return delete_prepared(self.bucket, batch, resumed, self._prepare, self._verify, partial(refuse_if_unversioned, self.bucket))
 
     def _prepare(self, planned: PlannedAction, resumed: bool) -> Step:
         if planned.version_id is None and not self._is_from_before_versions(planned):
             return refuse_without_version(planned)
         if planned.version_id is None or planned.version_id == self.bucket.null_version:
-            # A delete keeps such an object under a new version id, which would not be recorded.
+            # A delete would keep such an object under a new version id, which is unknown here.
             found = "the object was written before the bucket kept versions, so it has no version id"
             return Result(DENIED, f"{planned.key!r}: {found}; write it again, or use `quarantine: trash` without versioning")
         version = self.bucket.head(planned.key, version_id=planned.version_id)
@@ -71,7 +73,7 @@ class NoncurrentQuarantine:
         return RowDeletion(planned, (Deletion(planned.key, planned.version_id),))
 
     def _is_from_before_versions(self, planned: PlannedAction) -> bool:
-        """Return True if the object has no version id because it was written before versioning."""
+        """Check if the object has no version id because it is older than the bucket's versioning."""
         current = self.bucket.head(planned.key) if self.bucket.null_version is not None else None
         return current is not None and current.version_id is None
 
@@ -100,13 +102,13 @@ class NoncurrentQuarantine:
                 return refusal
         if version is not None:
             (removed,) = self.bucket.delete([Deletion(planned.key, planned.version_id)])
-            # A retention policy may keep the version, but the object is restored anyway.
+            # The object is restored at this point, even if a retention policy keeps the version.
             if removed.verdict in {"failed", "unknown"}:
                 removed.require()
         return Result(DONE)
 
     def _verify(self, planned: PlannedAction, deleted: Change) -> Result:
-        """Check that a delete kept the version."""
+        """Check that the version still exists after a quarantine."""
         del deleted
         if planned.action == "quarantine" and self.bucket.head(planned.key, version_id=planned.version_id) is None:
             found = f"versioning was disabled at the same time, and the delete of version {planned.version_id} was permanent"

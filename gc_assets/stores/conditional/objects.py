@@ -1,4 +1,4 @@
-"""Access bucket objects by address: complete reads, listings, and single conditional changes."""
+"""Access to objects in buckets by address, including conditional changes of single objects."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from gc_assets.stores.protocol import RESERVED_PREFIX
 
 @dataclass(frozen=True, slots=True)
 class BucketObjects(ABC):
-    """`EditableObjects` for buckets. `connections` configures how each address is accessed."""
+    """Implements `EditableObjects` for buckets, which are accessed according to `connections`."""
 
     connections: Connections = DEFAULT_CONNECTIONS
 
     @classmethod
     def of(cls, settings: StoreSettings) -> Self:
-        """Return an accessor that uses the same settings for every address."""
+        """Create an accessor that uses the same settings for every address."""
         return cls(Connections.of(settings))
 
     @abstractmethod
     def open(self, address: str) -> tuple[ConditionalBucket, str]:
-        """Return the bucket of an address, opened without a prefix, and the key.
+        """Split an address into its bucket, opened without a prefix, and the key.
 
-        Raises `StoreError` for an address of another store.
+        Raises:
+            StoreError: If the address belongs to another kind of store.
         """
         ...
 
@@ -54,7 +55,7 @@ class BucketObjects(ABC):
         return run_with_deadline(self.connections.read_seconds, address, read_size)
 
     def identity(self, address: str) -> str | None:
-        """Return the identity of an object, or None if it cannot be read."""
+        """Return the identity of an object, or None if the object is missing or unreadable."""
         try:
             bucket, key = self.open(address)
             found = bucket.head(key, "read")
@@ -63,10 +64,10 @@ class BucketObjects(ABC):
         return None if found is None else found.identity
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """List the objects under a prefix, without the collector's own prefix directly under it.
+        """List the objects under a prefix. The collector's own objects in it are left out.
 
         Raises:
-            StoreError: If a key is not valid UTF-8, so no address can contain it.
+            StoreError: If a key is not UTF-8, so that no address can contain it.
         """
         if not prefix.endswith("/"):
             raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")
@@ -83,15 +84,15 @@ class BucketObjects(ABC):
             content, found = bucket.read(key, role)
             return content, found.identity
 
-        # A server that sends single bytes slowly never exceeds the connection's read timeout.
+        # A server that keeps sending single bytes would never exceed the connection's read timeout.
         return run_with_deadline(self.connections.read_seconds, address, read_object)
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        """Replace the object as the protocol specifies.
+        """Replace the object if it still has the given etag.
 
-        The server compares the token when it writes. Size and time are compared immediately before.
-        If the response to a successful write is lost, the write is recognized by the object's
-        bytes.
+        The token in the etag is compared by the server as part of the write. Its size and time are
+        compared immediately before. If the response to a successful write is lost, the write is
+        recognized by the bytes of the object.
         """
         bucket, key = self.open(address)
         _require_identity(bucket.head(key), address, etag)
@@ -117,23 +118,31 @@ class BucketObjects(ABC):
         self.verify_created(bucket, key, content, change.require())
 
     def verify_created(self, bucket: ConditionalBucket, key: str, content: bytes, change: Change) -> None:
-        """Raise `FileExistsError` if the server also let another writer create the object."""
+        """Check that the server did not allow another writer to create the same object.
+
+        Raises:
+            FileExistsError: If another writer has created it too.
+        """
         del bucket, key, content, change
 
     def verify_replaced(self, bucket: ConditionalBucket, key: str, etag: str, change: Change) -> None:
-        """Raise `ObjectChanged` if the server replaced an object other than the expected one."""
+        """Check that the server has replaced the expected object.
+
+        Raises:
+            ObjectChanged: If it has replaced another one.
+        """
         del bucket, key, etag, change
 
     def remove(self, address: str, etag: str) -> None:
-        """Remove the object as the protocol specifies.
+        """Remove the object if it still has the given etag.
 
-        If the server ignores tokens in deletes, another writer can replace the object between the
-        comparison and the delete. Therefore the delete is not retried.
+        Some servers ignore tokens in deletes. There, another writer could replace the object after
+        the comparison, so the delete is never retried.
         """
         bucket, key = self.open(address)
         _require_identity(bucket.head(key), address, etag)
         change = bucket.delete_if_match(key, token_of(etag))
-        if change.verdict == "unsupported":  # nothing was changed, and the object has just been compared
+        if change.verdict == "unsupported":  # nothing has been changed yet, and the comparison is recent
             change = bucket.delete_if_match(key, None)
         if change.verdict == "changed":
             raise ObjectChanged(

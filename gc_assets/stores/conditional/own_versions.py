@@ -1,7 +1,7 @@
-"""Detect versions of one key that this process and other writers created concurrently.
+"""Detect concurrent writers on servers that do not evaluate conditions reliably.
 
-In buckets with versions, Ceph 20 evaluates conditions only if no other request is running, and Ceph
-16 ignores them. But both keep all versions, so that concurrent writes can be detected afterwards.
+In buckets with versions, Ceph 16 ignores conditions, and Ceph 20 evaluates them only if no other
+request is running. Both keep all versions, however, so concurrent writes can be detected later.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import Final
 
 from gc_assets.buckets.protocol import ConditionalBucket, Deletion
 
-# More versions than concurrent writers of one object create.
+# Concurrent writers never create this many versions of an object.
 MAX_VERSIONS: Final = 1000
 
 
 def is_only_version(bucket: ConditionalBucket, key: str, content: bytes) -> bool:
-    """Return True if no other process created the same object in a bucket with versions.
+    """Check that no other process has created the same object, in a bucket with versions.
 
-    If another process did, our versions are removed. Of two writers, at least the later one sees
-    the other's version, so at most one of them gets True. A process may find several versions of
-    its own if it retried after a lost response. Versions under a delete marker are ignored, because
-    they were removed manually.
+    If another process has, our versions are removed. Of two competing writers, at least the later
+    one sees the other's version, so at most one of them succeeds.
+
+    Several versions may be our own, because a request is repeated if its response is lost. Versions
+    under a delete marker are ignored, because a user has removed them manually.
     """
     versions = takewhile(lambda version: not version.is_marker, bucket.newest_versions(key, MAX_VERSIONS))
     if all(read_content(bucket, key, version.version_id) == content for version in versions):
@@ -31,7 +32,7 @@ def is_only_version(bucket: ConditionalBucket, key: str, content: bytes) -> bool
 
 
 def withdraw(bucket: ConditionalBucket, key: str, content: bytes) -> None:
-    """Remove the versions of a key whose bytes equal `content`, because this process wrote them."""
+    """Remove the versions that this process wrote, which are recognized by their content."""
     versions = [version.version_id for version in bucket.newest_versions(key, MAX_VERSIONS) if not version.is_marker]
     own = [Deletion(key, version_id) for version_id in versions if read_content(bucket, key, version_id) == content]
     for deleted in bucket.delete(own):
@@ -40,7 +41,7 @@ def withdraw(bucket: ConditionalBucket, key: str, content: bytes) -> None:
 
 
 def read_content(bucket: ConditionalBucket, key: str, version_id: str | None = None) -> bytes | None:
-    """Return the bytes of a version, or None if its writer has removed it."""
+    """Read a version, or return None if its writer has removed it in the meantime."""
     try:
         return bucket.read(key, version_id=version_id)[0]
     except FileNotFoundError:

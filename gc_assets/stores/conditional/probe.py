@@ -1,4 +1,7 @@
-"""Test a server with canary objects, because servers with the same API behave differently."""
+"""Find out how a server behaves, using canary objects.
+
+This is necessary because servers with the same API can behave differently.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from gc_assets.buckets.requests import pause_before_retry
 from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
 
 _MAX_VERSIONS: Final = 100
-# Repetitions of a delete that matches no object.
+# How often a delete that must not succeed is repeated.
 _ATTEMPTS: Final = 4
 
 
 def probe(bucket: ConditionalBucket) -> Traits:
-    """Return the traits of the bucket, and remove all versions of the canaries."""
+    """Test the traits of a bucket. All versions of the canaries are removed at the end."""
     canary = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     try:
         return Traits(
@@ -55,10 +58,10 @@ def _can_replace_if_match(bucket: ConditionalBucket, canary: str) -> bool:
 
 
 def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
-    """Return True if the server keeps a canary when a delete specifies another object's token.
+    """Check that a canary survives a delete request with a wrong token.
 
     Raises:
-        OSError: If the delete was denied or every attempt failed, so that the test has no result.
+        OSError: If the request is denied or keeps failing, so that the test has no result.
     """
     wrong = bucket.delete_if_match(canary, bucket.unknown_token)
     for attempt in range(_ATTEMPTS):
@@ -71,9 +74,14 @@ def keeps_unknown_token(bucket: ConditionalBucket, canary: str) -> bool:
 
 
 def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal["none", "one", "batch"]:
-    """Test whether the server compares the token of each key: in no delete, single ones, or batches.
+    """Find out in which kind of delete requests the server compares tokens.
 
-    It must keep an object if the token differs, and delete it if the token matches.
+    To pass the test, it must keep an object if the token differs, and delete it if the token is the
+    right one.
+
+    Returns:
+        `none` if it never compares tokens, `one` if it does so in requests for a single object, and
+        `batch` if it does so in all requests.
     """
     _require_answer(bucket.delete_if_match(canary, bucket.unknown_token))
     current = bucket.head(canary)
@@ -88,13 +96,13 @@ def _test_conditional_delete(bucket: ConditionalBucket, canary: str) -> Literal[
 
 
 def _require_answer(change: Change) -> None:
-    """Raise the error of a denied or lost request, because it shows nothing about the condition."""
+    """Raise the error of a denied or lost request, since it proves nothing about conditions."""
     if change.verdict in {"denied", "failed", "unknown"}:
         change.require()
 
 
 def _require_lost_none(changes: Sequence[Change]) -> None:
-    """Raise the error of a lost request. Denied keys are allowed: the server may reject the token."""
+    """Raise the error of a lost request. A denied key is fine, because a token may be rejected."""
     for change in changes:
         if change.verdict == "unknown":
             change.require()

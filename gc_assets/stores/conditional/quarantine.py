@@ -1,9 +1,9 @@
-"""Quarantine in a bucket without versions, by copying (*trash*) or only on record (*deferred*).
+"""Quarantine, purge and restore objects in a bucket without versions.
 
-*trash* copies an object to `.gc-assets/trash/<plan id>/<key>`, verifies the copy and deletes the
-original. *deferred* moves nothing: the record is the quarantine. Both compare identities
-immediately before every change and check the effect afterwards. The plan decides which objects are
-quarantined.
+In mode *trash*, an object is copied to `.gc-assets/trash/<plan id>/<key>`. The copy is verified
+before the original is deleted. In mode *deferred*, the object stays where it is, and only the state
+records that it is in quarantine. In both modes, the identity of an object is compared immediately
+before every change, and the effect is checked afterwards.
 """
 
 from __future__ import annotations
@@ -29,30 +29,34 @@ def trash_key(plan_id: str, key: str) -> str:
 
 
 def max_trashed_key_bytes(bucket: ConditionalBucket) -> int:
-    """Return the maximum length in bytes of a key that can be moved to the trash."""
+    """Return the length of the longest key, in bytes, that can be moved to the trash."""
     return bucket.max_key_bytes - len(f"{bucket.prefix}{trash_key('0' * 64, '')}".encode())
 
 
 def require_plan_id(plan_id: str) -> None:
-    """Raise `UsageError` if a plan id cannot be part of a key."""
+    """Check that a plan id can be part of a key.
+
+    Raises:
+        UsageError: If it contains other characters than letters, digits, `_` and `-`.
+    """
     if not _PLAN_ID.fullmatch(plan_id):
         raise UsageError(f"plan id {plan_id!r} cannot be part of a key; expected letters, digits, `_` and `-`")
 
 
 @dataclass(frozen=True, slots=True)
 class TrashQuarantine:
-    """Quarantine by copying, in buckets without versions. `plan_id` is the plan that acts.
+    """Quarantine by copying. `plan_id` is the plan that is being applied.
 
-    A server that compares tokens in deletes never deletes another object. On other servers, an
-    object is lost if it is replaced between the last comparison and the delete, which is one
-    request.
+    If the server compares tokens in deletes, no other object can be deleted by mistake. On other
+    servers there is a small risk: an object that a writer replaces between the last comparison and
+    the delete, which is the next request, is lost.
     """
 
     bucket: ConditionalBucket
     plan_id: str
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Act as `Quarantine.act` specifies."""
+        """Execute a batch (see `Quarantine.act`)."""
         try:
             versioning = self.bucket.versioning("change")
         except OSError as error:
@@ -74,8 +78,8 @@ class TrashQuarantine:
             return Result(DENIED if planned.action == "quarantine" else ABSENT, text)
         if planned.action == "quarantine":
             current = self.bucket.head(planned.key)
-            # The trash is checked last, because an abandoned attempt may still move the object
-            # to it.
+            # The trash is checked after the original, because an abandoned attempt may still be
+            # copying the object there.
             return self._quarantine(planned, in_trash_key, self.bucket.head(in_trash_key), current, keeps_versions)
         in_trash = self.bucket.head(in_trash_key)
         if planned.action == "purge":
@@ -110,9 +114,11 @@ class TrashQuarantine:
         return remove_planned(self.bucket, planned)
 
     def _restore(self, planned: PlannedAction, trash_key: str, in_trash: ObjectInfo | None) -> Result | None:
-        """Restore an object without removing it from the trash.
+        """Copy an object back to its key. The caller removes it from the trash afterwards.
 
-        Returns the row's result if there is nothing left to remove, or if the restore fails.
+        Returns:
+            The result if the restore fails, or if there is nothing in the trash to be removed.
+            Otherwise None.
         """
         current = self.bucket.head(planned.key)
         is_back = current is not None and (current.identity == planned.etag or is_restored_copy(current, planned))
@@ -134,12 +140,16 @@ class TrashQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class DeferredQuarantine:
-    """Quarantine on record only: objects stay readable under their keys until they are purged."""
+    """Quarantine that only exists on record. Objects stay readable until they are purged."""
 
     bucket: ConditionalBucket
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Act as `Quarantine.act` specifies. A restore is done if the object is still at its key."""
+        """Execute a batch (see `Quarantine.act`).
+
+        Nothing has to be moved for a quarantine or restore. They are `done` if the object still
+        exists unchanged.
+        """
         try:
             purges = any(planned.action == "purge" for planned in batch)
             null_version = self.bucket.null_version if purges and self.bucket.versioning("change").has_versions else None
@@ -162,7 +172,11 @@ class DeferredQuarantine:
         return self.cover(planned, version_id) or self._purge_version(planned, Deletion(planned.key, version_id, token))
 
     def cover(self, planned: PlannedAction, version_id: str) -> Result | None:
-        """Prevent a purge from exposing an older version. Returns the row's result if that fails."""
+        """Make sure that a purge does not expose an older version.
+
+        Returns:
+            The result if this is not possible, otherwise None.
+        """
         del planned, version_id
         return None
 
@@ -174,7 +188,10 @@ class DeferredQuarantine:
 
 
 def remove_planned(bucket: ConditionalBucket, planned: PlannedAction) -> Result:
-    """Delete the planned object if it is still current, comparing it before each attempt."""
+    """Delete the planned object, unless another object has replaced it.
+
+    The object is compared again before each attempt.
+    """
     is_compared = True
     for attempt in range(ATTEMPTS):
         current = bucket.head(planned.key)
@@ -186,7 +203,7 @@ def remove_planned(bucket: ConditionalBucket, planned: PlannedAction) -> Result:
         if change.is_done:
             return Result(DONE)
         if change.verdict == "unsupported" and is_compared:
-            is_compared = False  # nothing was deleted; the next attempt compares the object immediately before
+            is_compared = False  # nothing was deleted, and the next attempt compares the object itself
         elif (change.error is not None and is_permanent(change.error)) or attempt + 1 == ATTEMPTS:
             change.require()
         else:
@@ -197,21 +214,23 @@ def remove_planned(bucket: ConditionalBucket, planned: PlannedAction) -> Result:
 def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectInfo, source_key: str, kept: str) -> Result | None:
     """Copy a quarantined object back to its key.
 
-    The key must have no object, or an unfinished copy of the quarantined one. Returns None, or the
-    row's result if the copy fails.
+    There must be no object at the key, except an unfinished copy of the quarantined one.
 
     Args:
         bucket: The storage.
         planned: The row.
         source: The quarantined object.
-        source_key: Its key.
-        kept: A text for messages about the object that is kept.
+        source_key: The key of the quarantined object.
+        kept: Added to error messages, to describe where the quarantined object remains.
+
+    Returns:
+        The result if the copy fails, otherwise None.
     """
     copied = bucket.copy_if_absent(source, source_key, planned.key, (RESTORED, planned.etag or ""))
     if copied.verdict != "changed":
         copied.require()
     restored = bucket.head(planned.key)
-    if restored is not None and is_restored_copy(restored, planned):  # or the response to our own copy was lost
+    if restored is not None and is_restored_copy(restored, planned):  # even if the response was lost
         return None
     if copied.verdict == "changed":
         return Result(CHANGED, f"{planned.key!r} has just been written; {kept}")
@@ -219,18 +238,18 @@ def copy_back(bucket: ConditionalBucket, planned: PlannedAction, source: ObjectI
 
 
 def is_other_object(current: ObjectInfo, planned: PlannedAction, null_version: str | None) -> bool:
-    """Return True if the object differs from the planned one."""
-    # Some servers omit the version of objects from before versioning (Ceph 16).
+    """Check if the object at the key is not the planned one."""
+    # For objects from before versioning, some servers such as Ceph 16 omit the version.
     return current.identity != planned.etag or (
         planned.version_id is not None and (current.version_id or null_version) != planned.version_id
     )
 
 
 def _is_copy(in_trash: ObjectInfo, planned: PlannedAction) -> bool:
-    """Return True if an object in the trash is a copy of the planned object.
+    """Check that an object in the trash is a copy of the planned object.
 
-    Tokens are compared too if both are checksums of the bytes, because a server may ignore the
-    condition of a copy.
+    Servers may ignore the condition of a copy request. If the tokens of both objects are checksums
+    of their bytes, they are therefore compared too.
     """
     tokens = {token_of(in_trash.identity), token_of(planned.etag or "")}
     same = len(tokens) == 1 or not all(map(_MD5.fullmatch, tokens)) or not in_trash.token_is_checksum
@@ -242,7 +261,7 @@ def is_restored_copy(current: ObjectInfo, planned: PlannedAction) -> bool:
 
 
 def is_unfinished_restore(current: ObjectInfo, planned: PlannedAction) -> bool:
-    """Return True if the object is an earlier restore's copy that the server has not completed."""
+    """Check if the server is still copying the object for an earlier restore."""
     return planned.etag is not None and current.unfinished.get(RESTORED) == planned.etag
 
 

@@ -1,4 +1,4 @@
-"""Read inventory reports from a bucket."""
+"""Inventory reports that are stored in a bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gc_assets.stores.conditional.objects import BucketObjects
 
 @dataclass(frozen=True, slots=True)
 class BucketReportFiles:
-    """`ReportFiles` in buckets. `objects` opens them."""
+    """Implements `ReportFiles` for buckets, which are opened with `objects`."""
 
     objects: BucketObjects
 

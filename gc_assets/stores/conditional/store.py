@@ -1,4 +1,4 @@
-"""A bucket with conditional requests, or a prefix of one, as a store."""
+"""The base class of stores in buckets with conditional requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from gc_assets.stores.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class BucketStore(ABC):
-    """Base class for the `Store` of the objects at `location`, with what all bucket stores share."""
+    """A store in a bucket, or in a prefix of one. Subclasses add what is specific to a provider."""
 
     location: str
     connections: Connections
@@ -69,17 +69,17 @@ class BucketStore(ABC):
 
     @abstractmethod
     def versioned_quarantine(self) -> Quarantine:
-        """Return the quarantine of mode `versioned`."""
+        """Return an object that executes actions in mode `versioned`."""
 
     @abstractmethod
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]: ...
 
     @abstractmethod
     def examine_state(self) -> Iterator[Finding]:
-        """Yield the findings of `StoreKind.examine_state`."""
+        """Check a state in this bucket (see `StoreKind.examine_state`)."""
 
     def deferred_quarantine(self) -> Quarantine:
-        """Return the quarantine of mode `deferred`."""
+        """Return an object that executes actions in mode `deferred`."""
         return DeferredQuarantine(self.bucket)
 
     def check_access(self) -> None:
@@ -92,7 +92,7 @@ class BucketStore(ABC):
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Plan as the protocol specifies. No directories are skipped, because a bucket has none."""
+        """Plan the listing. A bucket has no directories that could be skipped."""
         del unchanged, settled_before
         return listing.plan_listing(self.bucket, parallelism, split_keys)
 
@@ -133,7 +133,7 @@ class BucketStore(ABC):
         return TrashQuarantine(self.bucket, plan_id) if mode == "trash" else self.deferred_quarantine()
 
     def trashed_etag(self, plan_id: str, key: str) -> str | None:
-        """Return the original identity, which is recorded in the copy's metadata."""
+        """Return the original identity, which the metadata of the copy contains."""
         copy = self.bucket.head(trash_key(plan_id, key))
         return None if copy is None else copy.metadata.get(QUARANTINED)
 
@@ -147,7 +147,7 @@ class BucketStore(ABC):
         return lease.read_holder(self.bucket)
 
     def now(self) -> datetime:
-        """Return the server's time, in whole seconds."""
+        """Return the current time of the server, in whole seconds."""
         return self.bucket.now()
 
     def modification_times(self, etags: pa.Array) -> pa.Array:
