@@ -313,7 +313,7 @@ class IcebergLake:
         yield from CatalogExpiry(tables, self._objects, self.read_registration, read_current, policy).run(actions)
 
     def find_listed(self, tables: Mapping[str, str], *, is_strict: bool = True) -> Mapping[str, str]:
-        """Find tables (uuid to name) that the catalog may still contain. Returns the reasons by uuid."""
+        """Find tables (uuid to name) that the catalog may still contain, with the reasons."""
         from gc_assets.lakes.iceberg.unlisted_tables import find_listed
 
         return find_listed(self._open_catalog(), tables, is_strict=is_strict)

@@ -18,6 +18,6 @@ def backup_name(now_us: int, random_id: str) -> str:
 
 
 def backup_time_us(name: str) -> int | None:
-    """Extract the time from a copy's name, in microseconds since 1970. Returns None for other names."""
+    """Read the time from a copy's name, in microseconds since 1970. None for other names."""
     match = _NAME.fullmatch(name)
     return None if match is None else (_END_MS - int(match[1])) * 1000

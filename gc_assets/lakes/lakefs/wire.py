@@ -115,7 +115,7 @@ class Field:
     sizes: Positions
 
     def last(self, count: int) -> tuple[NDArray[np.bool_], Numbers, Positions]:
-        """Return the last occurrence in each message, which is the valid one, and whether it exists."""
+        """Return the last occurrence per message, which is the valid one, and if there is one."""
         present = np.zeros(count, np.bool_)
         values, sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
         present[self.messages], values[self.messages], sizes[self.messages] = True, self.values, self.sizes
