@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 # Decoding a container gives one row for each child, i.e. for each object that it names. `address`
-# is absolute, with the spelling used in the container. `size_bytes` and `expected_entries` describe
-# the child and are null if the container does not record them. `entry_status` is `added`,
-# `existing`, `deleted`, or null for formats without a status. See `ContentRoot` for `must_exist`.
+# is absolute, with the spelling used in the container. The columns `size_bytes` and
+# `expected_entries` describe the child and are null if the container does not record them. The
+# column `entry_status` contains `added`, `existing` or `deleted`, or null if the format does not
+# have a status. See `ContentRoot` for `must_exist`.
 ENTRY_SCHEMA = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),

@@ -141,7 +141,7 @@ class FileTraits:
         never_committed: Reason recorded for orphans that no commit ever referenced. Files that any
             commit has referenced, including a dangling one, get the reason `expired`.
         named_times: Picklable function that extracts UTC times from key names as an Arrow column.
-            The value is null for names without a time.
+            The column is null for names without a time.
         own_names: Regular expression for file names that this kind's writers create. Kinds need it
             if users choose table locations, because files of other applications may be there. An
             uncommitted file counts as a leftover only if its name matches or if it is next to

@@ -84,8 +84,8 @@ _CANNOT_LOAD = (
     AttributeError,
     NotImplementedError,
 )
-# Column of SQL catalogs with schema version v1. It contains TABLE or VIEW, or NULL for tables that
-# were created under schema version v0.
+# SQL catalogs with schema version v1 have this column. It contains TABLE or VIEW. Rows that were
+# created under schema version v0 are tables and contain NULL.
 _TYPE_COLUMN: Final = "iceberg_type"
 
 

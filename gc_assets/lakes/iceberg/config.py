@@ -158,7 +158,7 @@ class IcebergLakeConfig(LakeConfig):
     def identity(self) -> dict[str, str]:
         """Return the properties that identify the catalog, without users and secrets.
 
-        If they change, the same lake name stands for another catalog and therefore another lake.
+        If they change, the same name refers to another catalog and therefore to another lake.
         """
         known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_KEY.search(key)}
         return {key: _strip_identity(value) for key, value in known.items()}

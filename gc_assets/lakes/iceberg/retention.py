@@ -355,7 +355,7 @@ def _not_collected_reason(properties: Mapping[str, str]) -> str:
 
 
 def describe_retention(properties: Mapping[str, str], policy: IcebergRetention, source: str = "lakes.yaml") -> str:
-    """Describe which snapshots a table keeps on its branches, and where the limits come from.
+    """Describe which snapshots a table keeps on its branches, and the origin of the limits.
 
     Args:
         properties: Frozen properties of the table.

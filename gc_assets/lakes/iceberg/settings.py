@@ -71,7 +71,7 @@ def find_keeping_policy(properties: Mapping[str, str], overrides: IcebergRetenti
 
 
 def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention, source: str) -> str:
-    """Describe the limits of a table, and where they come from.
+    """Describe the limits of a table and their origin.
 
     Args:
         properties: Frozen properties of the table.

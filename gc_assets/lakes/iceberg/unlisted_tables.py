@@ -89,7 +89,7 @@ def _find_namesakes(catalog: CatalogClient, name: str) -> set[str | None]:
 
 
 def list_identifiers(name: str) -> Iterator[Identifier]:
-    """Yield the identifiers that a table name may stand for, the most likely one first.
+    """Yield the identifiers that a table with this name may have, the most likely one first.
 
     A name joins the levels of the namespace and the table name with dots, but these may contain
     dots themselves. A table without a namespace has no identifiers, because pyiceberg cannot load

@@ -42,7 +42,7 @@ class Rule:
     """A cut-off in the configuration.
 
     Attributes:
-        path: Where the rule is in the configuration.
+        path: Path of the rule in the configuration.
         moment: Time of the cut-off in microseconds since 1970, or None if the rule has no age.
     """
 

@@ -21,7 +21,7 @@ class FlexValue:
     """A map element, or the root.
 
     Attributes:
-        position: Where the element starts.
+        position: Start of the element.
         width: Size of the element, which is a number or the distance to its content.
         type: Type of the content.
         content_width: Size of the elements in the content.

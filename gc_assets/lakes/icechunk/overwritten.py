@@ -109,7 +109,7 @@ class _OperationsLog:
     def follow(self, info: RepoInfo, needed: set[str]) -> str | None:
         """Add the copies that contain earlier parts of the log to `needed`.
 
-        If a copy is damaged, it is unknown where the log continues, so all copies are added. If one
+        If a copy is damaged, the rest of the log is unknown, so all copies are added. If one
         is missing, the log continues in copies that were made before it. These are added, because
         the library reads them again once the missing copy is restored.
 

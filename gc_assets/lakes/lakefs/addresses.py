@@ -3,7 +3,7 @@
 An address is either full or relative to the repository's storage namespace, and both spellings may
 be used for the same file. For a local block store, addresses contain the server's mount point,
 which may differ from the path on this machine. The REST listing even writes the root of the store
-twice. For a full address, we therefore yield every name that it may stand for. A superfluous name
+twice. For a full address, we therefore yield every name that the file may have. A superfluous name
 keeps some garbage, whereas a missing name would lose data.
 """
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 BY_PREFIX, RELATIVE, FULL = 0, 1, 2
 DATA: Final = "data/"
 METADATA: Final = "_lakefs/"
-# Where results of lifecycle rules are published, as in lakeFS's proposal.
+# Directory for the results of lifecycle rules, as in lakeFS's proposal.
 RESULTS: Final = f"{METADATA}retention/lc/"
 _SCHEME: Final = "^[A-Za-z][A-Za-z0-9+.-]*://"
 _LOCAL: Final = "local://"
@@ -85,7 +85,7 @@ class Roots:
 
 
 def possible_names(roots: Roots, address: str) -> Iterator[str]:
-    """Yield all distinct names that a full address may stand for, the most likely one first.
+    """Yield all distinct names that the file at a full address may have, the most likely one first.
 
     The most likely name is in the namespace's own data, if there is one. Otherwise it is the
     address itself. `local://` is a path on the server's disk. A server in a container or on another

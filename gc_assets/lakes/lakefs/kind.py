@@ -86,8 +86,8 @@ KIND: Final = LakeKind(
         metadata_names=_OBJECT_ID,
         never_committed="uncommitted",
         named_times=_named_times,
-        # `data/PARTITION/OBJECT`, where both are xids (lakeFS `pkg/upload/path_provider.go`). For
-        # partitions, the length is a sufficient check. Parts of uploads to Google Cloud Storage
+        # `data/PARTITION/OBJECT`, both of which are xids (lakeFS `pkg/upload/path_provider.go`).
+        # For partitions, the length is a sufficient check. Parts of uploads to Google Cloud Storage
         # have further suffixes. `data/` itself may be the storage.
         own_paths=f"(^|(^|/)data/)({_XID}/[0-9a-z]{{20}}|{_XID})([,.][^/]*)?$|(^|/){_METADATA}{_OBJECT_ID}$",
     ),

@@ -188,7 +188,7 @@ class LakeFsLake:
         return self._config.publish_results
 
     def write_result(self, claim: str, name: str, content: bytes) -> None:
-        """Create a file in `_lakefs/retention/lc/`, where the lakeFS proposal puts results.
+        """Create a file in `_lakefs/retention/lc/`, the directory for results in the lakeFS proposal.
 
         An existing file is not overwritten.
 

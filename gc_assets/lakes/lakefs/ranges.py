@@ -81,8 +81,8 @@ def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
 def read_cached_entries(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
     """Convert objects to rows of `LOGICAL_ENTRY_SCHEMA`.
 
-    A relative address gives one row. A full address gives a row for each name that it may stand
-    for. The first name gets the kind `object`. The others get the kind `possible_object`, because
+    A relative address gives one row. A full address gives a row for each name that the object may
+    have. The first name gets the kind `object`. The others get the kind `possible_object`, because
     they do not have to exist.
     """
     relative = objects.filter(pc.invert(objects.column("is_full")))

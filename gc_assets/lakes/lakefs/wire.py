@@ -106,7 +106,7 @@ class Field:
 
     Attributes:
         messages: Number of the message that contains the occurrence.
-        values: Value of the field, or where its bytes start.
+        values: Value of the field, or the start of its bytes.
         sizes: Length of its bytes.
     """
 
