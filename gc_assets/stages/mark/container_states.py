@@ -54,7 +54,7 @@ class NumberedStates:
 
 
 def build_states(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table, index: pa.Table) -> pa.Table:
-    """Build the states that result from a walk (columns `STATES`).
+    """Build the states that result from a walk.
 
     Args:
         containers: All containers found by the walk (columns `ROOTS`).
@@ -62,6 +62,9 @@ def build_states(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Tabl
             decoded.
         leaves: Content roots that are not containers (columns `ROOTS`).
         index: Decoded containers (columns container, files).
+
+    Returns:
+        Rows with the columns `STATES`.
     """
     direct = pa.concat_tables([containers, leaves])
     counted = index.group_by("container").aggregate([("files", "sum")])

@@ -111,9 +111,12 @@ def has_live_roots(context: RunContext, lake_name: str) -> bool:
 
 
 def read_content_roots(tables: RootTables) -> pa.Table:
-    """Read one row per commit and content root (columns `ROOTS`).
+    """Read one row per commit and content root.
 
     Pinned files have the rank `REACHED` and no commit.
+
+    Returns:
+        Rows with the columns `ROOTS`.
 
     Raises:
         StateError: If a commit in the graph has no state. Without a rank, its files would look like

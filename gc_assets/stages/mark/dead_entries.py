@@ -195,8 +195,8 @@ EDGES_OF_CONTAINERS: Final = pa.schema([EDGES.field("container"), EDGES.field("a
 class FindDead:
     """Find the dead containers in segments that are worth copying, and write `DEAD_CONTAINERS`.
 
-    A container is kept if another segment contains it too, or if a kept container refers to it,
-    because the children of a decoded container must always be decoded as well.
+    A container is kept if another segment contains it, or if a kept container refers to it, because
+    the children of a decoded container must be decoded as well.
 
     Attributes:
         segments: Parts with the decoded containers of each segment (columns `CONTAINERS`).

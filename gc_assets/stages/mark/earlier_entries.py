@@ -76,7 +76,7 @@ def _read_rows(
 
 
 def _build_index(files: Files, segments: Segments, containers: pa.Array, rows: pa.Table, hashes: pa.Table) -> pa.Table:
-    """Index the copied containers (columns `CONTAINERS`), and count their copied rows."""
+    """Build rows of `CONTAINERS` for the copied containers, with the numbers of copied rows."""
     decoded = read_parts(files, segments.paths(CONTAINERS_SIDE), CONTAINERS)
     last = {row["container"]: row for row in decoded.filter(pc.is_in(decoded.column("container"), containers)).to_pylist()}
     counts = {name: count_by_container(table) for name, table in (("entries", rows), ("files", hashes))}

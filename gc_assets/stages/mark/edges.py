@@ -86,11 +86,14 @@ class EdgeIndex:
         return changed
 
     def children_of(self, frontier: pa.Table) -> pa.Table:
-        """Return the distinct children of the containers in `frontier` (columns `ROOTS`).
+        """Return the distinct children of the containers in `frontier`.
 
         A child inherits from its strongest parent, which has the lowest rank, then the first commit
         id, then the first address. The child's size is the maximum over all edges. It must exist if
         any required parent requires it.
+
+        Args:
+            frontier: Containers with the columns `ROOTS`, which the result has too.
         """
         ordered = frontier.sort_by([("rank", "ascending"), ("commit_id", "ascending"), ("address", "ascending")])
         parent_must, count = ordered.column("must_exist").to_numpy(), self._children.num_rows

@@ -50,10 +50,13 @@ def loose_form(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def build_hashes(entries: pa.RecordBatch) -> pa.RecordBatch:
-    """Hash the keys of file entries, in the order of the entries (columns `HASHES`).
+    """Hash the keys of file entries, in the order of the entries.
 
     Args:
         entries: Columns of `manifest_entries`.
+
+    Returns:
+        Rows with the columns `HASHES`.
     """
     files = entries.select(_HASHED).filter(is_file_entry(entries))
     keys = files.column("key")

@@ -81,9 +81,10 @@ class FormerMetadata:
 
 
 def read_live_roots(files: Files, paths: Sequence[str]) -> pa.Table:
-    """Read those former content roots that are live (columns `ROOTS`).
+    """Read the former content roots that are live. Their objects may be absent.
 
-    Their objects may be absent.
+    Returns:
+        Rows with the columns `ROOTS`.
     """
     roots = read_parts(files, list(paths), FORMER_ROOTS)
     return as_optional_live(roots.filter(roots.column("is_live")).select(ROOTS.names).cast(ROOTS))

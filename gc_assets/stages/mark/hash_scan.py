@@ -37,7 +37,7 @@ MATCHED: Final = pa.schema(
 
 @dataclass(frozen=True)
 class HashScan(ContainerScan):
-    """Scan hash parts (columns `HASHES`) for rows of needed containers."""
+    """Scan parts of the side table `HASHES` for rows of needed containers."""
 
     SCHEMA: ClassVar[pa.Schema] = MATCHED
 
@@ -101,7 +101,9 @@ _NO_MATCH: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field
 
 @dataclass(frozen=True)
 class SelectLive:
-    """Select one storage's live rows (columns key_hash, loose_hash).
+    """Select one storage's live rows.
+
+    The output has the columns key_hash and loose_hash.
 
     Attributes:
         first_released: The smallest `strongest` value that is not live.

@@ -26,16 +26,17 @@ GROUPED: Final = pa.schema(
 
 
 def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[pa.Table]:
-    """Group matched rows (columns `MATCHED`) by storage and key.
+    """Group matched rows by storage and key.
 
     Memory use is proportional to the number of distinct keys, because rows are merged as soon as
     new rows outnumber the merged ones.
 
     Args:
+        batches: Rows with the columns `MATCHED`.
         expected: Approximate number of rows.
 
     Yields:
-        Disjoint groups of files (columns `GROUPED`).
+        Disjoint groups of files, with the columns `GROUPED`.
     """
     parts = -(-max(1, expected) // GROUPED_ROWS)
     buckets = [_Bucket() for _ in range(parts)]

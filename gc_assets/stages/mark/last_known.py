@@ -99,10 +99,13 @@ class LastKnown:
         return self.resolver.locate_one(location) or location
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
-        """Return the content roots that these tables need (columns `UNREADABLE_ROOTS`).
+        """Return the content roots that these tables need.
 
         All files that belonged to the lake's current state at that time are included. For a
         server's contents, the roots of contents that were unreadable before are included too.
+
+        Returns:
+            Rows with the columns `UNREADABLE_ROOTS`.
         """
         known = resolve_or_keep(read_content_roots(self.roots), self.resolver)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
@@ -128,7 +131,7 @@ class LastKnown:
         )
 
     def read_claims(self) -> pa.Table:
-        """Read the earlier claims (columns `CLAIMS`), each with its earlier and its current key."""
+        """Read the earlier claims, each with its earlier and its current key."""
         earlier = read_parts(self.files, list(self.claims), CLAIMS)
         return pa.concat_tables([earlier, resolve_or_keep(earlier, self.resolver)])
 
@@ -169,7 +172,7 @@ def shield_directories(containers: pa.Table, named: pa.Table) -> pa.Table:
 
 
 def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
-    """Convert roots (columns `ROOTS`) to rows of `UNREADABLE_ROOTS`."""
+    """Convert content roots to rows of `UNREADABLE_ROOTS`."""
     return roots.append_column("in_full", pa.array(np.full(roots.num_rows, in_full))).select(UNREADABLE_ROOTS.names).cast(UNREADABLE_ROOTS)
 
 

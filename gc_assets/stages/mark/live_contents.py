@@ -83,12 +83,15 @@ def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequenc
 
 
 def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
-    """Build the distinct claims found in containers (columns `CLAIMS`).
+    """Build the distinct claims found in containers.
 
     Args:
         locations: Table locations and uuids (columns `LOCATIONS`). A table claims its location.
         unlisted: Locations of contents whose files gc-assets cannot list. They become shields, so
             that no file under them is collected.
+
+    Returns:
+        Rows with the columns `CLAIMS`.
     """
     prefixes = locations.filter(pc.equal(locations.column("kind"), Kind.TABLE_LOCATION))
     uuids = locations.filter(pc.equal(locations.column("kind"), Kind.TABLE_UUID))

@@ -131,11 +131,14 @@ class LiveHashes:
         return fits_in_process(self.spark, self.rows)
 
     def match(self) -> Iterator[pa.RecordBatch]:
-        """Yield all entries and directly referenced files in this process (columns `MATCHED`)."""
+        """Yield all entries and directly referenced files in this process.
+
+        The batches have the columns `MATCHED`.
+        """
         return read_matched(self.scan, self.rows)
 
     def match_frame(self) -> DataFrame:
-        """Return all entries and directly referenced files as a frame (columns `MATCHED`)."""
+        """Return the same rows as `match`, but as a frame that executors compute."""
         return self.scan.frame(self._session)
 
     def grouped_frame(self) -> DataFrame:
@@ -173,11 +176,14 @@ class LiveHashes:
         return SelectLive(position, self.first_released, released)
 
     def files_of(self, storage: str, route: str) -> Iterator[pa.Table]:
-        """Yield a storage's files on one route, computed in this process (columns `GROUPED`).
+        """Yield a storage's files on one route, computed in this process.
 
         Args:
             storage: Name of the storage.
             route: `EXPIRED_SIDE` or `DANGLING_SIDE`, or an empty string for live files.
+
+        Yields:
+            Tables with the columns `GROUPED`.
         """
         position = self.scan.storages.index(storage)
         released = self._released_hashes.get(position, np.empty(0, np.int64)) if not route else np.empty(0, np.int64)
@@ -198,7 +204,7 @@ class LiveHashes:
         return self._to_totals(collect_arrow(counted_frame.select(*_COUNTED.names), _COUNTED))
 
     def _count(self, keys: pa.Table) -> pa.Table:
-        """Count files (columns `GROUPED`) by the first columns of `_COUNTED`."""
+        """Count grouped files by the first columns of `_COUNTED`."""
         storage, key_hash, is_released = (
             keys.column("storage").to_numpy(),
             keys.column("key_hash").to_numpy(),
@@ -243,9 +249,9 @@ class LiveHashes:
         return expanding.addresses.filter(pa.array(is_wrong)).to_pylist()
 
     def run(self, task: Task, schema: pa.Schema) -> pa.Table:
-        """Run a task over all entries (columns `MATCHED`), and return its output rows.
+        """Run a task over all entries, and return its output rows.
 
-        In executors, it runs once per group of hash parts.
+        The task receives the columns `MATCHED`. In executors, it runs once per group of hash parts.
         """
         if self.runs_in_process:
             return pa.Table.from_batches(task(self.match()), schema)

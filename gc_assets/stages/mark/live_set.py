@@ -118,11 +118,14 @@ class LiveSet:
         return LiveHashes.of(spark, self._files, self._states, self._cache, self._storages, self.released)
 
     def read(self, spark: SparkSession, route: str = "", columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the live files as a frame (columns of `live_files`).
+        """Return the live files as a frame.
 
         Args:
             route: Name of a side table with referenced files that are not live, such as
                 `EXPIRED_SIDE`. By default, live files are returned.
+
+        Returns:
+            The given columns of `live_files`, or all of them.
         """
         names = list(columns or LIVE_FILES.schema.names)
         if not self.is_view or route == EXTERNAL_SIDE:
@@ -206,7 +209,10 @@ class LiveSet:
         return self._to_rows(collect_arrow(replace(scan, groups=groups, containers=containers).frame(session), KEYED))
 
     def find_witnesses(self, table_uuids: Collection[str]) -> pa.Table:
-        """Return the witnesses of these tables' live files (columns `WITNESSES`). Requires a view."""
+        """Return the witnesses of these tables' live files, as rows of `WITNESSES`.
+
+        Requires a view.
+        """
         states = numbered_states(self._files, self._states)
         rows, wanted = states.witnesses, pa.array(sorted(table_uuids), pa.string())
         return rows.filter(pc.and_(pc.is_in(rows.column("table_uuid"), wanted), pc.less(rows.column("witness"), states.live)))
@@ -231,9 +237,12 @@ class LiveSet:
         return collect_arrow(map_tasks(session, _MapKeyed(scan, task), scan.tasks, spark_schema(schema)), schema)
 
     def direct_rows(self) -> pa.Table:
-        """Return the containers and directly referenced files (columns `ROUTED_ROWS`).
+        """Return the containers and directly referenced files.
 
         Requires a view. Since entries are ignored, a file may have a stronger witness.
+
+        Returns:
+            Rows with the columns `ROUTED_ROWS`.
         """
         return self._in_process(self._scan(()))
 
@@ -251,7 +260,7 @@ class LiveSet:
             yield batch.column("key_hash").to_numpy()
 
     def container(self, address: str) -> dict[str, Any] | None:
-        """Return a container's state as a row (columns `ROUTED_ROWS`), or None if it is unknown.
+        """Return a container's state as a row of `ROUTED_ROWS`, or None if it is unknown.
 
         Requires a view.
         """
@@ -277,7 +286,7 @@ class LiveSet:
         return None if self.table.summary(LiveFilesSummary).unreadable else find_released_files_of(self.context, self.table)
 
     def _frame(self, spark: SparkSession) -> DataFrame:
-        """Return all rows with their routes (columns `ROUTED_ROWS`)."""
+        """Return all rows of `ROUTED_ROWS`, whether live or not."""
         if is_small(spark):
             return frame_from_arrow(spark, self._in_process(self._scan((tuple(self._cache.paths()),))))
         scan = self._scan(self._grouped_paths())

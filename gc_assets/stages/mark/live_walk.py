@@ -387,9 +387,10 @@ def _is_absent_and_optional(containers: pa.Table, failures: pa.Table) -> pa.Chun
 
 
 def _required_metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:
-    """Return the live metadata objects that must exist (columns `METADATA`).
+    """Return the live metadata objects that must exist.
 
-    These are decoded containers, and files that belong to the lake's current state.
+    These are decoded containers, and files that belong to the lake's current state. The rows have
+    the columns `METADATA`.
     """
     containers = found.append_column("container_size_bytes", lengths).filter(pc.is_valid(lengths))
     current = leaves.filter(pc.is_null(leaves.column("commit_id")))
@@ -399,7 +400,7 @@ def _required_metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Tab
 
 
 def _optional_files(leaves: pa.Table) -> pa.Table:
-    """Return the live entry-point and informational files that may be absent (columns `METADATA`)."""
+    """Return live entry-point and informational files that may be absent, as rows of `METADATA`."""
     kinds = pa.array([*ROOT_KINDS, *INFORMATIONAL_KINDS])
     optional = pc.and_(pc.is_in(leaves.column("kind"), kinds), pc.invert(leaves.column("must_exist")))
     live = pc.and_(pc.less_equal(leaves.column("rank"), SPARED), pc.is_valid(leaves.column("storage")))

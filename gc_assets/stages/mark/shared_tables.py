@@ -43,9 +43,10 @@ class KeptBy:
 
 
 def list_expiry_tables(context: RunContext, lake: str) -> list[tuple[PublishedTable, str | None]]:
-    """List the tables that contain a lake's edits (columns of `expiry_plan`).
+    """List the tables that contain a lake's edits.
 
-    If the edits are in a side table, its name is returned with the table.
+    If the edits are in a side table, its name is returned with the table. In both cases, the rows
+    have the columns of `expiry_plan`.
     """
     tables: list[tuple[PublishedTable, str | None]] = [(context.table(EXPIRY_PLAN, lake), None)]
     if (edited := context.kind(lake).table_with(TableRole.PATH_EDITS, context.config.lake(lake))) is not None:
@@ -108,7 +109,7 @@ class SharedTables:
         return not self.by_uuid and not self.neighbours
 
     def find_kept_edits(self, lake: str, edits: pa.Table) -> dict[EditKey, KeptBy]:
-        """Return a lake's edits (columns `EDIT_COLUMNS`) that another lake does not make.
+        """Return the edits of a lake that another lake does not make.
 
         The other lake's configuration must select the table. Then, the other lake keeps
 
@@ -118,6 +119,10 @@ class SharedTables:
 
         In a repository, every edit counts as kept unless both lakes make exactly the same edits,
         because some of them alone could cut off history.
+
+        Args:
+            lake: Name of the lake.
+            edits: The lake's edits, with the columns `EDIT_COLUMNS`.
         """
         found: dict[EditKey, KeptBy] = {}
         for other in sorted(self._find_others(lake, edits)):
@@ -132,7 +137,7 @@ class SharedTables:
         return {*self.neighbours.get(lake, ()), *of_tables} - {lake}
 
     def _find_kept_by(self, lake: str, edits: pa.Table, other: str) -> Iterator[tuple[EditKey, str]]:
-        """Yield the edits that a particular lake does not make, with the reasons."""
+        """Yield the edits that the other lake does not make, with the reasons."""
         context = self.context
         config, label = context.config.lake(other), context.config.label_of(other)
         is_same_catalog, uuids = other in self.neighbours.get(lake, ()), _uuids_of(edits)

@@ -163,7 +163,7 @@ def _retention_period(context: RunContext, lake_name: str) -> timedelta:
 
 
 def _list_snapshots(commits: DataFrame, reachable: DataFrame) -> DataFrame:
-    """Return the snapshots listed in the metadata (columns of `snapshot_history`)."""
+    """Select the snapshots that are in the metadata, as rows of `snapshot_history`."""
     reached = reachable.select("table_uuid", "commit_id", "refs")
     return commits.join(reached, ["table_uuid", "commit_id"]).select(
         "table_uuid",

@@ -63,7 +63,7 @@ def _former_resolver(context: RunContext) -> KeyResolver | None:
 def write_unknown_addresses(
     spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile], entries: PublishedTable
 ) -> WrittenParts:
-    """Write a lake's unknown addresses (columns `UNKNOWN_ADDRESSES`).
+    """Write a lake's unknown addresses to the side table `UNKNOWN_ADDRESSES`.
 
     Args:
         spark: Used only if the addresses do not fit in this process.

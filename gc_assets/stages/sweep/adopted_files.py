@@ -96,7 +96,7 @@ def _find_named(
     live: LiveSet,
     tables: dict[str, int],
 ) -> pa.Table:
-    """Find files that a lake's tables named outside their claims (columns `ADOPTED_FILES`).
+    """Find files that a lake's tables named outside their claims, as rows of `ADOPTED_FILES`.
 
     Raises:
         StateError: If the live set cannot be read.
@@ -128,9 +128,9 @@ def _open_live_set(context: RunContext, swept: PublishedTable, lake: str) -> Liv
 
 @dataclass(frozen=True)
 class FindAdopted:
-    """Find files that dropped tables name outside their claims (columns `_FOUND`).
+    """Find files that dropped tables name outside their claims.
 
-    The input has the columns `KEYED`. Runs in executors.
+    The input has the columns `KEYED`, and the output `_FOUND`. Runs in executors.
 
     Attributes:
         found: The dropped tables.

@@ -112,7 +112,7 @@ class CandidateMatches:
 
     @classmethod
     def find(cls, keys: LiveKeys, files: Files, candidates: Sequence[str]) -> Self:
-        """Match the candidates in these parts (columns `CANDIDATES`) against all lakes."""
+        """Match the candidates in these parts of `CANDIDATES` against all lakes."""
         paths, hits, released = tuple(candidates), 0, list[ReleasedCandidates]()
         for item, hashes in zip(keys.sets, keys.lakes, strict=True):
             select = hashes.live_keys(keys.storage)
@@ -123,7 +123,7 @@ class CandidateMatches:
 
 
 def _match(hashes: LiveHashes, task: _MatchCandidates) -> pa.Table:
-    """Match all entries of a lake against the candidates (columns `_MATCHES`)."""
+    """Match all entries of a lake against the candidates. The result has the columns `_MATCHES`."""
     if hashes.runs_in_process:
         return hashes.run(task, _MATCHES)
     # Each group of parts may reference all candidates, so the results are merged by hash.
@@ -149,7 +149,7 @@ def _count_lifecycle_commits(keys: LiveKeys, files: Files, paths: tuple[str, ...
 
 @dataclass(frozen=True)
 class _MatchCandidates:
-    """Match entries (columns `MATCHED`) against the candidates."""
+    """Match entries, given as rows of `MATCHED`, against the candidates."""
 
     select: SelectLive
     files: Files

@@ -642,7 +642,7 @@ def _sum_former_files(
 
 @dataclass(frozen=True)
 class _SumDropped:
-    """Sum listed files by dropped table (columns `DROPPED_FILES`). Runs in executors."""
+    """Sum listed files by dropped table, as rows of `DROPPED_FILES`. Runs in executors."""
 
     found: DroppedPrefixes
 
@@ -678,7 +678,7 @@ class _SumDropped:
 
 @dataclass(frozen=True)
 class DroppedFinder:
-    """Set the reason and route of dropped tables' files (columns `ROUTED_ORPHANS`). Picklable.
+    """Set the reason and route of dropped tables' files, given as rows of `ROUTED_ORPHANS`.
 
     A due table's file gets the reason `dropped`, unless expired history or a lifecycle rule holds
     it, or the ages of the dropped claims make it foreign. A file waits in three cases. Its table is
@@ -770,7 +770,7 @@ class DroppedFinder:
 
 @dataclass(frozen=True)
 class FindUndue:
-    """Find plan rows whose dropped table is no longer due (column key).
+    """Find plan rows whose dropped table is no longer due, and yield their keys.
 
     Checked are rows with the reason `dropped`, and purges of files that only dropped tables claim.
     Files that a dropped table adopted are checked in both phases. Runs in executors.

@@ -50,17 +50,24 @@ def ignores_case(context: RunContext, storage_name: str) -> bool:
 
 
 def find_hits(candidates: DataFrame, keys: DataFrame, *, ignore_case: bool) -> DataFrame:
-    """Find candidates that equal a live key (columns key, exact).
+    """Find candidates that equal a live key.
 
     `exact` is false if only the spelling-insensitive forms are equal. Since this is an expensive
     join, it only runs if a candidate and a live key have the same hash (`candidate_matches.py`).
+
+    Returns:
+        A frame with the columns key and exact.
     """
     twins = find_twins(candidates, keys, ignore_case=ignore_case)
     return twins.groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
 
 
 def find_twins(candidates: DataFrame, keys: DataFrame, *, ignore_case: bool) -> DataFrame:
-    """Join candidates and live keys by their spelling-insensitive form (columns key, live_key)."""
+    """Join candidates and live keys by their spelling-insensitive form.
+
+    Returns:
+        A frame with the columns key and live_key.
+    """
     spelled = map_arrow(candidates.select("key"), _AddLooseForm("key", ignore_case), _AddLooseForm.schema("key"))
     live_spelled = map_arrow(keys.select("key"), _AddLooseForm("live_key", ignore_case), _AddLooseForm.schema("live_key"))
     return spelled.join(live_spelled, "loose").select("key", "live_key")

@@ -240,7 +240,7 @@ def foreign_notes(context: RunContext, storage_name: str, found: Sequence[Foreig
 
 
 def age_rows(ages: ClaimAges, seen: ClaimAges) -> pa.Table:
-    """Convert the results of `claim_ages` to rows (columns `CLAIMED`)."""
+    """Convert the results of `claim_ages` to rows of `CLAIMED`."""
     rows = [
         {"key": prefix, "table": table, "since": since, "seen": seen.since.get(prefix, {}).get(table)}
         for prefix, times in sorted(ages.since.items())
@@ -311,7 +311,7 @@ class _FindTargets:
 
 @dataclass(frozen=True)
 class _SumForeign:
-    """Sum foreign files by rule, lake and claim (columns `FOREIGN_SUMS`). Runs in executors."""
+    """Sum foreign files by rule, lake and claim. Runs in executors."""
 
     claims: Claims
 

@@ -74,7 +74,7 @@ def foreign_metadata(
     settled: datetime | None = None,
     former_views: Mapping[str, datetime] | None = None,
 ) -> DataFrame:
-    """Find suspects that are foreign metadata, with the reasons (columns `FOREIGN`).
+    """Find suspects that are foreign metadata, with the reasons, as rows of `FOREIGN`.
 
     Rows without a reason are metadata of former views or known tables. For known tables, they
     contain the lineage, which `metadata_lineage.py` needs to decide whether another catalog wrote
@@ -90,8 +90,8 @@ def foreign_metadata(
     to old metadata, because young metadata may belong to a commit in progress.
 
     Args:
-        suspects: Objects with the columns key, last_modified, is_old, lake and table_uuid, whose names
-            match `suspect_pattern`.
+        suspects: Objects whose names match `suspect_pattern`, with the columns key, last_modified,
+            is_old, lake and table_uuid.
         known_tables: The tables of the configured catalogs, by table uuid.
         dead: Tables that users accepted as dead. They are not foreign at the accepted location,
             unless they were written to afterwards.

@@ -155,7 +155,11 @@ def _read_puts(context: RunContext, lake_name: str) -> pa.Table:
 
 
 def _list_puts(commits: pa.Table) -> pa.Table:
-    """Return the metadata files put by commits, with the commit times (columns address and at)."""
+    """Return the metadata files that commits put, with the commit times.
+
+    Returns:
+        Rows with the columns address and at.
+    """
     lists = commits.column("content_roots").combine_chunks()
     at = _milliseconds(commits.column("committed_at").combine_chunks())
     return pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), "at": at.take(pc.list_parent_indices(lists))})

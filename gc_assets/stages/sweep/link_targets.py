@@ -31,10 +31,13 @@ from gc_assets.stores.store import find_link_sources, resolve_links
 
 
 def find_link_targets(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
-    """Yield the storage's keys that links in live files' addresses lead to (columns `NEEDED`).
+    """Yield the storage's keys that links in live files' addresses lead to.
 
     Listings never contain files behind a link, so only unlisted live files are resolved. This run's
     listing shows whether there are any links.
+
+    Yields:
+        Frames with the columns `NEEDED`.
     """
     storage, store, resolver = context.storage(storage_name), context.store(storage_name), context.resolver()
     if not store.has_aliases:

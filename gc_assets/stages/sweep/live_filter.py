@@ -63,7 +63,7 @@ def live_tables(context: RunContext) -> list[PublishedTable]:
 
 
 def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> DataFrame:
-    """Return all lakes' live files in a storage (columns of `live_files`).
+    """Return all lakes' live files in a storage, as rows of `live_files`.
 
     If two lakes need a key, it occurs twice. Use `LiveKeys` instead if hashes are sufficient,
     because this function joins all entries.
@@ -73,7 +73,7 @@ def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live:
 
 
 def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> DataFrame:
-    """Return the files that only expired history needs (columns of `live_files`).
+    """Return the files that only expired history needs, as rows of `live_files`.
 
     The policy no longer keeps this history, but the lake still contains it. Lakes whose history is
     never edited do not have such files.
@@ -177,7 +177,7 @@ def _look_up(keys: LiveKeys, files: Files, published: PublishedTable, expected: 
 
 
 def _build_slices(keys: LiveKeys, spec: FilterSpec, slices: int, merge: _MergeFilters) -> Sequence[Any]:
-    """Build all slices of the filter, and return the reports of `merge` (rows of `PARTS_DDL`).
+    """Build all slices of the filter, and return the reports of `merge`.
 
     A single call merges each slice.
     """
@@ -238,7 +238,7 @@ def _load(files: Files, paths: tuple[str, ...]) -> tuple[int, dict[int, Filter]]
 
 @dataclass(frozen=True)
 class _AddSlice:
-    """Add the slice number to each hash (columns of `SLICED_DDL`)."""
+    """Add the slice number to each hash, as described by `SLICED_DDL`."""
 
     slices: int
 

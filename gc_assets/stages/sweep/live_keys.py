@@ -60,13 +60,13 @@ class LiveKeys:
         return all(lake.runs_in_process for lake in self.lakes)
 
     def distinct(self) -> Iterator[pa.RecordBatch]:
-        """Yield the distinct hashes of each lake in this process (column key_hash)."""
+        """Yield the distinct key hashes of each lake in this process."""
         for lake in self.lakes:
             selected = pa.Table.from_batches(lake.live_keys(self.storage)(lake.match()), LIVE_KEYS)
             yield pa.RecordBatch.from_arrays([pa.array(sort_distinct(selected.column("key_hash").to_numpy()))], schema=_DISTINCT)
 
     def distinct_frame(self) -> DataFrame:
-        """Return the distinct hashes of each lake as a frame (column key_hash)."""
+        """Return the distinct key hashes of each lake as a frame, in the column key_hash."""
         schema = spark_schema(LIVE_KEYS)
         frames = [lake.map_frame(lake.live_keys(self.storage), schema).select("key_hash").distinct() for lake in self.lakes]
         return reduce(DataFrame.unionAll, frames) if frames else self.spark.createDataFrame([], spark_schema(_DISTINCT))

@@ -27,7 +27,7 @@ _KEYS: Final = pa.schema([("key", STRING)])
 def find_needed(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], keys: DataFrame | pa.Table
 ) -> DataFrame:
-    """Return which of these keys lakes need (columns `NEEDED`).
+    """Return which of these keys lakes need.
 
     A key occurs once for each lake that needs it. This process looks up at most `MAX_KEYS` keys. If
     there are more, the result contains all files that any lake needs, including keys that were not
@@ -38,6 +38,9 @@ def find_needed(
         storage_name: The storage of the keys.
         live: `live_files` of all lakes.
         keys: Rows with the column key. A key may occur more than once.
+
+    Returns:
+        Rows with the columns `NEEDED`.
     """
     rows: pa.Table = keys if isinstance(keys, pa.Table) else collect_arrow(keys.select("key").distinct().limit(MAX_KEYS + 1), _KEYS)
     wanted = pc.unique(rows.column("key"))

@@ -111,9 +111,9 @@ def grace_cutoff(context: RunContext, storage_name: str, refs: list[PublishedTab
 
 
 def candidate_cutoff(context: RunContext, storage_name: str, cutoff: datetime, report_as_of: datetime | None) -> datetime:
-    """Return the grace cut-off, or an earlier one if an inventory report was scanned before it.
+    """Return the grace cut-off, or the cut-off of an inventory report if that is earlier.
 
-    The earlier one is the report's scan time minus the grace period.
+    The cut-off of a report is its scan time minus the grace period.
     """
     return cutoff if report_as_of is None else min(cutoff, report_as_of - context.storage(storage_name).grace)
 

@@ -161,7 +161,7 @@ def _split(candidates: ParquetScan, count: int) -> Iterator[ParquetScan]:
 
 @dataclass(frozen=True)
 class _FindNamed:
-    """Find the candidates whose keys must be compared (column key).
+    """Find the candidates whose keys must be compared, and yield these keys.
 
     Their hash matches a reference of a commit. Without the match, they would be foreign or belong
     to a dropped table.
@@ -188,7 +188,7 @@ class _FindNamed:
 
 @dataclass(frozen=True)
 class _AddReasons:
-    """Add reason, witness and route to candidates (columns `ROUTED_ORPHANS`).
+    """Add reason, witness and route to candidates, which makes them rows of `ROUTED_ORPHANS`.
 
     Attributes:
         matches: The candidates, matched against all lakes.

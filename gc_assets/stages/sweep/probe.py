@@ -147,7 +147,7 @@ class Probe:
         )
 
     def _select_adoptable(self, live: pa.RecordBatch) -> pa.RecordBatch:
-        """Select files that listed tables may have adopted (columns `ADOPTABLE`)."""
+        """Select files that listed tables may have adopted, as rows of `ADOPTABLE`."""
         rows = live.filter(self.adoptable.select(live.column("key"), live.column("last_modified")))
         return pa.RecordBatch.from_arrays(
             [pa.array(xxhash64(rows.column("key"))), rows.column("last_modified").cast(pa.int64())], schema=ADOPTABLE

@@ -222,7 +222,7 @@ def _summarize(
 
 
 def _list_in_process(tasks: Sequence[ListingTask], work: _RunListing) -> list[Any]:
-    """Run a round of tasks in this process, and return its report (columns of `LISTED_DDL`)."""
+    """Run a round of tasks in this process, and return its report as rows of `LISTED_DDL`."""
     return run_in_process(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
 
 

@@ -219,7 +219,7 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
 
 
 def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: DataFrame, quarantined: DataFrame, lister: LookUp) -> pa.Table:
-    """Return names of unlisted files that exist under another possible name (columns key, lake).
+    """Return names of unlisted files that exist under another possible name.
 
     Args:
         keys: Live keys of all lakes.
@@ -227,6 +227,9 @@ def find_other_names(keys: DataFrame, kinds: Mapping[str, LakeKind], listed: Dat
         listed: The inventory.
         quarantined: The ledger.
         lister: Looks up the possible names that are in neither the inventory nor the ledger.
+
+    Returns:
+        Rows with the columns key and lake.
     """
     spellings = {lake: kind.files.spellings for lake, kind in kinds.items() if kind.files.spellings is not None}
     if not spellings:
@@ -260,7 +263,7 @@ class _SelectExisting:
 
 @dataclass(frozen=True)
 class _AddNames:
-    """Yield all possible names of each file (columns `_POSSIBLE`). Runs in executors."""
+    """Yield all possible names of each file as rows of `_POSSIBLE`. Runs in executors."""
 
     spellings: Mapping[str, Spellings]
 
@@ -455,7 +458,7 @@ def has_links(inventory: PublishedTable) -> bool:
 
 
 def keys_at_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: PublishedTable) -> DataFrame | None:
-    """Return the keys that are at or under a listed symbolic link (column key).
+    """Return the keys that are at or under a listed symbolic link, in the column key.
 
     Returns None if the listing did not find any link.
     """

@@ -88,7 +88,7 @@ def open_sweep(context: RunContext, storage_name: str, plan: PublishedTable) -> 
 
 
 def read_remembered(context: RunContext, swept: PublishedTable) -> list[tuple[RememberedTable, dict[str, Any]]]:
-    """Read the tables that a sweep remembered, each with its row (columns `DROPPED_TABLES`)."""
+    """Read the tables that a sweep remembered, each with its row of `DROPPED_TABLES`."""
     rows = read_parts(context.state.files, swept.paths(DROPPED_TABLES_SIDE), DROPPED_TABLES).to_pylist()
     return [(RememberedTable(**{name: _value(name, row[name]) for name in _FIELDS}), row) for row in rows]
 
@@ -102,7 +102,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def memory_row(table: RememberedTable) -> dict[str, Any]:
-    """Convert a remembered table to a row (columns `DROPPED_TABLES`)."""
+    """Convert a remembered table to a row of `DROPPED_TABLES`."""
     return {**asdict(table), "prefixes": list(table.prefixes)}
 
 
@@ -350,5 +350,5 @@ def _commit_time(row: Mapping[str, Any]) -> datetime:
 
 
 def memory_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Convert rows to a table (columns `DROPPED_TABLES`)."""
+    """Build a table with the columns `DROPPED_TABLES`."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=DROPPED_TABLES)

@@ -164,7 +164,7 @@ def describe_unused(rules: tuple[Rule, ...], releasing: set[str], references: Da
 
 @dataclass(frozen=True)
 class _FindUsed:
-    """Find the rules that match the paths of objects (columns `USED`)."""
+    """Find the rules that match the paths of objects. The output has the columns `USED`."""
 
     rules: tuple[Rule, ...]
 
@@ -178,7 +178,7 @@ class _FindUsed:
 
 @dataclass(frozen=True)
 class _ApplyRules:
-    """Evaluate the rules for each reference (columns `EVALUATED`)."""
+    """Evaluate the rules for each reference. The output has the columns `EVALUATED`."""
 
     rules: tuple[Rule, ...]
 

@@ -166,7 +166,7 @@ class _Classify:
         return potential, pa.table(columns, schema=POTENTIAL_COMMITS.schema)
 
     def _heads(self, commits: pa.Table) -> pa.Table:
-        """Return the ranges at each branch head (columns `HEADS`)."""
+        """Return the ranges at each branch head, as rows of `HEADS`."""
         branches = [ref for ref in self.refs if ref.ref_type == "branch"]
         names, commit_ids = [ref.ref_name for ref in branches], [ref.head_commit_id for ref in branches]
         heads = pa.table({"branch": pa.array(names, pa.string()), "commit": pa.array(commit_ids, pa.string())})
