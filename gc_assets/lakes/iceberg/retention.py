@@ -326,7 +326,7 @@ def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int
             verdicts.lapsed.clear()
         elif source.properties.get(WRITABLE) == "false":
             reason = (
-                "pyiceberg cannot commit to it (format version 3 only over REST, nothing in DynamoDB or BigQuery); "
+                "pyiceberg cannot commit to it (it supports format version 3 only over REST, and no commits in DynamoDB or BigQuery); "
                 "expire it with an engine that can, such as Spark's expire_snapshots; gc-assets then collects its files"
             )
             _keep_all(table, verdicts, reason)

@@ -41,7 +41,7 @@ def find_listed(catalog: CatalogClient, tables: Mapping[str, str], *, is_strict:
                 found[uuid] = reason
             checked.add(uuid)
     except CatalogTimedOut as error:
-        found |= dict.fromkeys(tables.keys() - checked, f"its catalog does not confirm that it does not exist: {error}")
+        found |= dict.fromkeys(tables.keys() - checked, f"its catalog may still contain it: {error}")
     return found
 
 
@@ -53,7 +53,7 @@ def _find_hidden(catalog: CatalogClient, namespace: str, *, is_strict: bool) -> 
     except CatalogTimedOut:
         raise
     except LakeUnreadable as error:
-        return f"its catalog does not confirm that its namespace does not exist: {error}" if is_strict else None
+        return f"its catalog may still contain its namespace: {error}" if is_strict else None
     return f"its catalog still has the namespace {namespace}, but does not list it" if is_hidden else None
 
 
@@ -72,7 +72,7 @@ def _find_reason(catalog: CatalogClient, uuid: str, name: str, *, is_strict: boo
                 continue  # This catalog does not allow dots in names.
             if not is_strict and isinstance(error, NotIceberg):
                 continue
-            return f"its catalog does not confirm that it does not exist: {error}"
+            return f"its catalog may still contain it: {error}"
         if found is not None and (found.table_uuid in {None, uuid} or uuid == name):
             return f"its catalog still has {name}, but does not list it"
         if found is not None:

@@ -44,7 +44,7 @@ class Editor:
             edited = with_parent(address, raw, parent)
             self.objects.replace(address, edited, etag)
             if self.objects.read(address) != edited:
-                found = "the bytes read differ from the written ones: another process writes the object"
+                found = "the bytes read differ from the written ones, so another process is writing the object"
                 return ExpiryOutcome(action, "failed", f"{address}: {found}; run one expiry at a time, then apply again")
             return ExpiryOutcome(action, "done")
 

@@ -188,7 +188,7 @@ class LakeFsLake:
         return self._config.publish_results
 
     def write_result(self, claim: str, name: str, content: bytes) -> None:
-        """Create a file in `_lakefs/retention/lc/`, the directory for results in the lakeFS proposal.
+        """Create a file in `_lakefs/retention/lc/`, the result directory of the lakeFS proposal.
 
         An existing file is not overwritten.
 
@@ -275,8 +275,8 @@ class LakeFsLake:
         if skew > MAX_SKEW:
             raise ClockSkewed(
                 f"lake {self.name}: the server's time is {repository.server_time.astimezone(UTC).isoformat()} and differs by "
-                f"{format_duration(skew)} from this machine; expected at most {format_duration(MAX_SKEW)}, because ages decide on "
-                "deletion. Synchronize the clocks."
+                f"{format_duration(skew)} from this machine; expected at most {format_duration(MAX_SKEW)}, because deletion "
+                "depends on ages. Synchronize the clocks."
             )
 
     def _read_consistent(

@@ -53,7 +53,7 @@ def read_records(source: str, object_id: str, raw: bytes, table_type: str, entit
     table = read_sstable(source, raw)
     found = tuple(_text(table, name) for name in ("type", "entity"))
     if found != (table_type, entity):
-        raise FormatError(f"{source}: a table of type and entity {found}, expected {(table_type, entity)}; it is another object")
+        raise FormatError(f"{source}: expected a table of type and entity {(table_type, entity)}, found {found}; this is another object")
     _verify_bounds(source, table)
     if (found_id := id_of(table)) != object_id:
         raise FormatError(f"{source}: has the content of {found_id}, expected {object_id}; restore the object from a backup")
