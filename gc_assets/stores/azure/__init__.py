@@ -1,1 +1,1 @@
-"""Containers of Azure Blob Storage as stores."""
+"""Storages in containers of Azure Blob Storage."""

@@ -1,7 +1,8 @@
-"""Refuse to apply plans in accounts that fail a canary test.
+"""Refuse to apply plans in accounts for which the collector is not safe.
 
-In a hierarchical namespace, directories are objects of their own, and one rename moves many
-objects. The collector has not been tested there, so it creates plans but does not apply them.
+In a hierarchical namespace, directories are objects, and a single rename can move many files. The
+collector has not been tested with this, so it only creates plans. The same is true for servers that
+ignore conditions in deletes. Both are detected with a canary object.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ UNCONDITIONAL = (
 
 
 def find_obstacle(bucket: AzureBucket) -> str | None:
-    """Test with a canary object whether plans can be applied in the account.
+    """Find out with a canary object whether plans can be applied in the account.
 
-    Returns the reason if they cannot, otherwise None.
+    Returns:
+        The reason why they cannot, or None if they can.
 
     Raises:
-        OSError: If a request for the canary fails or is denied, so that the test has no result.
+        OSError: If a request fails or is denied, so that the test has no result.
     """
     directory = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     canary = f"{directory}/canary"
     bucket.put_if_absent(canary, b"canary").require()
     try:
-        # In a hierarchical namespace, and only there, a write creates the directories of its key.
+        # Only in a hierarchical namespace does a write also create the directories of its key.
         if bucket.head(directory) is not None:
             return HIERARCHICAL
         return None if keeps_unknown_token(bucket, canary) else UNCONDITIONAL
@@ -49,7 +51,11 @@ def find_obstacle(bucket: AzureBucket) -> str | None:
 
 
 def require_supported(bucket: AzureBucket) -> None:
-    """Raise `StoreError` if plans cannot be applied here."""
+    """Check that plans can be applied in the account.
+
+    Raises:
+        StoreError: If they cannot, or if this cannot be determined.
+    """
     try:
         obstacle = find_obstacle(bucket)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""`doctor` checks that are specific to Azure containers.
+"""Checks of `doctor` that are specific to Azure.
 
-They cover soft delete, retention, lifecycle rules, and the account's kind of namespace.
+They are about soft delete, retention, lifecycle rules and the kind of namespace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gc_assets.stores.azure.conditions import HIERARCHICAL, find_obstacle
 from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
-# The maximum number of listing pages that are read to count soft-deleted blobs.
+# To count soft-deleted blobs, at most this many pages of a listing are read.
 _SOFT_DELETED_PAGES: Final = 10
 _TERMS: Final = StoreTerms(
     {
@@ -33,14 +33,14 @@ _TERMS: Final = StoreTerms(
 
 
 def examine(bucket: AzureBucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Yield the findings of `Store.examine`."""
+    """Check a container (see `Store.examine`)."""
     checks = {"namespace": _check_namespace, "soft_delete": _check_soft_delete, "lifecycle": _check_lifecycle, "lock": _check_retention}
     settings_checks = [(name, partial(check, bucket)) for name, check in checks.items()]
     yield from examine_bucket(bucket, storage, now, _TERMS, settings_checks)
 
 
 def _check_namespace(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Yield whether the account has a hierarchical namespace, and whether deletes are conditional."""
+    """Check that the account has a flat namespace and respects conditions in deletes."""
     if storage.mode == "apply":
         obstacle = find_obstacle(bucket)
         if obstacle is not None:
@@ -65,7 +65,7 @@ def _check_namespace(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Fi
 
 
 def _check_soft_delete(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Yield how long deleted blobs still incur costs and can be restored."""
+    """Report how long deleted blobs can be undeleted, during which time they still incur costs."""
     host = bucket.name.partition("@")[2]
     try:
         with translate_errors(bucket.location):
@@ -90,14 +90,14 @@ def _check_soft_delete(bucket: AzureBucket, storage: StorageConfig) -> Iterator[
 
 
 def _check_lifecycle(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Yield that lifecycle rules are not checked, because only the management API returns them."""
+    """Remind the user of lifecycle rules, which only the management API could read."""
     end = f"{bucket.prefix}{RESERVED_PREFIX}"
     found = f"lifecycle rules of the account are not readable here. Make sure that none deletes blobs under {end}"
     yield Finding(storage.name, "lifecycle", OK, found)
 
 
 def _check_retention(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of retention policies that prevent a plan from deleting blobs."""
+    """Warn about retention policies that would prevent a plan from deleting blobs."""
     try:
         with translate_errors(bucket.location):
             found = bucket.container("read").get_container_properties()
@@ -115,6 +115,6 @@ def _check_retention(bucket: AzureBucket, storage: StorageConfig) -> Iterator[Fi
 
 
 def examine_state(bucket: AzureBucket) -> Iterator[Finding]:
-    """Yield the findings of `StoreKind.examine_state`."""
+    """Check a state in this container (see `StoreKind.examine_state`)."""
     found = f"lifecycle rules of the account are not readable here. Make sure that none deletes blobs under {bucket.location}"
     yield Finding("state", "lifecycle", OK, found)

@@ -1,4 +1,4 @@
-"""The description of Azure Blob Storage as a kind of store."""
+"""Azure Blob Storage as a kind of store."""
 
 from __future__ import annotations
 

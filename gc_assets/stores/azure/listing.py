@@ -1,10 +1,12 @@
-"""List a container in parallel, with prefixes as independent tasks.
+"""Parallel listing of a container, in which each task lists some prefixes.
 
-Azure continues a listing only at its own markers, so a task cannot start at an arbitrary key. A
-task lists either a complete directory tree, or only the objects directly in a directory whose
-subdirectories have tasks of their own. A directory created after planning contains only new
-objects, which a listing need not return. No result depends on the order of keys, because Azure
-documents it only in part.
+On Azure, a task cannot start at an arbitrary key, because a listing only continues at markers that
+Azure itself has returned. A task therefore lists a complete directory tree. If the subdirectories
+have tasks of their own, it only lists the objects directly in a directory.
+
+A directory that is created after planning may be missed. This is fine, because it contains only new
+objects, which a listing need not return. The order of keys is not relied on, since Azure documents
+it only in part.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from gc_assets.stores.conditional.listing import Range, RowBuffer
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, ListingTask, Problem
 
 TASKS_PER_WORKER: Final = 4
-# The maximum number of requests that look for directories.
+# At most this many requests are sent in order to find directories.
 MAX_PLANNING_REQUESTS: Final = 64
-# A directory whose direct entries need more pages is not divided.
+# A directory is not divided if listing its direct entries takes more pages.
 _MAX_PAGES: Final = 4
 
 
@@ -32,9 +34,9 @@ class Part:
     """A part of a listing.
 
     Attributes:
-        directory: The prefix, relative to the storage. Empty, or ends in `/`.
-        is_whole: True to list everything under it, False to list only its direct objects.
-        marker: The marker at which to continue an earlier listing of the part.
+        directory: The prefix, relative to the storage. It is empty or ends in `/`.
+        is_whole: Whether to list everything under the prefix, or only objects directly in it.
+        marker: Where to continue, if a part of it was listed before.
     """
 
     directory: str
@@ -44,10 +46,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class AzureListingTask:
-    """Parts of a storage's listing.
+    """A `ListingTask` for some parts of a container.
 
-    Versions are always requested, because only a response shows whether the account keeps them.
-    Blobs written before versioning was enabled have no version.
+    Versions are always requested, because only the response shows if the account has them. Blobs
+    that are older than its versioning do not have a version.
     """
 
     bucket: AzureBucket
@@ -55,10 +57,10 @@ class AzureListingTask:
     page_keys: int
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List as `ListingTask.run` specifies.
+        """List the parts (see `ListingTask.run`).
 
-        At least one page is listed, even if it exceeds the budget.
-        A part that cannot be read is a problem of kind `unreadable`.
+        Even if the first page exceeds the budget, it is listed, so that every round makes progress.
+        If a part cannot be read, a problem of kind `unreadable` is reported.
         """
         rows, pending, leftover, listed = RowBuffer(), list(self.parts), list[Part](), 0
         while pending and (listed == 0 or listed < budget):
@@ -92,10 +94,7 @@ class AzureListingTask:
         )
 
     def _select_addressable(self, page: Page, rows: RowBuffer) -> Page:
-        """Return the page without the keys that cannot be used in a request.
-
-        Such keys are reported as problems, and their objects are kept.
-        """
+        """Remove keys from a page that no request can name. Their objects are reported and kept."""
         start = len(self.bucket.prefix.encode())
         odd = [key for key in page.keys if b"/." in key or b"\\." in key or key[start:].startswith(b".")]
         unnamed = {key for key in odd if not is_addressable(key.decode())}
@@ -107,10 +106,10 @@ class AzureListingTask:
 
 
 def plan_listing(bucket: AzureBucket, parallelism: int, split_keys: Sequence[str] | None, page_keys: int) -> Sequence[ListingTask]:
-    """Return tasks that together list the storage once, as `Store.plan_listing` specifies.
+    """Divide the listing into tasks (see `Store.plan_listing`).
 
-    `split_keys` only shows whether the storage was small at the last listing. A small storage is
-    one task. Otherwise prefixes divide the work.
+    If the storage was small when it was last listed, there is a single task. `split_keys` are used
+    for nothing else, because the work is divided by prefix.
     """
     is_small = split_keys is not None and len(split_keys) <= 1
     wanted = 1 if is_small else TASKS_PER_WORKER * parallelism
@@ -123,9 +122,9 @@ def plan_listing(bucket: AzureBucket, parallelism: int, split_keys: Sequence[str
 
 
 def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[Part]:
-    """Divide the storage into parts, level by level from the root, until there are enough.
+    """Divide the storage into parts, level by level, until there are enough of them.
 
-    The root is always divided, so that the collector's own prefix is not listed.
+    The root is always divided, because the collector's own prefix in it must not be listed.
     """
     parts, level, requests = list[Part](), [""], 0
     while level:
@@ -146,7 +145,7 @@ def _divide(bucket: AzureBucket, wanted: int, page_keys: int) -> list[Part]:
 
 
 def _list_directories(bucket: AzureBucket, directory: str, page_keys: int) -> list[str] | None:
-    """Return the direct subdirectories, or None if the directory has too many direct entries."""
+    """List the subdirectories of a directory. None if it has too many entries."""
     found: list[str] = []
     for number, listed in enumerate(bucket.list_from(directory, delimiter="/", page_keys=page_keys), 1):
         found += [key.decode()[len(bucket.prefix) :] for key in listed.page.common]

@@ -1,4 +1,4 @@
-"""Objects of Azure Blob Storage by address."""
+"""Access to objects in Azure Blob Storage by address."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AzureObjects(BucketObjects):
-    """`EditableObjects` on Azure. Replaces and deletes are conditional on the etag.
+    """Implements `EditableObjects` for Azure, where changes are conditional on the etag.
 
-    The client is imported on use, because all kinds of store are opened together, and this kind's
-    library may not be installed.
+    The client is imported lazily. Every process opens all kinds of stores, but the library for this
+    one may not be installed.
     """
 
     def open(self, address: str) -> tuple[AzureBucket, str]:

@@ -1,4 +1,4 @@
-"""A container of Azure Blob Storage, or a prefix of one, as a store."""
+"""A container of Azure Blob Storage, or a prefix in a container, as a store."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from gc_assets.stores.protocol import LEASE_DURATION, Lease, ListingTask, Quaran
 
 @dataclass(frozen=True, slots=True)
 class AzureStore(BucketStore):
-    """`Store` of the blobs at `location` (`abfss://container@account.dfs.core.windows.net/prefix/`).
+    """A store on Azure.
 
-    Uncommitted blocks do not count as multipart uploads, because they belong to no listed blob and
-    Azure removes them after a week.
+    Its location is a URL such as `abfss://container@account.dfs.core.windows.net/prefix/`.
+
+    Uncommitted blocks are not treated as unfinished uploads. They do not belong to a listed blob,
+    and Azure removes them after a week.
     """
 
     @property
@@ -52,17 +54,17 @@ class AzureStore(BucketStore):
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Plan as the protocol specifies."""
+        """Plan the listing. A container has no directories that could be skipped."""
         del unchanged, settled_before
         return listing.plan_listing(self.bucket, parallelism, split_keys, PAGE_KEYS)
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
-        """Acquire the lease as the protocol specifies, if plans can be applied in this account."""
+        """Acquire the lease, after checking that plans can be applied in this account."""
         conditions.require_supported(self.bucket)
         return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
 
     def probe(self) -> Traits:
-        """Return the traits as the protocol specifies.
+        """Test the traits (see `Store.probe`).
 
         Raises:
             StoreError: If plans cannot be applied in this account.

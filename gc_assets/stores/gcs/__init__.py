@@ -1,1 +1,1 @@
-"""Buckets of Google Cloud Storage as storages."""
+"""Storages in buckets of Google Cloud Storage."""

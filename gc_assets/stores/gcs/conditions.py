@@ -1,6 +1,6 @@
-"""Refuse to apply plans on a server that ignores the generation in delete requests.
+"""Refuse to apply plans on servers that ignore the generation in delete requests.
 
-Google Cloud Storage compares the generation. `fake-gcs-server` and other emulators do not, so they
+Google Cloud Storage compares the generation, but `fake-gcs-server` and other emulators do not. They
 would delete an object that a writer has just replaced.
 """
 
@@ -16,10 +16,10 @@ from gc_assets.stores.protocol import RESERVED_PREFIX
 
 
 def compares_generations(bucket: ConditionalBucket) -> bool:
-    """Return True if the server keeps a canary when a delete specifies another generation.
+    """Check that a canary survives a delete request with a wrong generation.
 
     Raises:
-        OSError: If a request for the canary fails or is denied, so that the test has no result.
+        OSError: If a request fails or is denied, so that the test has no result.
     """
     canary = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     bucket.put_if_absent(canary, b"canary").require()
@@ -32,7 +32,11 @@ def compares_generations(bucket: ConditionalBucket) -> bool:
 
 
 def require_conditional_delete(bucket: ConditionalBucket) -> None:
-    """Raise `StoreError` if plans cannot be applied on this server."""
+    """Check that plans can be applied on this server.
+
+    Raises:
+        StoreError: If they cannot, or if this cannot be determined.
+    """
     try:
         is_compared = compares_generations(bucket)
     except OSError as error:

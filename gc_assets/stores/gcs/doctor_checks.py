@@ -1,7 +1,6 @@
-"""`doctor` checks that are specific to Google Cloud Storage buckets.
+"""Checks of `doctor` that are specific to Google Cloud Storage.
 
-They examine the bucket's soft delete, lifecycle rules and retention, and test whether deletes
-compare generations.
+They are about soft delete, lifecycle rules, retention, and whether deletes compare generations.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucke
 from gc_assets.stores.gcs.conditions import compares_generations
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
-# Conditions of lifecycle rules that count days. `age` counts from the creation of the copy in the
-# trash, or from the creation of the object if its version stays in place.
+# The conditions of lifecycle rules that count days. `age` counts from the creation of an object. An
+# object in the trash was created when it was copied there.
 _AGES: Final = ("age", "daysSinceNoncurrentTime", "daysSinceCustomTime")
 _NONCURRENT: Final = ("daysSinceNoncurrentTime",)
-# The maximum number of listing pages that are read to count soft-deleted objects.
+# To count soft-deleted objects, at most this many pages of a listing are read.
 _SOFT_DELETED_PAGES: Final = 10
 _TERMS: Final = StoreTerms(
     {
@@ -39,7 +38,7 @@ _ROLES: Final = "Grant storage.buckets.get (docs/gcs.md), or check the bucket ma
 
 
 def examine(bucket: GcsBucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Yield the findings of `Store.examine`."""
+    """Check a bucket (see `Store.examine`)."""
     settings = {"soft_delete": _check_soft_delete, "lifecycle": _check_lifecycle, "lock": _check_retention}
     read_settings = functools.cache(partial(_read_settings, bucket))
     settings_checks = [(name, partial(_check_setting, bucket, read_settings, name, check)) for name, check in settings.items()]
@@ -48,7 +47,7 @@ def examine(bucket: GcsBucket, storage: StorageConfig, now: datetime) -> Iterato
 
 
 def _read_settings(bucket: GcsBucket) -> Any:
-    """Return the bucket with its settings, or the reason why they cannot be read."""
+    """Read the settings of the bucket, or return the error if that fails."""
     try:
         return bucket.resource("read")
     except OSError as error:
@@ -65,7 +64,7 @@ def _check_setting(bucket: GcsBucket, read_settings: Callable[[], Any], name: st
 
 
 def _check_generations(bucket: GcsBucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Test with a canary object whether a delete compares the generation."""
+    """Check with a canary object that deletes compare the generation."""
     if compares_generations(bucket):
         yield Finding(storage.name, "generations", OK, "the server compares the generation in deletes")
     else:
@@ -75,7 +74,7 @@ def _check_generations(bucket: GcsBucket, storage: StorageConfig) -> Iterator[Fi
 
 
 def _check_soft_delete(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
-    """Yield how long soft-deleted objects incur costs and can be restored, and their number."""
+    """Report how many soft-deleted objects there are, and how long they still incur costs."""
     seconds = int(resource.soft_delete_policy.retention_duration_seconds or 0)
     if not seconds:
         yield Finding(storage.name, "soft_delete", OK, f"bucket {resource.name} has no soft delete, so a purge is final")
@@ -95,9 +94,10 @@ def _check_soft_delete(bucket: GcsBucket, resource: Any, storage: StorageConfig)
 
 
 def _check_lifecycle(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of the bucket's lifecycle rules that may delete quarantined objects.
+    """Warn about lifecycle rules of the bucket that may delete objects of the storage.
 
-    In mode `apply`, a rule that deletes them before their purge is due is a failure.
+    In mode `apply`, the check fails if a rule would delete quarantined objects before their purge
+    is due.
     """
     rules = list(_find_deleting_rules(bucket, resource, _NONCURRENT if storage.quarantine == "versioned" else _AGES))
     for days, description in rules:
@@ -109,9 +109,9 @@ def _check_lifecycle(bucket: GcsBucket, resource: Any, storage: StorageConfig) -
 
 
 def examine_state(bucket: GcsBucket) -> Iterator[Finding]:
-    """Yield the findings of `StoreKind.examine_state`.
+    """Check that no lifecycle rule deletes objects of a state (see `StoreKind.examine_state`).
 
-    The state contains plans, approvals and the record of the quarantine.
+    Such a rule would delete plans, approvals, and the record of what is in quarantine.
     """
     try:
         rules = list(_find_deleting_rules(bucket, bucket.resource("read")))
@@ -126,9 +126,16 @@ def examine_state(bucket: GcsBucket) -> Iterator[Finding]:
 
 
 def _find_deleting_rules(bucket: GcsBucket, resource: Any, conditions: Sequence[str] = _AGES) -> Iterator[tuple[int, str]]:
-    """Yield each rule that deletes objects of the storage, as its earliest time and a description.
+    """Find lifecycle rules that delete objects of the storage.
 
-    The time is in days since the quarantine of an object, according to the given `conditions`.
+    Args:
+        bucket: The storage.
+        resource: The settings of the bucket.
+        conditions: The conditions of a rule that are considered.
+
+    Yields:
+        For each rule, the number of days after which it may delete a quarantined object, and a
+        description.
     """
     for rule in resource.lifecycle_rules:
         condition: Mapping[str, Any] = rule.get("condition", {})
@@ -138,12 +145,12 @@ def _find_deleting_rules(bucket: GcsBucket, resource: Any, conditions: Sequence[
             continue
         ages = [int(condition[name]) for name in conditions if name in condition]
         terms = ", ".join(f"{name} {value}" for name, value in sorted(condition.items()) if name != "matchesPrefix")
-        # Without an age, such as with numNewerVersions, an object may be deleted immediately.
+        # A rule without an age, for example with numNewerVersions, may delete objects immediately.
         yield max(ages, default=0), f"a lifecycle rule of bucket {bucket.name} deletes objects under {affected[0]!r} ({terms or 'always'})"
 
 
 def _check_retention(bucket: GcsBucket, resource: Any, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of retention settings that prevent a plan from deleting objects."""
+    """Warn about retention settings that would prevent a plan from deleting objects."""
     del bucket
     kept = list[str]()
     if resource.retention_period:

@@ -1,4 +1,4 @@
-"""The description of Google Cloud Storage as a kind of store."""
+"""Google Cloud Storage as a kind of store."""
 
 from __future__ import annotations
 

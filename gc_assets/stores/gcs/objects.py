@@ -1,4 +1,4 @@
-"""Objects of Google Cloud Storage by address."""
+"""Access to objects in Google Cloud Storage by address."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GcsObjects(BucketObjects):
-    """`EditableObjects` on Google Cloud Storage. Changes are conditional on the generation."""
+    """Implements `EditableObjects` for Google Cloud, where changes require the right generation."""
 
     def open(self, address: str) -> tuple[GcsBucket, str]:
-        # Imported on use, because the library is optional and every process opens all kinds of
-        # store.
+        # Imported lazily, because every process opens all kinds of stores, but the library is
+        # optional.
         try:
             from gc_assets.gcs.bucket import GcsBucket
         except UsageError as error:

@@ -1,4 +1,4 @@
-"""A bucket of Google Cloud Storage, or a prefix of one, as a store."""
+"""A bucket of Google Cloud Storage, or a prefix in a bucket, as a store."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gc_assets.stores.protocol import LEASE_DURATION, Lease, Quarantine
 
 @dataclass(frozen=True, slots=True)
 class GcsStore(BucketStore):
-    """`Store` of the objects at `location` (`gs://bucket/prefix/`).
+    """A store on Google Cloud Storage. Its location is a URL such as `gs://bucket/prefix/`.
 
-    Unfinished resumable uploads are not counted or aborted, because they cannot be listed. They
+    Unfinished resumable uploads cannot be listed, so they are neither counted nor aborted. They
     expire after a week.
     """
 
@@ -44,7 +44,7 @@ class GcsStore(BucketStore):
         return NoncurrentQuarantine(self.bucket)
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
-        """Acquire the lease as the protocol specifies, if the server compares generations."""
+        """Acquire the lease, after checking that the server compares generations."""
         require_conditional_delete(self.bucket)
         return BucketStore.acquire(self, plan_id, owner, clock, duration, after)
 

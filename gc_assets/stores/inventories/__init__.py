@@ -1,6 +1,5 @@
-"""Inventory reports that replace the listing of a storage.
+"""Inventory reports, which can be read instead of listing a large storage.
 
-This package finds the newest report, rejects it if it is unusable, and reads its rows as a listing
-would return them. It does not know lakes or policies. `SourceBucket` and `ReportFiles` connect it
-to a store.
+This package finds the newest report, rejects it if it is unusable, and converts its rows to the
+form that a listing would return. It accesses stores only through `SourceBucket` and `ReportFiles`.
 """

@@ -1,8 +1,9 @@
-"""Azure Blob inventory: `<rule>-manifest.json` with a checksum, and rows in CSV or Parquet.
+"""Reports of Azure Blob inventory, with rows in CSV or Parquet.
 
-A run writes its manifest at its start with the status `Pending`. The report is complete when the
-status is `Succeeded` and the checksum exists. A manifest has no checksums of its files and counts
-the objects of all files. The reports of a rule are in `YYYY/MM/DD/HH-MM-SS/<rule>/` of a container.
+The reports of a rule are in `YYYY/MM/DD/HH-MM-SS/<rule>/` in a container. Azure writes the manifest
+`<rule>-manifest.json` when it starts, with the status `Pending`. The report is complete once the
+status is `Succeeded` and there is a checksum of the manifest. The manifest contains the number of
+all objects, but no checksums of the files.
 
 Source: Microsoft Learn, blob-inventory.
 """
@@ -49,26 +50,37 @@ _MANIFEST: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d)/(\d\d)-(\d\d)-(\d\d)/([^/]
 
 
 def find_reports(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
-    """Return the scan time and manifest of each report under a location."""
+    """Find all reports under a location, with the times of their scans."""
     found = ((_MANIFEST.fullmatch(name), name) for name in report_files.files(location))
     return [(datetime(*map(int, match.groups()[:6]), tzinfo=UTC), name) for match, name in found if match is not None]
 
 
 def read_manifest(report_files: ReportFiles, location: str, manifest: str, container: str) -> Manifest:
-    """Read the manifest of a container's report. Raises `FileNotFoundError` if it is not finished."""
+    """Read the manifest of a report about a container.
+
+    Raises:
+        FileNotFoundError: If the report is not finished.
+        FormatError: If the report is not usable.
+    """
     name = location + manifest
     checksum = report_files.read(f"{name.removesuffix('.json')}.checksum")
     found = parse_manifest(report_files.read(name), checksum, name, location)
-    # A manifest contains the container's name without the account.
+    # In the manifest, the name of the container lacks the account.
     return replace(found, bucket=container) if found.bucket == container.partition("@")[0] else found
 
 
 def parse_manifest(content: bytes, checksum: bytes, name: str, location: str) -> Manifest:
-    """Parse a manifest. `location` is the container of the reports and ends in `/`.
+    """Parse a manifest.
+
+    Args:
+        content: The manifest.
+        checksum: The content of its checksum file.
+        name: The address of the manifest.
+        location: The container with the reports, ending in `/`.
 
     Raises:
-        FormatError: If the document is malformed, the inventory run is unfinished or failed, or the
-            rule covers several containers.
+        FormatError: If the document is malformed, the inventory run has failed or is unfinished, or
+            the rule covers several containers.
     """
     require_checksum(content, checksum, name)
     document = parse_document(content, name)
@@ -98,7 +110,7 @@ def parse_manifest(content: bytes, checksum: bytes, name: str, location: str) ->
 
 
 def normalize_rows(raw: pa.RecordBatch, container: str) -> pa.RecordBatch:
-    """Convert the rows of a file to `ROWS`. Snapshots and soft-deleted blobs are not the latest.
+    """Convert rows to the schema `ROWS`. Snapshots and soft-deleted blobs do not count as latest.
 
     Raises:
         FormatError: If a row belongs to another container.

@@ -1,7 +1,6 @@
-"""Read the files of reports in batches, and convert their columns from any source type.
+"""Read CSV, Parquet and ORC files in batches, and convert their columns to the expected types.
 
-CSV columns are bytes, Parquet and ORC columns have their own types. In a CSV column, empty text
-means null.
+All columns of a CSV are read as bytes, with an empty text for null. The other formats have types.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 def read_batches(path: str, file_format: Format, columns: Sequence[str] | None, needed: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in batches, with only the `needed` columns that it contains.
+    """Read a file in batches.
 
     Args:
-        path: The local file.
-        file_format: Its format.
-        columns: All columns of a CSV without header, in order.
-        needed: Names of the columns to read.
+        path: The path of the local file.
+        file_format: The format of the file.
+        columns: The names of all columns, if the file is a CSV without a header.
+        needed: The columns to read. Those that the file does not have are ignored.
 
     Raises:
-        pa.ArrowException: If the file does not have this format.
+        pa.ArrowException: If the file does not have the expected format.
     """
     if file_format == "csv":
         yield from _read_csv(path, columns, needed)
@@ -89,7 +88,11 @@ def _read_csv_header(path: str, compression: str | None) -> list[str]:
 
 
 def get_column(rows: pa.RecordBatch, *names: str) -> pa.Array:
-    """Return the first column in `names` that exists. Raises `FormatError` if none exists."""
+    """Return the first of the named columns that exists.
+
+    Raises:
+        FormatError: If there is no such column.
+    """
     for name in names:
         if name in rows.schema.names:
             return rows.column(name)
@@ -105,13 +108,13 @@ def to_binary(values: pa.Array) -> pa.Array:
 
 
 def strip_prefix(keys: pa.Array, prefix: bytes) -> pa.Array:
-    """Remove the prefix that all keys have."""
-    # pyarrow 26 raises if `binary_slice` has no end and the array is short.
+    """Remove a prefix with which all keys begin."""
+    # `binary_slice` without an end raises an error for short arrays in pyarrow 26.
     return pc.binary_replace_slice(keys, 0, len(prefix), b"")
 
 
 def to_text(values: pa.Array | None, rows: int) -> pa.Array:
-    """Convert a column to text. If the column does not exist, all rows are null."""
+    """Convert a column to text. All rows are null if the column does not exist."""
     return pa.nulls(rows, pa.string()) if values is None else values.cast(pa.string())
 
 
@@ -120,7 +123,10 @@ def to_sizes(values: pa.Array) -> pa.Array:
 
 
 def to_timestamps(values: pa.Array) -> pa.Array:
-    """Convert a column to UTC times. Timestamps without a zone are UTC. Text must contain a zone."""
+    """Convert a column to times in UTC.
+
+    Timestamps without a time zone are assumed to be UTC. Texts must contain a time zone.
+    """
     found = _bytes_to_text(values)
     if pa.types.is_timestamp(found.type) and found.type.tz is None:
         found = found.cast(pa.timestamp(found.type.unit, tz="UTC"))
@@ -130,7 +136,7 @@ def to_timestamps(values: pa.Array) -> pa.Array:
 
 
 def to_booleans(values: pa.Array | None, rows: int) -> pa.Array:
-    """Convert booleans or the text `true` and `false`.
+    """Convert a column to booleans, either from booleans or from the texts `true` and `false`.
 
     All rows are null if the column does not exist.
     """

@@ -1,8 +1,8 @@
-"""Google Cloud Storage inventory reports: `…_manifest.json`, and rows in CSV or Parquet.
+"""Inventory reports of Google Cloud Storage, with rows in CSV or Parquet.
 
-All reports of a configuration are in one folder: `<id>_<time>_<shard>.csv` and
-`<id>_<time>_manifest.json`, which is written last. It has no checksums and counts the records of
-all files. A CSV must have a header.
+All reports of a configuration are in one folder. A report consists of files such as
+`<id>_<time>_<shard>.csv` and the manifest `<id>_<time>_manifest.json`, which is written last. The
+manifest contains the number of all records, but no checksums. CSV files must have a header.
 
 Source: Google Cloud documentation, Storage Insights inventory reports (`reportDetail`).
 """
@@ -22,37 +22,42 @@ from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest
 from gc_assets.stores.inventories.s3 import require_bucket
 from gc_assets.stores.protocol import ReportFiles
 
-# The columns that a report must have, except `timeDeleted` and `storageClass`.
+# The columns that are read. All of them are required except `timeDeleted` and `storageClass`.
 COLUMNS: Final = frozenset({"bucket", "name", "size", "updated", "generation", "metageneration", "timeDeleted", "storageClass"})
 _MANIFEST: Final = re.compile(r"[^/]*_(\d{4}-\d\d-\d\dT\d\d:\d\d)_manifest\.json")
 
 
 def find_reports(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
-    """Return the scan time and manifest of each report directly in a location."""
+    """Find all reports in a folder, with the times of their scans."""
     found = ((_MANIFEST.fullmatch(name), name) for name in report_files.files(location))
     return [(datetime.fromisoformat(f"{match[1]}:00+00:00"), name) for match, name in found if match is not None]
 
 
 def read_manifest(report_files: ReportFiles, location: str, manifest: str, bucket: str) -> Manifest:
-    """Read the manifest of a bucket's report. Raises `FileNotFoundError` if it does not exist."""
+    """Read the manifest of a report about a bucket.
+
+    Raises:
+        FileNotFoundError: If the manifest does not exist.
+        FormatError: If the report is not usable.
+    """
     name = location + manifest
     return parse_manifest(report_files.read(name), name, location, bucket, report_files.files(location))
 
 
 def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_bytes: dict[str, int]) -> Manifest:
-    """Parse the manifest of a report about `bucket`.
+    """Parse a manifest.
 
-    The manifest does not contain the bucket's name, so it is compared when rows are read.
+    The name of the bucket is not part of the manifest. It is checked later, for each row.
 
     Args:
         content: The manifest.
-        name: Its address.
-        folder: The folder with the files of the report. Ends in `/`.
-        bucket: The bucket that the report should list.
-        sizes_bytes: Sizes of the files in the folder by name.
+        name: The address of the manifest.
+        folder: The folder with the files of the report, ending in `/`.
+        bucket: The bucket that the report should be about.
+        sizes_bytes: The sizes of all files in the folder, by name.
 
     Raises:
-        FormatError: If the document is malformed, or a file is missing.
+        FormatError: If the document is malformed, or if a file of the report is missing.
     """
     document = parse_document(content, name)
     shards = [str(shard).rpartition("/")[2] for shard in get_field(document, "report_shards_file_names", list, name)]
@@ -79,7 +84,7 @@ def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_by
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
-    """Convert the rows of a file to `ROWS`. Deleted and replaced objects are not the latest.
+    """Convert rows to the schema `ROWS`. Deleted and replaced objects do not count as latest.
 
     Raises:
         FormatError: If a row belongs to another bucket.
@@ -91,7 +96,7 @@ def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
             to_binary(get_column(raw, "name")),
             to_sizes(get_column(raw, "size")),
             to_timestamps(get_column(raw, "updated")),
-            # Listings identify an object by its generation and metageneration, never by the etag.
+            # Like listings, this identifies objects by generation and metageneration, not by etag.
             pc.binary_join_element_wise(generations, to_text(get_column(raw, "metageneration"), raw.num_rows), "."),
             generations,
             pc.is_null(get_column(raw, "timeDeleted")),

@@ -1,4 +1,4 @@
-"""The supported kinds of inventory report. Their readers are imported when needed."""
+"""The kinds of inventory reports that are supported. Their readers are imported lazily."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReportKind:
-    """A kind of report.
+    """A kind of inventory report.
 
     Attributes:
-        about: The URL scheme of the storages listed by such reports.
-        open_reader: Imports and returns the reader.
+        about: The URL scheme of the storages that such a report can describe.
+        open_reader: Imports and returns a reader for such reports.
     """
 
     about: str
@@ -49,7 +49,7 @@ def _gcs_reader() -> ReportReader:
     return GCS_REPORTS
 
 
-# Keyed by the name used in lakes.yaml.
+# By their names in lakes.yaml.
 KINDS: Final[dict[str, ReportKind]] = {
     "s3": ReportKind(S3, _s3_reader),
     "plain": ReportKind(S3, _plain_reader),

@@ -1,7 +1,8 @@
-"""Find the newest inventory report of a storage and reject it if it is unusable.
+"""Find the newest inventory report of a storage, and make sure that it is usable.
 
-A report is unusable if it is too old, dated in the future, covers another bucket or other keys, is
-damaged, or has no columns that identify an object. Then nothing is planned for the storage.
+A report is rejected if it is too old or dated in the future, if it is about another bucket or other
+keys, if it is damaged, or if it lacks columns that identify an object. In this case, nothing is
+planned for the storage.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from gc_assets.stores.inventories.report import Manifest
 from gc_assets.stores.inventories.task import ReportTask
 from gc_assets.stores.protocol import Directory, ListingPlan, Report, ReportFiles, SourceBucket
 
-# Reports up to this total size are one task, which reads them in less than a second.
+# Smaller reports are read by a single task, in less than a second.
 ONE_TASK_BYTES: Final = 2**20
-# A report dated further in the future was written with a wrong clock.
+# If a report is dated further in the future, a clock is wrong.
 MAX_SKEW: Final = timedelta(minutes=5)
 _CONCURRENT: Final = 16
 _FOLDERS: Final = "folders such as 2026-11-22T01-00Z/. `inventory.location` must end in the name of the inventory configuration"
@@ -39,7 +40,7 @@ _EXPECTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReportLister:
-    """`Lister` that reads a storage's objects from the inventory reports specified by `config`."""
+    """A `Lister` that reads inventory reports instead of listing the storage."""
 
     config: InventoryConfig
     source_bucket: SourceBucket
@@ -48,7 +49,7 @@ class ReportLister:
     def plan(
         self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
     ) -> ListingPlan:
-        """Plan one task for each file of the newest finished report."""
+        """Plan to read the newest finished report, with one task for each of its files."""
         del parallelism, unchanged, settled_before, split_keys
         manifest, _ = self._read_newest()
         versions = self._require_usable(manifest, now)
@@ -90,10 +91,13 @@ class ReportLister:
         return self.config.location.rstrip("/") + "/"
 
     def _read_newest(self) -> tuple[Manifest, list[str]]:
-        """Return the newest finished report, and the folders of newer unfinished reports.
+        """Find the newest finished report.
+
+        Returns:
+            The report, and the missing files of newer reports that are not finished.
 
         Raises:
-            StoreError: If there is no finished report.
+            StoreError: If there is no finished report, or if it cannot be read.
         """
         try:
             reader, bucket = KINDS[self.config.kind].open_reader(), self.source_bucket.bucket
@@ -115,9 +119,13 @@ class ReportLister:
         raise StoreError(f"there is no report in {self._location}: expected {_EXPECTED[self.config.kind]}")
 
     def _require_usable(self, manifest: Manifest, now: datetime) -> bool:
-        """Check that the report may be used. Returns True if the storage has versions.
+        """Check that a report can be used for this storage.
 
-        Raises `StoreError` if the report must not be used.
+        Returns:
+            Whether the bucket has versions.
+
+        Raises:
+            StoreError: If the report must not be used.
         """
         name, source_bucket, age = manifest.name, self.source_bucket, now - manifest.as_of
         if manifest.bucket != source_bucket.bucket:

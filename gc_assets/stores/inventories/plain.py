@@ -1,14 +1,21 @@
-"""Reports in the format of gc-assets: Parquet or CSV files, and a manifest that is written last.
+"""Reports in the format of gc-assets, which can be written by other programs.
 
-A report is in `<location>/YYYY-MM-DDTHH-MMZ/`. The folder's name is the time when its scan started:
+A report is a folder `<location>/YYYY-MM-DDTHH-MMZ/`, named after the time when its scan started. It
+contains Parquet or CSV files and a manifest, which must be written last.
 
-- `manifest.json`: `{"bucket": "lake", "prefix": "warehouse/", "format": "parquet", "files":
-  [{"name": "part-0.parquet", "size": 4711, "rows": 1000, "md5": "…"}]}`. `md5` is optional.
-  `"versions": true` means that the files list all versions.
-- The files. A CSV has a header, UTF-8 and double quotes, and may be gzipped. Columns, in any order:
-  `key` (complete and not encoded), `size_bytes`, `last_modified` (timestamp, or ISO 8601 with a
-  zone) and `etag` (the server's own). For a bucket with versions also `version_id`, `is_latest` and
-  `is_delete_marker`. `bucket` and `storage_class` are optional.
+An example of `manifest.json` is `{"bucket": "lake", "prefix": "warehouse/", "format": "parquet",
+"files": [{"name": "part-0.parquet", "size": 4711, "rows": 1000, "md5": "…"}]}`. `md5` is optional.
+Add `"versions": true` if the files list all versions.
+
+CSV files have a header, use UTF-8 and double quotes, and may be compressed with gzip. The columns
+can be in any order:
+
+- `key`: the complete key, not encoded.
+- `size_bytes`
+- `last_modified`: a timestamp, or ISO 8601 with a time zone.
+- `etag`: the etag of the server.
+- `version_id`, `is_latest` and `is_delete_marker`: only for buckets with versions.
+- `bucket` and `storage_class`: optional.
 """
 
 from __future__ import annotations
@@ -29,7 +36,13 @@ COLUMNS: Final = frozenset(
 
 
 def parse_manifest(content: bytes, name: str, folder: str, scan: datetime) -> Manifest:
-    """Parse the manifest of the report in `folder`, which ends in `/`.
+    """Parse the manifest of a report.
+
+    Args:
+        content: The manifest.
+        name: The address of the manifest.
+        folder: The folder of the report, ending in `/`.
+        scan: The time in the name of the folder.
 
     Raises:
         FormatError: If the document is malformed.
@@ -59,6 +72,10 @@ def _file(item: object, name: str, folder: str) -> DataFile:
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
-    """Convert the rows of a file to `ROWS`. Raises `FormatError` for a row of another bucket."""
+    """Convert rows to the schema `ROWS`.
+
+    Raises:
+        FormatError: If a row belongs to another bucket.
+    """
     require_bucket(raw, "bucket", bucket)
     return normalize_columns(raw, to_binary(get_column(raw, "key")), "size_bytes", "last_modified", "etag")

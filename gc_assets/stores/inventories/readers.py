@@ -1,4 +1,4 @@
-"""The readers of each kind of report."""
+"""Readers for all kinds of inventory reports."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from gc_assets.stores.protocol import ReportFiles
 
 @dataclass(frozen=True, slots=True)
 class ReportReader:
-    """Reads the reports of one kind.
+    """The functions that read reports of one kind.
 
     Attributes:
-        find_reports: Returns the time and name of each report in a location, which ends in `/`. The
-            name is that of a folder or a manifest.
-        read_manifest: Reads the manifest of a report. Arguments: the files, the location, the name
-            and the time from `find_reports`, and the expected bucket. Raises `FileNotFoundError`
-            if the report is not finished.
-        normalize_rows: Converts the rows of a file.
+        find_reports: Finds the reports in a location, which ends in `/`. Returns for each report
+            the time of its scan, and the name of its folder or manifest.
+        read_manifest: Reads a manifest, given the location, what `find_reports` has returned, and
+            the expected bucket. Raises `FileNotFoundError` if the report is not finished.
+        normalize_rows: Converts the rows of a file to the schema `ROWS`.
         columns: The columns that `normalize_rows` needs.
     """
 
@@ -33,7 +32,7 @@ class ReportReader:
 
 
 def _find_folders(report_files: ReportFiles, location: str) -> list[tuple[datetime, str]]:
-    """Return the folders with a time as name, each with its time."""
+    """Find folders that are named after a time."""
     folders = report_files.folders(location)
     return [(scan, folder) for folder in folders if (scan := parse_scan_time(folder)) is not None]
 

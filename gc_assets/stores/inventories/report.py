@@ -1,7 +1,4 @@
-"""The common form of all inventory reports: their files and their rows.
-
-This module has no I/O. One module per vendor converts manifests and rows to this form.
-"""
+"""The common form to which the reports of all vendors are converted."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from gc_assets.core.moments import to_utc
 from gc_assets.core.untrusted_input import parse_json
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-# A row of a report. `key` is the complete key in the bucket, byte for byte. The column `is_latest`
-# is null if the report does not contain it. Delete markers and old versions do not count as
-# objects.
+# The schema of normalized rows. `key` is the complete key in the bucket, byte for byte. The column
+# `is_latest` is null if the report does not have it. Rows of delete markers and old versions are
+# not objects.
 ROWS: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -41,7 +38,7 @@ _FORMATS: Final[dict[str, Format]] = {"csv": "csv", "orc": "orc", "parquet": "pa
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a report. `md5` and `rows` are None if the manifest does not contain them."""
+    """A file of a report. Not every manifest contains `md5` and `rows`."""
 
     address: str
     size_bytes: int
@@ -51,18 +48,18 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A report as described by its manifest.
+    """A report, as described by its manifest.
 
     Attributes:
         name: The address of the manifest.
-        as_of: The time when the scan started.
-        bucket: The listed bucket.
-        prefixes: The report covers the keys that begin with one of these prefixes.
-        file_format: The format of all files.
-        files: The files.
-        columns: The columns in order, or None if each file has its own header or schema.
-        versions: True if the report contains versions.
-        rows: The number of rows of all files, or None if unknown.
+        as_of: When the scan started.
+        bucket: The bucket that the report is about.
+        prefixes: Only keys that begin with one of these prefixes are in the report.
+        file_format: The format of the files.
+        files: The files with the rows.
+        columns: The names of the columns, or None if the files have a header or schema.
+        versions: Whether the report lists all versions of an object.
+        rows: The total number of rows, if it is known.
     """
 
     name: str
@@ -80,17 +77,21 @@ class Manifest:
         return sum(file.size_bytes for file in self.files)
 
     def without_files(self) -> Manifest:
-        """Return the report without its list of files, so that tasks pickle less."""
+        """Return a copy without the list of files, so that tasks are smaller when pickled."""
         return replace(self, files=())
 
 
-# Converts the rows of a file, which must all belong to one bucket, to `ROWS`. Raises `FormatError`
-# for unknown values.
+# Called with rows of a file and the bucket to which they must belong. Converts them to `ROWS`, or
+# raises `FormatError` if they contain unknown values.
 RowNormalizer = Callable[[pa.RecordBatch, str], pa.RecordBatch]
 
 
 def parse_document(content: bytes, name: str) -> Mapping[str, Any]:
-    """Parse the JSON of a manifest. Raises `FormatError` unless it is an object."""
+    """Parse a manifest, which must be a JSON object.
+
+    Raises:
+        FormatError: If it is not.
+    """
     try:
         document = parse_json(content)
     except ValueError as error:
@@ -101,14 +102,22 @@ def parse_document(content: bytes, name: str) -> Mapping[str, Any]:
 
 
 def require_checksum(content: bytes, checksum: bytes, name: str) -> None:
-    """Raise `FormatError` unless the checksum is the MD5 of the manifest in hexadecimal."""
+    """Compare a manifest with its checksum file, which contains the MD5 in hexadecimal.
+
+    Raises:
+        FormatError: If they differ.
+    """
     expected, found = checksum.decode("ascii", "replace").strip().lower(), hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != expected:
         raise FormatError(f"{name}: its MD5 is {found}, expected {expected} from the checksum file; the report is damaged and not used")
 
 
 def get_field(document: Mapping[str, Any], key: str, kind: type[Any], name: str) -> Any:
-    """Return a value of a manifest. Raises `FormatError` if it is missing or has another type."""
+    """Get a value from a manifest.
+
+    Raises:
+        FormatError: If the value is missing or has the wrong type.
+    """
     value = document.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise FormatError(f"{name}: {key} is {value!r}, expected {_TYPE_NAMES[kind]}; the report is not used")
@@ -126,7 +135,11 @@ def parse_format(text: str, name: str) -> Format:
 
 
 def parse_time(text: str, name: str) -> datetime:
-    """Parse an ISO 8601 time with a zone."""
+    """Parse a time in ISO 8601 that has a time zone.
+
+    Raises:
+        FormatError: If it is not such a time.
+    """
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -140,7 +153,7 @@ _SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z")
 
 
 def parse_scan_time(folder: str) -> datetime | None:
-    """Parse the time in a folder's name (`2026-11-22T01-00Z/`). Returns None for other folders."""
+    """Parse the name of a folder such as `2026-11-22T01-00Z/`. None for other names."""
     match = _SCAN.fullmatch(folder.rstrip("/"))
     try:
         return datetime.fromisoformat(f"{match[1]}T{match[2]}:{match[3]}:{match[4] or '00'}+00:00") if match else None

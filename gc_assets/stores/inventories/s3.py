@@ -1,9 +1,11 @@
-"""AWS S3 Inventory: `manifest.json` with a checksum, and rows in CSV, ORC or Parquet.
+"""Reports of AWS S3 Inventory, with rows in CSV, ORC or Parquet.
 
-A report is in `<location>/YYYY-MM-DDTHH-MMZ/manifest.json`. The folder's name is the time when its
-scan started. `manifest.checksum` is next to it and is written last. The files are in
-`<location>/data/`. Keys in a CSV are URL-encoded, with a plus for a space. Keys in ORC and Parquet
-are not encoded.
+Each report has a folder `<location>/YYYY-MM-DDTHH-MMZ/`, named after the time when its scan
+started. It contains `manifest.json` and `manifest.checksum`, which is written last. The files with
+the rows are in `<location>/data/`.
+
+In a CSV, keys are URL-encoded, with a plus sign for a space. In the other formats, they are not
+encoded.
 
 Source: Amazon S3 User Guide, storage-inventory and storage-inventory-location.
 """
@@ -22,7 +24,7 @@ from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import get_column, get_optional_column, to_binary, to_booleans, to_sizes, to_text, to_timestamps
 from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, get_field, parse_document, parse_format
 
-# Column names of a CSV, and the corresponding names in ORC and Parquet.
+# Maps names of columns in a CSV to their names in ORC and Parquet.
 _COLUMNS: Final = {
     "Bucket": "bucket",
     "Key": "url_encoded_key",
@@ -44,16 +46,16 @@ _NAMES: Final[dict[Format, re.Pattern[str]]] = {
 
 
 def parse_manifest(content: bytes, name: str, location: str, scan: datetime) -> Manifest:
-    """Parse the manifest of a report, whose checksum the caller has compared.
+    """Parse a manifest. The caller must have verified its checksum.
 
     Args:
         content: The manifest.
-        name: Its address.
-        location: The location of the reports. Ends in `/`.
-        scan: The time in the name of its folder.
+        name: The address of the manifest.
+        location: The location of the reports, ending in `/`.
+        scan: The time in the name of the folder.
 
     Raises:
-        FormatError: If the document does not have the format documented by AWS.
+        FormatError: If the document does not have the format that AWS documents.
     """
     document = parse_document(content, name)
     version = get_field(document, "version", str, name)
@@ -86,9 +88,10 @@ def _parse_creation_time(text: str, name: str) -> datetime:
 
 
 def _file(item: object, name: str, location: str) -> DataFile:
-    """Return a file of the report.
+    """Parse the entry of a file.
 
-    Its address is derived from the manifest's, so that a report can be copied to another location.
+    Its address is determined relative to the manifest, because the report may have been copied to
+    another location.
     """
     if not isinstance(item, dict):
         raise FormatError(f"{name}: a file is {item!r}, expected an object; the report is not used")
@@ -98,7 +101,11 @@ def _file(item: object, name: str, location: str) -> DataFile:
 
 
 def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
-    """Convert the rows of a file to `ROWS`. Raises `FormatError` for a row of another bucket."""
+    """Convert rows to the schema `ROWS`.
+
+    Raises:
+        FormatError: If a row belongs to another bucket.
+    """
     require_bucket(raw, "bucket", bucket)
     encoded = get_optional_column(raw, "url_encoded_key")
     keys = to_binary(get_column(raw, "key")) if encoded is None else decode_keys(encoded)
@@ -106,7 +113,7 @@ def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
 
 
 def normalize_columns(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: str, etag: str) -> pa.RecordBatch:
-    """Convert rows to `ROWS`, with the decoded `keys` and the columns of the given names."""
+    """Convert rows to the schema `ROWS`, given the decoded keys and the names of some columns."""
     return pa.RecordBatch.from_arrays(
         [
             keys,
@@ -123,7 +130,11 @@ def normalize_columns(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: 
 
 
 def require_bucket(raw: pa.RecordBatch, name: str, bucket: str) -> None:
-    """Raise `FormatError` if a row belongs to another bucket. `name` is the column of the bucket."""
+    """Check that all rows belong to the bucket. `name` is the column with the name of the bucket.
+
+    Raises:
+        FormatError: If a row belongs to another bucket.
+    """
     buckets = get_optional_column(raw, name)
     if buckets is None:
         return
@@ -139,7 +150,7 @@ def strip_quotes(etags: pa.Array) -> pa.Array:
 
 
 def decode_keys(keys: pa.Array) -> pa.Array:
-    """Decode URL-encoded keys of an AWS CSV file."""
+    """Decode the URL-encoded keys of a CSV file."""
     is_encoded = pc.fill_null(pc.match_substring_regex(keys, pattern="[%+]"), False)
     if not is_encoded.true_count:
         return keys

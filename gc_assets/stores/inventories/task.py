@@ -1,7 +1,7 @@
-"""Read the files of a report as listing batches.
+"""Read the files of a report as if they were a listing.
 
-A file is copied to a temporary file and compared with the manifest before its rows are used. Rows
-are read in batches, and ORC files one stripe at a time.
+Before its rows are used, a file is copied to a temporary file and compared with the manifest. Rows
+are read in batches, so that large files do not have to fit into memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gc_assets.stores.inventories.report import DataFile, Manifest
 from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, Problem, ReportFiles, SourceBucket
 
-# Compressed rows are seldom smaller than this, so a file's size limits its number of rows.
+# Compressed rows are seldom smaller than this, so the size of a file limits its number of rows.
 _ROW_BYTES: Final = 8
 _ATTEMPTS: Final = 3
 _EMPTY: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in INVENTORY_SCHEMA], schema=INVENTORY_SCHEMA)
@@ -31,16 +31,16 @@ _EMPTY: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in
 
 @dataclass(frozen=True, slots=True)
 class ReportTask:
-    """Files of a report.
+    """A `ListingTask` that reads some files of a report.
 
     Attributes:
-        kind: The kind of the report, a key of `KINDS`.
-        source_bucket: The listed bucket.
+        kind: The kind of the report, which is a key of `KINDS`.
+        source_bucket: The bucket that the report is about.
         report_files: Reads the files.
-        manifest: The report without its list of files.
-        versions: True if the storage has versions.
-        files: The files of this task.
-        is_leftover: True for a file that an earlier round postponed because of its size.
+        manifest: The report, without its list of files.
+        versions: Whether the bucket has versions.
+        files: The files to read.
+        is_leftover: Whether an earlier round postponed the file because of its size.
     """
 
     kind: str
@@ -52,9 +52,10 @@ class ReportTask:
     is_leftover: bool = False
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """List as `ListingTask.run` specifies. Each file is either read completely or postponed.
+        """Read the files (see `ListingTask.run`). Each is read completely or postponed.
 
-        A file that cannot be read or differs from the manifest is a problem of kind `unreadable`.
+        If a file is unreadable or differs from the manifest, a problem of kind `unreadable` is
+        reported.
         """
         postponed = [file for file in self.files if not self.is_leftover and file.size_bytes > budget * _ROW_BYTES]
         for file in self.files:
@@ -94,9 +95,9 @@ class ReportTask:
         return ListingBatch(self._objects(own), problems, report_rows=read)
 
     def _objects(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows of `storage_inventory`."""
+        """Convert rows of the report to rows of `storage_inventory`."""
         etags = self.source_bucket.identities(rows.column("etag"), rows.column("size_bytes"), rows.column("last_modified"))
-        # Objects from before versioning was enabled have the version `null` (the text).
+        # The version of objects that are older than the bucket's versioning is the text `null`.
         versions = pc.fill_null(rows.column("version_id"), "null") if self.versions else pa.nulls(rows.num_rows, pa.string())
         columns = {
             "key": rows.column("key").cast(pa.string()),
@@ -113,7 +114,7 @@ class ReportTask:
 
 
 def _split_addressable(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Problem, ...]]:
-    """Return the rows whose keys can be written as an address, and a problem for each other key."""
+    """Separate keys that no address can contain. Each of them is reported as a problem."""
     try:
         is_text = pa.repeat(True, rows.num_rows)
         rows.column("key").cast(pa.string())
@@ -137,11 +138,11 @@ def _is_text(key: bytes) -> bool:
 
 
 def _copy_file(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> None:
-    """Copy a file of a report. A copy that is interrupted is retried.
+    """Copy a file of a report. If the copy is incomplete, it is retried.
 
     Raises:
         OSError: If the file cannot be read.
-        FormatError: If it differs from the manifest.
+        FormatError: If the file differs from the manifest.
     """
     for attempt in range(_ATTEMPTS):
         copy.seek(0)

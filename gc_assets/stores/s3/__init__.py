@@ -1,1 +1,1 @@
-"""Buckets of S3 and S3-compatible servers as stores."""
+"""Storages in buckets of S3 and compatible servers."""

@@ -1,7 +1,7 @@
-"""`doctor` checks that are specific to S3 buckets.
+"""Checks of `doctor` that are specific to S3.
 
-They check which bucket settings delete or retain objects, and whether unfinished uploads can be
-aborted.
+They find out whether settings of the bucket delete or retain objects, and whether unfinished
+uploads can be aborted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gc_assets.s3.client import error_code, translate_errors
 from gc_assets.stores.conditional.doctor_checks import StoreTerms, examine_bucket
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
-# Error codes for a missing or unsupported setting.
+# With these error codes, servers report that a setting is missing or not supported.
 _UNSET: Final = frozenset(
     {"NoSuchLifecycleConfiguration", "ObjectLockConfigurationNotFoundError", "ObjectLockConfigurationNotFound", "NotImplemented"}
 )
@@ -36,14 +36,14 @@ _COSTS: Final = {
 
 
 def examine(bucket: S3Bucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Yield the findings of `Store.examine`."""
+    """Check an S3 bucket (see `Store.examine`)."""
     uploads = [("uploads", partial(_check_uploads, bucket))] if storage.abort_uploads else []
     settings = [("lifecycle", partial(_check_lifecycle, bucket)), ("lock", partial(_check_lock, bucket))]
     return examine_bucket(bucket, storage, now, _TERMS, settings, uploads)
 
 
 def _find_wrong_server(storage: StorageConfig, error: OSError) -> Finding | None:
-    """Return a finding if an error has an HTTP status but no S3 error code, otherwise None."""
+    """Explain an error with an HTTP status but no S3 error code, which no S3 server would send."""
     code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
     if not code.isdigit():
         return None
@@ -55,7 +55,7 @@ _TERMS: Final = StoreTerms(_COSTS, "the changing role (`s3.apply_profile`, `s3.a
 
 
 def _read_setting(bucket: S3Bucket, subject: str, check: str, operation: str, unset: str) -> Iterator[Finding | dict[str, Any]]:
-    """Yield a bucket setting, or a finding if it is missing or cannot be read."""
+    """Read a setting of the bucket. If it is missing or unreadable, yield a finding instead."""
     try:
         with translate_errors(f"s3://{bucket.name}"):
             yield getattr(bucket.client("read"), operation)(Bucket=bucket.name)
@@ -69,9 +69,10 @@ def _read_setting(bucket: S3Bucket, subject: str, check: str, operation: str, un
 
 
 def _check_lifecycle(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of the bucket's lifecycle rules that may delete quarantined objects.
+    """Warn about lifecycle rules of the bucket that may delete objects of the storage.
 
-    In mode `apply`, a rule that deletes them before their purge is due is a failure.
+    In mode `apply`, the check fails if a rule would delete quarantined objects before their purge
+    is due.
     """
     for answer in _read_setting(
         bucket, storage.name, "lifecycle", "get_bucket_lifecycle_configuration", "the bucket has no lifecycle rules"
@@ -92,9 +93,9 @@ def _check_lifecycle(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Findi
 
 
 def examine_state(bucket: S3Bucket) -> Iterator[Finding]:
-    """Yield the findings of `StoreKind.examine_state`.
+    """Check that no lifecycle rule deletes objects of a state (see `StoreKind.examine_state`).
 
-    The state contains plans, approvals and the record of the quarantine.
+    Such a rule would delete plans, approvals, and the record of what is in quarantine.
     """
     for answer in _read_setting(bucket, "state", "lifecycle", "get_bucket_lifecycle_configuration", "its bucket has no lifecycle rules"):
         if isinstance(answer, Finding):
@@ -108,7 +109,7 @@ def examine_state(bucket: S3Bucket) -> Iterator[Finding]:
 
 
 def _find_deleting_rules(bucket: S3Bucket, answer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the enabled rules that delete objects of the storage, each with a description."""
+    """Find enabled lifecycle rules that delete objects of the storage, and describe them."""
     for rule in answer.get("Rules", []):
         prefix = _rule_prefix(rule)
         names = [name for name in _EXPIRATIONS if _describe_end(rule, name)]
@@ -123,7 +124,7 @@ def _rule_prefix(rule: dict[str, Any]) -> str:
 
 
 def _describe_end(rule: dict[str, Any], name: str) -> str:
-    """Describe when a rule expires objects. Returns "" if it only removes expired delete markers."""
+    """Describe when a rule expires objects. Empty if it only removes expired delete markers."""
     days = _read_days(rule, name)
     setting = rule.get(name, {})
     return count_of(days, "day") if days is not None else f"{setting['Date']:%F}" if "Date" in setting else ""
@@ -135,7 +136,7 @@ def _read_days(rule: dict[str, Any], name: str) -> int | None:
 
 
 def _check_lock(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn of Object Lock, because locked objects cannot be purged."""
+    """Warn about Object Lock, because locked objects cannot be purged."""
     for answer in _read_setting(bucket, storage.name, "lock", "get_object_lock_configuration", "the bucket has no Object Lock"):
         if isinstance(answer, Finding):
             yield answer
@@ -159,9 +160,9 @@ def _check_lock(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _check_uploads(bucket: S3Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Warn if unfinished uploads cannot be listed, or the changing role cannot abort them.
+    """Check that unfinished uploads can be listed and, in mode `apply`, aborted.
 
-    The permission is tested by aborting an upload that does not exist.
+    The permission to abort is tested with an upload that does not exist.
     """
     action = (
         "Grant the permissions for uploads in docs/s3-reference.md, or set `abort_uploads: false` and abort them with a lifecycle rule."

@@ -1,4 +1,4 @@
-"""The description of S3 as a kind of store."""
+"""S3 as a kind of store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects on S3 by address."""
+"""Access to objects on S3 by address."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from gc_assets.stores.conditional.own_versions import MAX_VERSIONS, is_only_vers
 
 @dataclass(frozen=True, slots=True)
 class S3Objects(BucketObjects):
-    """`EditableObjects` on S3.
+    """Implements `EditableObjects` for S3.
 
-    In a bucket with versions, the versions show whether the server evaluated a condition, because
-    Ceph 20 lets several concurrent writers succeed there. If our version replaced an object other
-    than the expected one, it is removed again, so that the other writer's version is current.
+    In a bucket with versions, Ceph 20 allows several concurrent writers to succeed. After a write,
+    the versions are therefore examined to find out if the condition was really evaluated. If our
+    version replaced an unexpected object, it is removed again, so that the other writer's version
+    becomes current.
     """
 
     def open(self, address: str) -> tuple[S3Bucket, str]:

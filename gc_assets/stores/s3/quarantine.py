@@ -1,7 +1,8 @@
-"""Quarantine by delete markers in a bucket with versions.
+"""Quarantine, purge and restore objects in a bucket with versions, using delete markers.
 
-A delete hides the object, and the bucket keeps its version under a delete marker. Identities are
-compared immediately before every change, and the effect is checked afterwards.
+When an object is deleted, the bucket keeps its version and hides it under a delete marker. The
+identity of an object is compared immediately before every change, and the effect is checked
+afterwards.
 """
 
 from __future__ import annotations
@@ -20,29 +21,30 @@ from gc_assets.stores.conditional.quarantine import DeferredQuarantine, absent_r
 from gc_assets.stores.conditional.versioned_steps import refuse_if_unversioned, refuse_without_version
 from gc_assets.stores.protocol import PlannedAction, Result
 
-# The maximum number of versions to read for a key: delete markers on top and the versions under
-# them.
+# At most this many versions of a key are read, including delete markers.
 _VERSIONS: Final = 100
-# The maximum time between an object's comparison and its delete, even in an interrupted run. A
-# delete marker that is at most this much newer than the object under it may belong to that run.
+# An object is deleted within this time after its comparison, even by a run that was interrupted. If
+# a delete marker is not much newer than the object under it, it may come from such a run.
 _LOOK_TO_DELETE: Final = timedelta(minutes=10)
 _NULL: Final = "null"
 
 
 @dataclass(frozen=True, slots=True)
 class VersionedQuarantine:
-    """Quarantine by delete markers. Bytes stay in the bucket until their version is purged.
+    """Quarantine with delete markers. The bytes of an object stay in the bucket until a purge.
 
-    If a writer creates a new object between comparison and delete, the delete marker would hide it.
-    Therefore every marker is checked afterwards, and removed if it hides anything but the planned
-    version. The bucket's versioning is checked after an object's last comparison, immediately
-    before the delete.
+    If a writer creates a new object between the comparison and the delete, the delete marker hides
+    the new object. Every marker is therefore checked afterwards, and removed if it hides anything
+    but the planned version.
+
+    Immediately before the delete, after the last comparison, the bucket is checked again for
+    versioning.
     """
 
     bucket: S3Bucket
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Act as `Quarantine.act` specifies."""
+        """Execute a batch (see `Quarantine.act`)."""
         return delete_prepared(self.bucket, batch, resumed, self._prepare, self._verify, partial(refuse_if_unversioned, self.bucket))
 
     def _prepare(self, planned: PlannedAction, resumed: bool) -> Step:
@@ -67,7 +69,7 @@ class VersionedQuarantine:
         return RowDeletion(planned, (Deletion(planned.key),))
 
     def _remove_own_marker(self, planned: PlannedAction, marker: str) -> Result:
-        """Remove this run's delete marker because it hides an object other than the planned one."""
+        """Remove a delete marker of this run that hides another object than the planned one."""
         (removed,) = self.bucket.delete([Deletion(planned.key, marker)])
         found = f"quarantine {planned.key!r}: another object was written at the same time"
         if not removed.is_done:
@@ -100,7 +102,7 @@ class VersionedQuarantine:
         return RowDeletion(planned, tuple(Deletion(planned.key, version_id) for version_id in (planned.version_id, *older)))
 
     def _verify(self, planned: PlannedAction, deleted: Change) -> Result:
-        """Check the effect of a delete."""
+        """Check that a delete had the intended effect, and nothing else."""
         versions = self.bucket.newest_versions(planned.key, _VERSIONS)
         markers, newest = _split_markers(versions)
         if planned.action == "purge":
@@ -131,12 +133,16 @@ class VersionedQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class MarkedDeferredQuarantine(DeferredQuarantine):
-    """`DeferredQuarantine` for a bucket with versions, in which a purge could expose an older one."""
+    """`DeferredQuarantine` for buckets with versions.
+
+    Purging the newest version would make an older version visible again. A delete marker prevents
+    this.
+    """
 
     bucket: S3Bucket
 
     def cover(self, planned: PlannedAction, version_id: str) -> Result | None:
-        """Put a delete marker on the planned version if its purge would expose an older one."""
+        """Hide the planned version under a delete marker if its purge would expose an older one."""
         versions = self.bucket.newest_versions(planned.key, 2)
         is_alone = [version.is_marker for version in versions[1:]] in ([], [True])
         if is_alone or versions[0].version_id != version_id:
@@ -147,19 +153,19 @@ class MarkedDeferredQuarantine(DeferredQuarantine):
 
 
 def _older_versions(versions: Sequence[Version], version_id: str | None) -> list[Version]:
-    """Return the versions under `version_id` that are not newer.
+    """Select the versions that are listed after `version_id` and not newer.
 
-    Returns an empty list if `version_id` is not among the versions that were read.
+    If `version_id` is not among the versions that were read, the result is empty.
     """
     at = next((number for number, version in enumerate(versions) if version.version_id == version_id), len(versions))
     return [version for version in versions[at + 1 :] if version.modified <= versions[at].modified]
 
 
 def _hides_newer_object(versions: Sequence[Version], planned: PlannedAction) -> bool:
-    """Return True if an interrupted run may have hidden a newer object.
+    """Check if an interrupted run may have hidden a newer object under its delete marker.
 
-    This is the case if the newest version is a delete marker, and the object under it may have been
-    written after the run's comparison of the planned object and before the delete.
+    That may have happened if the newest version is a delete marker, and the object under it could
+    have been written between the run's comparison and its delete.
     """
     if [version.is_marker for version in versions[:2]] != [True, False]:
         return False
@@ -168,7 +174,7 @@ def _hides_newer_object(versions: Sequence[Version], planned: PlannedAction) -> 
 
 
 def _split_markers(versions: Sequence[Version]) -> tuple[list[str], str | None]:
-    """Return the ids of the delete markers on top, and the id of the version under them, if any."""
+    """Return the ids of the newest delete markers, and the id of the version that they hide."""
     markers: list[str] = []
     for version in versions:
         if not version.is_marker:

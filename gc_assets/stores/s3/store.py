@@ -1,4 +1,4 @@
-"""A bucket of S3, or a prefix of one, as a store."""
+"""A bucket of S3, or a prefix in a bucket, as a store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gc_assets.stores.s3.quarantine import MarkedDeferredQuarantine, VersionedQu
 
 @dataclass(frozen=True, slots=True)
 class S3Store(BucketStore):
-    """`Store` of the objects at `location` (`s3://bucket/prefix/`)."""
+    """A store on S3. Its location is a URL such as `s3://bucket/prefix/`."""
 
     @property
     def bucket(self) -> S3Bucket:

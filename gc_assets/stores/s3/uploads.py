@@ -1,8 +1,8 @@
 """Count, find and abort unfinished multipart uploads.
 
-Their parts incur costs but do not appear in object listings. An unfinished upload cannot be read,
-so aborting it loses no live file. Only its writer may still need it, so its age counts from the
-writer's last action.
+The parts of such an upload incur costs, but do not appear in listings of objects. They cannot be
+read, so aborting the upload never loses a live file. Only its writer may still need it. Hence the
+age of an upload counts from the last action of its writer.
 
 Sources: Amazon S3 API Reference, ListMultipartUploads, ListParts and AbortMultipartUpload.
 """
@@ -26,15 +26,15 @@ from gc_assets.s3.client import translate_errors
 from gc_assets.stores.conditional.batches import ATTEMPTS, run_guarded
 from gc_assets.stores.protocol import RESERVED_PREFIX, OldUploads, PlannedAction, Result, Upload, UploadCounts
 
-# Parts are listed for at most this number of uploads, the oldest of each page, because each upload
-# needs its own request.
+# Listing the parts of an upload needs a request of its own. It is sent for at most this many
+# uploads, the oldest ones of each page first.
 MAX_SIZED_UPLOADS: Final = 1_000
 
 
 def count_unfinished_uploads(bucket: S3Bucket, before: datetime) -> UploadCounts:
-    """Count the uploads as `Store.count_unfinished_uploads` specifies.
+    """Count unfinished uploads (see `Store.count_unfinished_uploads`).
 
-    The error of a failed request becomes the reason in `UploadCounts.unknown`.
+    If a request fails, the error is returned in `UploadCounts.unknown`.
     """
     uploads = old = size_bytes = sized = 0
     try:
@@ -53,7 +53,7 @@ def count_unfinished_uploads(bucket: S3Bucket, before: datetime) -> UploadCounts
 
 
 def find_old_uploads(bucket: S3Bucket, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
-    """Find old uploads as `Store.find_old_uploads` specifies."""
+    """Find abandoned uploads (see `Store.find_old_uploads`)."""
     old_count = 0
 
     def old() -> Iterator[dict[str, Any]]:
@@ -71,7 +71,7 @@ def find_old_uploads(bucket: S3Bucket, before: datetime, is_included: Callable[[
 
 @dataclass(frozen=True, slots=True)
 class _ExaminedUpload:
-    """An upload, with the time of its writer's last action."""
+    """An upload, and when its writer last did something."""
 
     upload: Upload
     written_at: datetime
@@ -83,25 +83,29 @@ class _ExaminedUpload:
 
 @dataclass(frozen=True, slots=True)
 class S3UploadAborter:
-    """`UploadAborter` in a bucket.
+    """Implements `UploadAborter` for S3.
 
-    If a writer continues between the last check of the parts and the abort, its completion fails
-    with NoSuchUpload, so that the writer notices.
+    A writer may continue its upload after the parts were last checked. It will notice the abort,
+    because completing the upload then fails with NoSuchUpload.
     """
 
     bucket: S3Bucket
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Act as `UploadAborter.act` specifies."""
+        """Abort a batch of uploads (see `UploadAborter.act`)."""
         requested = set(resumed)
         return map_concurrently(batch, lambda planned: run_guarded(planned, lambda: self._abort_one(planned, planned in requested)))
 
     def _abort_one(self, planned: PlannedAction, requested: bool) -> Result:
-        """Abort an upload and check whether it still exists.
+        """Abort an upload, and verify that it no longer exists.
 
-        `requested` is True if an earlier run may have requested the abort. The abort is repeated
-        while the upload exists, because parts that arrive at the same time may survive it. After a
-        lost response everything is compared again, because the request may never have arrived.
+        The abort is repeated as long as the upload exists, because parts that arrive at the same
+        time can survive it. If a response is lost, the upload is compared again before the next
+        attempt, because the request may not have arrived.
+
+        Args:
+            planned: The row.
+            requested: Whether an earlier run may have requested the abort.
         """
         acknowledged = False
         for attempt in range(ATTEMPTS):
@@ -114,7 +118,7 @@ class S3UploadAborter:
             try:
                 self._request_abort(planned)
             except FileNotFoundError:
-                continue  # another process has just ended it; the next check decides
+                continue  # another process has just ended the upload, so check again
             except OSError as error:
                 if isinstance(error, PermissionError) or attempt + 1 == ATTEMPTS:
                     raise
@@ -135,7 +139,7 @@ class S3UploadAborter:
         return None
 
     def _may_be_completed(self, planned: PlannedAction) -> bool:
-        """Return True if the object at the key was written after the upload's last part."""
+        """Check if the upload may have been completed, because the object at its key is newer."""
         current, last_us = self.bucket.head(planned.key), modified_us(planned.etag or "")
         return current is not None and current.modified.timestamp() * 1e6 >= (last_us or 0)
 
@@ -145,7 +149,7 @@ class S3UploadAborter:
 
 
 def _list_uploads(bucket: S3Bucket, key: str, role: Role = "read") -> Iterator[list[dict[str, Any]]]:
-    """Yield the uploads under a prefix of the storage, page by page."""
+    """List the unfinished uploads under a prefix of the storage, page by page."""
     with translate_errors(bucket.address(key)):
         paginator = bucket.client(role).get_paginator("list_multipart_uploads")
         for page in paginator.paginate(Bucket=bucket.name, Prefix=f"{bucket.prefix}{key}"):
@@ -153,7 +157,7 @@ def _list_uploads(bucket: S3Bucket, key: str, role: Role = "read") -> Iterator[l
 
 
 def _examine_upload(bucket: S3Bucket, upload: dict[str, Any], role: Role = "read") -> _ExaminedUpload | None:
-    """Return an upload with its parts, or None if it has ended since it was listed."""
+    """List the parts of an upload. None if the upload has ended in the meantime."""
     key, started = _key(bucket, upload), upload["Initiated"]
     try:
         with translate_errors(bucket.address(key)):
