@@ -105,6 +105,21 @@ def test_commits_that_a_restored_catalog_lost_wait(registry: Registry) -> None:
     assert registry.list_planned_of(registry.lost) == registry.lost
 
 
+def test_former_metadata_of_an_idle_table_is_garbage_after_the_wait(registry: Registry) -> None:
+    """Its catalog listed it in an earlier run, so no other catalog wrote it."""
+    registry.point_to(registry.older)
+    for day in (4, 12.1):
+        assert registry.house.failed_gates(registry.run(day)) == set()
+    assert registry.list_planned_of(registry.lost) == registry.lost
+
+
+def test_newer_metadata_that_no_run_found_in_the_catalog_refuses_the_plan(registry: Registry) -> None:
+    registry.commit("a", 1.5)
+    registry.point_to(registry.older)
+    registry.run(4)
+    assert registry.house.failed_gates(registry.run(12.1)) == {"foreign_metadata"}
+
+
 def test_table_can_be_registered_again_with_its_former_metadata(registry: Registry) -> None:
     registry.point_to(registry.older)
     registry.commit("a", 2)

@@ -50,10 +50,12 @@ FOREIGN: Final = pa.schema(
         ("external", pa.list_(pa.string())),
         ("is_former_view", pa.bool_()),
         ("other_storages", pa.list_(pa.string())),
+        ("is_newer", pa.bool_()),
         ("claimed_by", pa.string()),
     ]
 )
-# Largest number of rows with a reason that one task yields for each lake and set of other storages.
+# Largest number of rows with a reason that one task yields for each lake and set of other storages,
+# and as many again that are newer than their catalog.
 MAX_REASONS: Final = 1_000
 # Columns that are copied from the suspect.
 _OF_SUSPECT: Final = ("key", "lake", "last_modified", "claimed_by")
@@ -85,9 +87,9 @@ def foreign_metadata(
     directory. In `own_directories`, a fragment of a metadata file is skipped, because it is left
     over from a failed write.
 
-    If a metadata file contains a newer snapshot than the configured catalogs, the catalog is a
-    copy, or its writers have moved to another catalog. While the table is in use, this only applies
-    to old metadata, because young metadata may belong to a commit in progress.
+    If a metadata file contains a newer snapshot than the configured catalogs (`is_newer`), the
+    catalog is a copy, or its writers have moved to another catalog. While the table is in use, this
+    only applies to old metadata, because young metadata may belong to a commit in progress.
 
     Args:
         suspects: Objects whose names match `suspect_pattern`, with the columns key, last_modified,
@@ -150,6 +152,7 @@ class _Finding(NamedTuple):
     external: list[str] | None = None
     is_former_view: bool = False
     other_storages: tuple[str, ...] = ()
+    is_newer: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ class MetadataClassifier:
     former_views: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        directories_with_junk, reasons = set[str](), Counter[tuple[str | None, tuple[str, ...]]]()
+        directories_with_junk, reasons = set[str](), Counter[tuple[str | None, tuple[str, ...], bool]]()
         for batch in batches:
             rows = list[dict[str, Any]]()
             for row in batch.to_pylist():
@@ -176,7 +179,7 @@ class MetadataClassifier:
                     continue
                 if found.is_junk:
                     directories_with_junk.add(directory_of(key))
-                group = row["lake"], found.other_storages
+                group = row["lake"], found.other_storages, found.is_newer
                 reasons[group] += found.reason is not None
                 if found.reason is None or reasons[group] <= MAX_REASONS:
                     rows.append({name: row.get(name) for name in _OF_SUSPECT} | found._asdict())
@@ -253,7 +256,8 @@ class MetadataClassifier:
             newer = "version" if found.noun == "view" else "snapshot"
             return _Finding(
                 f"{name} has a newer {newer} here than in its catalog: the catalog is outdated or a copy, or a commit failed"
-                f"{self._way_out(key, found.uuid)}"
+                f"{self._way_out(key, found.uuid)}",
+                is_newer=True,
             )
         if not found.lineage.is_readable:
             return _Finding(f"metadata of {name} with a damaged log or list of snapshots, so its writer is unknown", is_junk=True)

@@ -12,7 +12,7 @@ in the driver.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.kind import TableIdentity
 from gc_assets.lakes.lineage import Lineage
 from gc_assets.stages.mark.unknown_addresses import external_addresses
-from gc_assets.stages.sweep.foreign_metadata import describe_way_out, metadata_patterns
+from gc_assets.stages.sweep.foreign_metadata import MAX_REASONS, describe_way_out, metadata_patterns
 from gc_assets.stages.sweep.known_tables import find_metadata
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
@@ -194,7 +194,7 @@ def find_foreign_lineages(
         if starts[uuid] and (found := [item for item in items if item.is_outside(chains[uuid], named.locations.get(uuid, frozenset()))])
     }
     if foreign:
-        seen = _find_seen(context, {file for items in foreign.values() for item in items for file in item.files}, resolver)
+        seen = find_seen(context, {file for items in foreign.values() for item in items for file in item.files}, resolver)
         foreign = {uuid: found for uuid, items in foreign.items() if (found := [item for item in items if seen.isdisjoint(item.files)])}
     return {
         item.key: reason
@@ -202,6 +202,22 @@ def find_foreign_lineages(
         for reason in [_describe(context, min(items, key=lambda item: item.key), uuid, starts[uuid][0], chains[uuid].error)]
         for item in items
     }
+
+
+def remove_seen(context: RunContext, storage_name: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Remove files newer than their catalog that an earlier run found in the same catalog.
+
+    Such files remain if a catalog is restored from a backup, or if a table is registered again with
+    older metadata. Nothing is removed if there are so many of them that some may not be listed.
+
+    Args:
+        rows: Suspects (columns `FOREIGN`).
+    """
+    newer = {(storage_name, row["key"]): (row["lake"], *row["other_storages"]) for row in rows if row["is_newer"]}
+    if not newer or max(Counter(newer.values()).values()) >= MAX_REASONS:
+        return rows
+    seen = find_seen(context, set(newer), context.resolver())
+    return [row for row in rows if not row["is_newer"] or (storage_name, row["key"]) not in seen]
 
 
 def _is_external(row: Mapping[str, Any], addresses: ExternalAddresses) -> bool:
@@ -342,7 +358,7 @@ class _Reader:
         return next((item.lineage for item in found if isinstance(item, TableIdentity)), None)
 
 
-def _find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> set[File]:
+def find_seen(context: RunContext, wanted: set[File], resolver: KeyResolver) -> set[File]:
     """Return the files that an earlier run found in the current catalog of a lake.
 
     They are not foreign, because a table may have been registered again with older metadata. Files

@@ -46,7 +46,7 @@ from gc_assets.stages.sweep.foreign_files import protected_keys
 from gc_assets.stages.sweep.foreign_metadata import FOREIGN, directory_of, foreign_metadata, metadata_patterns
 from gc_assets.stages.sweep.former_views import NO_FORMER_VIEWS, FormerViews
 from gc_assets.stages.sweep.known_tables import NEVER_NEWER, known_tables
-from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages, find_settled_time
+from gc_assets.stages.sweep.metadata_lineage import find_foreign_lineages, find_settled_time, remove_seen
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -387,6 +387,7 @@ def find_foreign_metadata(
 
     def find(suspects: DataFrame, directories: Mapping[str, bool | None]) -> list[Mapping[str, Any]]:
         rows = collect_arrow(foreign_metadata(suspects, *arguments, directories, protected, settled, missed), FOREIGN).to_pylist()
+        rows = remove_seen(context, storage_name, rows)
         of_views.update((row["key"], row["table_uuid"]) for row in rows if row["is_former_view"])
         of_tables = (row for row in rows if row["reason"] is None and not row["is_former_view"])
         reasons = find_foreign_lineages(context, storage_name, of_tables, former, unreadable)
