@@ -16,7 +16,7 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeVar
@@ -260,11 +260,14 @@ class State:
                     f"{self.files.root}/{table.path}/{part.name} is damaged (sha256 {found}, expected {part.sha256}); run its asset again"
                 )
 
-    def prune(self, keep_days: int, clock: Clock, protected: Sequence[str] = ()) -> list[str]:
+    def prune(self, keep_days: int, clock: Clock, protected: Sequence[str] = (), used: Collection[str] = ()) -> list[str]:
         """Delete non-current runs older than `keep_days`, and old replaced segments.
 
         Assets in `protected` are kept, because cumulative tables consist of their old runs. Only
         groups directly under the root are pruned, which excludes verification marks.
+
+        Args:
+            used: Ids of further runs to keep.
 
         Returns:
             The deleted directories.
@@ -274,7 +277,7 @@ class State:
         for group in self.files.directories(""):
             for asset in self.files.directories(group):
                 if asset not in {*protected, *COMPACTED_TABLES}:
-                    removed += self._prune(group, asset, limit)
+                    removed += self._prune(group, asset, limit, used)
                 if asset in COMPACTED_TABLES:
                     removed += self._prune_segments(group, asset, keep_days)
         return removed
@@ -482,13 +485,13 @@ class State:
                 found.add(earlier.run_id)
         return frozenset(found)
 
-    def _prune(self, group: str, asset: str, limit: float) -> list[str]:
+    def _prune(self, group: str, asset: str, limit: float, used: Collection[str]) -> list[str]:
         """Remove old runs from the index first and then delete their directories.
 
         A partly deleted run then affects no reader.
         """
         old: list[str] = []
-        used = self._used_listings(group) if asset == StorageInventorySummary.TABLE else frozenset()
+        used = {*used, *(self._used_listings(group) if asset == StorageInventorySummary.TABLE else ())}
         for partition in self.files.directories(f"{group}/{asset}"):
             path = f"{group}/{asset}/{partition}"
             if partition.startswith(_PARTITION):

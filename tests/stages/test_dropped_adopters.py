@@ -16,18 +16,21 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.clock import Clock
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.read.explain import explain
+from gc_assets.stages.records.accepted_runs import find_baseline_tables
 from gc_assets.stages.records.dead_tables import accept_dead_table
 from gc_assets.stages.records.set_aside import set_table_aside
 from gc_assets.stages.sweep import adopted_files
-from gc_assets.stages.sweep.table_memory import open_sweep
+from gc_assets.stages.sweep.table_memory import find_accepted_sweep
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.side_tables import ADOPTED_FILES, ADOPTED_SIDE
 from tests.depth import in_turn
 from tests.stages.lakehouse import NOW, outcomes
-from tests.stages.test_dropped_tables import Shop, path_of
+from tests.stages.test_dropped_tables import GATES, Shop, path_of
 
 pytestmark = [pytest.mark.spark, in_turn]
 
@@ -168,14 +171,47 @@ def test_apply_keeps_adopted_files_if_their_table_is_listed_again_and_unreadable
     assert shop.adopted <= shop.house.files().keys()
 
 
+@pytest.fixture
+def replaced(spark: SparkSession, tmp_path: Path) -> Adoption:
+    """The first run that missed `db.b` was accepted, and a refused run of its date replaced its tables."""
+    shop = Adoption(spark, tmp_path)
+    assert shop.house.failed_gates(shop.run(13)) == set()
+    shop.house.settings["gates"] = {**GATES, "max_live_drop": 0.0}
+    assert shop.house.failed_gates(shop.run(13.1)) == {"live_drop"}
+    shop.house.settings["gates"] = GATES
+    return shop
+
+
+def test_prune_keeps_what_the_last_accepted_run_remembers(replaced: Adoption) -> None:
+    house = replaced.house
+    removed = house.run_context().state.prune(
+        1, Clock(NOW + timedelta(days=400)), (DELETION_PLAN.name,), find_baseline_tables(house.config)
+    )
+    assert removed
+    replaced.run(14)
+    assert replaced.list_adopted_in_plan() == set()
+    assert replaced.read_adopted().num_rows == len(replaced.adopted)
+
+
+def test_sweep_of_an_earlier_accepted_run_is_used_if_the_last_one_is_missing(replaced: Adoption) -> None:
+    """An earlier release removed it."""
+    replaced.house.run_context().state.prune(1, Clock(NOW + timedelta(days=400)), (DELETION_PLAN.name,))
+    replaced.run(14)
+    assert replaced.list_adopted_in_plan() == set()
+    replaced.run(20.5)
+    assert replaced.list_adopted_in_plan() == set(), "the run of day 14 is the first to miss it"
+    replaced.run(21.5)
+    assert replaced.list_adopted_in_plan() == replaced.adopted
+
+
 def test_missing_live_set_of_the_last_accepted_run_is_noted(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Adoption(spark, tmp_path)
 
     def open_without_inputs(*of: Any) -> PublishedTable | None:
-        swept = open_sweep(*of)
+        swept = find_accepted_sweep(*of)
         return None if swept is None else replace(swept, receipt=swept.receipt.model_copy(update={"inputs": {}}))
 
-    monkeypatch.setattr(adopted_files, "open_sweep", open_without_inputs)
+    monkeypatch.setattr(adopted_files, "find_accepted_sweep", open_without_inputs)
     shop.run(13)
     notes = shop.house.summary("orphan_files")["notes"]
     assert any(note.startswith("lake sales: the files that its dropped tables need outside their own locations") for note in notes)

@@ -9,7 +9,7 @@ user has approved one of these runs. If a lake is removed on purpose, a user can
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
@@ -18,7 +18,7 @@ from pydantic import RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.gates import EXPIRED_IN
 from gc_assets.core.plan import LiveCount, PlanHeader
 from gc_assets.core.units import count_of
@@ -26,7 +26,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.stages.records.user_records import UserRecord, UserRecords
 from gc_assets.state.journal import PublishedTable, State
-from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.schemas import LAKE_REFS, ORPHAN_FILES
 from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary
 
 LIVE_DROP: Final = "live_drop"
@@ -78,25 +78,54 @@ def remembered_aliases(context: RunContext, storage_name: str) -> tuple[str, ...
 
 def newest_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
     """Return the `deletion_plan` of the last accepted run up to the run date, or None."""
-    return next(_accepted_runs(context, storage_name), None)
+    return next(accepted_runs(context, storage_name), None)
 
 
 def _header_of(published: PublishedTable | None) -> PlanHeader | None:
     return published.summary(DeletionPlanSummary).header if published is not None else None
 
 
-def _accepted_runs(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
-    """Yield accepted runs up to the run date, newest first."""
-    accepted = [
-        plan
-        for plan in list_plans(context.config, storage_name, empty=True)
-        if plan.header.run_date <= context.run_date
-        and not plan.header.historical
-        and (context.clock.is_rehearsal or not plan.header.rehearsal)
-        and _is_accepted(plan)
-    ]
-    for plan in sorted(accepted, key=lambda plan: (plan.run.run_date, plan.run.run_id), reverse=True):
-        yield context.state.open(plan.run)
+def accepted_runs(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
+    """Yield the accepted runs up to the run date, newest first."""
+    for plan in _list_accepted(context.config, storage_name):
+        if plan.header.run_date <= context.run_date and (context.clock.is_rehearsal or not plan.header.rehearsal):
+            yield context.state.open(plan.run)
+
+
+def _list_accepted(config: Config, storage_name: str) -> list[ListedPlan]:
+    """Return the plans of all accepted runs, newest first."""
+    accepted = [plan for plan in list_plans(config, storage_name, empty=True) if not plan.header.historical and _is_accepted(plan)]
+    return sorted(accepted, key=lambda plan: (plan.run.run_date, plan.run.run_id), reverse=True)
+
+
+def find_baseline_tables(config: Config) -> frozenset[str]:
+    """Return the run ids of the tables to which the newest accepted plan of each storage refers.
+
+    Later runs read these tables, even if a refused run of the same date has replaced them. The
+    newest plan outside of rehearsals counts too.
+    """
+    state, found = State.of(config), set[str]()
+    for storage in config.storages:
+        accepted = _list_accepted(config, storage.name)
+        for plan in (*accepted[:1], *[plan for plan in accepted if not plan.header.rehearsal][:1]):
+            inputs = state.open(plan.run).receipt.inputs
+            found |= _run_ids(inputs)
+            found |= _run_ids(_read_sweep_inputs(state, storage.name, inputs))
+    return frozenset(found)
+
+
+def _read_sweep_inputs(state: State, storage_name: str, of_plan: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the inputs of the sweep among a plan's inputs. Empty if the sweep is missing or damaged."""
+    run_ids = _run_ids(of_plan)
+    run = next((run for run in state.history(storage_name, ORPHAN_FILES.name) if run.run_id in run_ids), None)
+    try:
+        return {} if run is None else state.open(run).receipt.inputs
+    except StateError:
+        return {}
+
+
+def _run_ids(inputs: Mapping[str, str]) -> set[str]:
+    return {reference.partition(":")[0] for reference in inputs.values()}
 
 
 def _list_baselines(context: RunContext, storage_name: str) -> Iterator[PublishedTable]:
@@ -106,7 +135,7 @@ def _list_baselines(context: RunContext, storage_name: str) -> Iterator[Publishe
     earlier date.
     """
     newer: PlanHeader | None = None
-    for published in _accepted_runs(context, storage_name):
+    for published in accepted_runs(context, storage_name):
         header = published.summary(DeletionPlanSummary).header
         if published.receipt.run_date < context.run_date:
             yield published

@@ -24,8 +24,7 @@ from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.container_scan import KIND_COUNT
 from gc_assets.stages.mark.live_set import LiveSet
-from gc_assets.stages.records.accepted_runs import newest_accepted_run
-from gc_assets.stages.sweep.table_memory import open_sweep
+from gc_assets.stages.sweep.table_memory import find_accepted_sweep
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
@@ -51,8 +50,7 @@ def find_adopted_files(
         missed: Indices of the tables that are missing for the first time in this run.
         unread: Lakes and uuids of all remembered tables that this run did not read.
     """
-    accepted = newest_accepted_run(context, storage_name) if unread else None
-    swept = None if accepted is None else open_sweep(context, storage_name, accepted)
+    swept = find_accepted_sweep(context, storage_name) if unread else None
     if swept is None:
         return NO_ADOPTED_FILES, ()
     known = _read(context, swept).select(unread).rows

@@ -23,9 +23,8 @@ from gc_assets.core.printable import show
 from gc_assets.core.units import count_of
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import write_parts
-from gc_assets.stages.records.accepted_runs import newest_accepted_run
 from gc_assets.stages.sweep.foreign_metadata import directory_of
-from gc_assets.stages.sweep.table_memory import catalog_identity, open_sweep
+from gc_assets.stages.sweep.table_memory import catalog_identity, find_accepted_sweep
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartFile, read_parts
 from gc_assets.state.side_tables import KNOWN_VIEWS, KNOWN_VIEWS_SIDE, VIEWS, VIEWS_SIDE
@@ -123,8 +122,7 @@ def find_former_views(context: RunContext, storage_name: str, refs: Iterable[Pub
     Args:
         refs: `lake_refs` of all lakes.
     """
-    accepted = newest_accepted_run(context, storage_name)
-    swept = None if accepted is None else open_sweep(context, storage_name, accepted)
+    swept = find_accepted_sweep(context, storage_name)
     paths = [] if swept is None else swept.paths(KNOWN_VIEWS_SIDE)
     found, catalogs, times = dict[tuple[str, str], KnownView](), dict[str, str](), dict[str, datetime]()
     for table in refs:

@@ -25,7 +25,7 @@ from gc_assets.lakes.protocol import as_repository
 from gc_assets.stages.mark.deleted_repositories import find_read_repository, identify, is_never_read
 from gc_assets.stages.mark.lake_refs import locate_catalog
 from gc_assets.stages.mark.manifest_entries import find_segments
-from gc_assets.stages.records.accepted_runs import newest_accepted_run
+from gc_assets.stages.records.accepted_runs import accepted_runs
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.records.verified_tables import HistoryName, VerifiedTable, read_verified_tables, record_verified_tables
 from gc_assets.stages.sweep.known_tables import KnownTable, known_tables
@@ -53,9 +53,17 @@ def read_memory(context: RunContext, storage_name: str) -> list[RememberedTable]
 
     If that run was made by an older release that did not remember tables, the result is empty.
     """
-    accepted = newest_accepted_run(context, storage_name)
-    swept = None if accepted is None else open_sweep(context, storage_name, accepted)
+    swept = find_accepted_sweep(context, storage_name)
     return [] if swept is None else [table for table, _ in read_remembered(context, swept)]
+
+
+def find_accepted_sweep(context: RunContext, storage_name: str) -> PublishedTable | None:
+    """Return the sweep of the newest accepted run that still has one, or None.
+
+    `prune` of earlier releases deleted sweeps that a refused run of the same date had replaced.
+    """
+    swept = (open_sweep(context, storage_name, plan) for plan in accepted_runs(context, storage_name))
+    return next((sweep for sweep in swept if sweep is not None), None)
 
 
 def newest_sweeps(context: RunContext) -> Iterator[PublishedTable]:
