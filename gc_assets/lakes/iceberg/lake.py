@@ -172,8 +172,8 @@ class IcebergLake:
     def _locate(self, catalog: CatalogClient, item: UnreadableTable, registrations: Sequence[Registration]) -> UnreadableTable:
         """Add the uuid of an unreadable table, if found, and the locations that it may have.
 
-        If the metadata does not contain a readable location, the directory of the metadata is used,
-        and any location that the catalog or other tables of the namespace suggest for this name.
+        The directory of the metadata is always among them. If the metadata does not contain a
+        readable location, the catalog and other tables of the namespace suggest further ones.
         """
         name, found, uuid = item.table_name or "", tuple[str, ...](), None
         if item.address is not None and _is_resolvable(item.address, self._resolver):
