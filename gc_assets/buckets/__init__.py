@@ -1,4 +1,4 @@
-"""Shared parts of the clients of object stores: their protocol, request budgets and retries.
+"""What the clients of all object stores share: their protocol, request budgets and retries.
 
-Each client has its own package on top of this one, such as `s3`.
+The clients themselves are in packages such as `gc_assets.s3`.
 """

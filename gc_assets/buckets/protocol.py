@@ -1,20 +1,20 @@
-"""The protocol of a bucket whose requests accept conditions, and its values.
+"""The protocol for buckets whose requests accept conditions.
 
-Each client package implements it (for example `gc_assets/s3/bucket.py`). `stores/conditional`
-builds leases, quarantine, objects and the probe on it.
+Clients such as `gc_assets/s3/bucket.py` implement it, and `stores/conditional` builds leases and
+quarantine on top of it. Implementations must follow these rules:
 
-Rules:
-
-- Keys are relative to `prefix` and used byte for byte, even with `//`, `/./` or a trailing `/`.
-- Reads raise `OSError`: `FileNotFoundError` for a missing object, `PermissionError` if denied.
-- Changes do not raise `OSError`. They return a `Change`, whose verdict states what is known.
-- A request that creates or deletes the current object of a key is sent only once, unless its own
-  condition prevents a second effect. So `put_if_absent` may be retried, but not a delete without a
-  condition. The caller compares the object before trying again.
-- `unknown` means that the request may have been executed, because its response was lost or came
-  from a proxy. Only requests that were certainly not executed are `failed`.
-- All requests pass through the rate limiter of the settings, and are counted with their price.
-- A bucket is a frozen, thread-safe value that pickles without secrets.
+- Keys are relative to `prefix` and used byte for byte, even if they contain `//` or `/./`, or end
+  in `/`.
+- Reads raise `OSError`. If the object is missing this is a `FileNotFoundError`, and if the request
+  is denied a `PermissionError`.
+- Changes return a `Change` instead of raising `OSError`. Its verdict states what is known.
+- `failed` is only used for requests that were certainly not executed. If a response was lost or
+  came from a proxy, the request may have been executed and the verdict is `unknown`.
+- A request that creates or deletes the current object is not retried, unless its own condition
+  prevents a second effect. For example, `put_if_absent` may be retried, but not a delete without a
+  condition. The caller compares the object before it tries again.
+- Every request passes through a rate limiter and is counted with its price.
+- A bucket is a frozen, thread-safe value, and does not contain secrets when it is pickled.
 """
 
 from __future__ import annotations
@@ -27,31 +27,36 @@ from typing import Any, Final, Literal, Protocol, Self
 from gc_assets.config.connections import StoreSettings
 from gc_assets.core.errors import StoreError
 
-# `read` is used by runs and plans, `change` by an apply.
+# Runs and plans use the role `read`, an apply uses `change`.
 Role = Literal["read", "change"]
 
-# Names of metadata entries with the original identity: on copies in the trash and restored copies.
+# Copies in the trash and restored copies have one of these metadata entries, which contains the
+# original identity.
 QUARANTINED: Final = "gc-assets-quarantined"
 RESTORED: Final = "gc-assets-restored"
 COPY_ENTRIES: Final = frozenset({QUARANTINED, RESTORED})
 
-# done: executed. absent: there is no object at the key. changed: the condition was false, so
-# nothing was changed. denied: rejected, and a retry does not help. unsupported: the store does not
-# evaluate this condition, and nothing was changed. failed: not executed, and a retry may help.
-# unknown: may have been executed.
+# What is known about a request:
+# done: It was executed.
+# absent: There is no object at the key.
+# changed: The condition was false, so nothing was changed.
+# denied: It was rejected, and a retry would be too.
+# unsupported: The store cannot evaluate the condition. Nothing was changed.
+# failed: It was not executed, and a retry may help.
+# unknown: It may or may not have been executed.
 ChangeVerdict = Literal["done", "absent", "changed", "denied", "unsupported", "failed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Result of a request that changes a bucket.
+    """The result of a request to change a bucket.
 
     Attributes:
-        verdict: The outcome.
-        error: The error, for every verdict except `done`.
-        version_id: The id of the created version, in a bucket that keeps versions.
-        marker: The id of the delete marker created by a delete.
-        token: The token of the written object, if the response contains it.
+        verdict: What is known about the request.
+        error: The error, unless the verdict is `done`.
+        version_id: The version that was created, if the bucket keeps versions.
+        marker: The delete marker that was created, if any.
+        token: The token of the object that was written, if the response contains it.
     """
 
     verdict: ChangeVerdict
@@ -66,11 +71,11 @@ class Change:
 
     @property
     def reason(self) -> str:
-        """Return the error message. Empty if there is no error."""
+        """The message of the error, or an empty text."""
         return "" if self.error is None else self.error.strerror or str(self.error)
 
     def require(self) -> Self:
-        """Return the change if it was done, otherwise raise its error."""
+        """Raise the error if there is one."""
         if self.error is not None:
             raise self.error
         return self
@@ -78,19 +83,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object, as described by the response to a request for it.
+    """What a response contains about an object.
 
     Attributes:
-        identity: `<token>-<size>-<modification time in seconds>`, as in listings (`identity.py`).
-        size_bytes: Its size.
-        modified: Its modification time.
-        version_id: Its version, in a bucket that keeps versions.
+        identity: The same identity as in listings (see `identity.py`).
+        size_bytes: The size.
+        modified: The modification time.
+        version_id: The version, if the bucket keeps versions.
         metadata: The user-defined metadata, with lower-case names.
-        unfinished: The collector's metadata entries on a copy that the server has not completed or
-            has aborted. They are not in `metadata`.
-        token_is_checksum: False if the token depends on more than the bytes. If True, a token that
-            looks like an MD5 is compared with the token of a copy.
-        answer: The complete response, for the bucket's own use.
+        unfinished: The collector's own metadata entries, if the object is a copy that the server
+            has not completed or has aborted. They are then missing from `metadata`.
+        token_is_checksum: Whether the token depends on nothing but the bytes. If so, a token that
+            looks like an MD5 can be compared with the token of a copy.
+        answer: The complete response, for use by the bucket itself.
     """
 
     identity: str
@@ -114,7 +119,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versioning:
-    """Versioning of a bucket.
+    """Whether a bucket keeps versions.
 
     `status` is `Enabled`, `Suspended`, or None if versioning was never enabled.
     """
@@ -123,24 +128,24 @@ class Versioning:
 
     @property
     def is_on(self) -> bool:
-        """Return True if a delete keeps the deleted object as a version."""
+        """Whether deleted objects are kept as versions."""
         return self.status == "Enabled"
 
     @property
     def has_versions(self) -> bool:
-        """Return True if objects may have versions, even if versioning is now suspended."""
+        """Whether objects may have versions, even if versioning has been suspended since."""
         return bool(self.status)
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """An object to delete.
+    """An object to be deleted.
 
     Attributes:
-        key: The key.
-        version_id: The version to delete permanently, or None for the current object.
-        token: If set, only an object with this token is deleted. Used only for buckets with
-            `compares_in_batches` and by the probe.
+        key: The key of the object.
+        version_id: The version to delete permanently. None to delete the current object.
+        token: Delete the object only if it has this token. Only buckets with `compares_in_batches`
+            and the probe use this.
     """
 
     key: str
@@ -150,19 +155,21 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Objects of one page, in order, as columns.
+    """A page of a listing, as columns.
+
+    The last three columns are only filled if versions are listed.
 
     Attributes:
-        keys: Full keys, including the prefix of the storage, as bytes.
-        sizes: Sizes in bytes. 0 for a delete marker.
-        modified: Modification times as ISO 8601 text from the server.
-        etags: Tokens (`identity.py`), for S3 the etags without quotes. Empty for a delete marker.
-        classes: Storage classes. None if the response contains no class.
+        keys: The full keys, including the prefix of the storage, as bytes.
+        sizes: The sizes in bytes. A delete marker has the size 0.
+        modified: The modification times, as ISO 8601 texts from the server.
+        etags: The tokens (see `identity.py`), without quotes. Empty for delete markers.
+        classes: The storage classes, if the response contains them.
         common: The common prefixes up to the delimiter.
-        version_ids: Version ids. An empty string for an object from before versioning without an
-            id. This column and the next two are filled only in listings of versions.
-        latest: True for the newest version of a key.
-        markers: True for a delete marker.
+        version_ids: The version ids. Empty for an object that is older than the versioning of the
+            bucket, if the server does not send an id for it.
+        latest: Whether this is the newest version of a key.
+        markers: Whether this is a delete marker.
     """
 
     keys: list[bytes]
@@ -177,17 +184,21 @@ class Page:
 
     @property
     def last(self) -> bytes | None:
-        """Return the last key or common prefix of the page, or None if the page is empty."""
+        """The last key or common prefix of the page, if there is any."""
         return max([*self.keys[-1:], *self.common[-1:]], default=None)
 
     def select(self, rows: Sequence[int]) -> Self:
-        """Return the page with these objects, and all common prefixes."""
+        """Return a page with only the given rows. All common prefixes are kept."""
         columns: dict[str, list[Any]] = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "common"}
-        # The columns of versions are empty in a listing without versions.
+        # The columns about versions are empty if versions were not listed.
         return replace(self, **{name: [column[row] for row in rows] if column else [] for name, column in columns.items()})
 
     def require_prefix(self, prefix: bytes, location: str) -> None:
-        """Raise `StoreError` if the keys, which are in order, do not all begin with a prefix."""
+        """Check that all keys begin with a prefix. The keys must be in order.
+
+        Raises:
+            StoreError: If the page contains another key.
+        """
         for name in [*self.keys[:1], *self.keys[-1:], *self.common[:1], *self.common[-1:]]:
             if not name.startswith(prefix):
                 raise StoreError(
@@ -197,14 +208,14 @@ class Page:
 
 
 class ConditionalBucket(Protocol):
-    """A bucket, or a prefix of one."""
+    """A bucket, or a prefix in a bucket."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of the storage's keys. Empty, or ends in `/`."""
+        """The prefix of the storage, which is empty or ends in `/`."""
         ...
 
     @property
@@ -212,27 +223,27 @@ class ConditionalBucket(Protocol):
 
     @property
     def location(self) -> str:
-        """Return the address of the storage."""
+        """The address of the storage."""
         ...
 
     @property
     def max_key_bytes(self) -> int:
-        """Return the maximum length of a full key, in UTF-8 bytes."""
+        """The maximum length of a full key, in UTF-8 bytes."""
         ...
 
     @property
     def compares_in_batches(self) -> bool:
-        """Return True if `delete` sends the tokens of its objects."""
+        """Whether the server compares tokens in requests that delete several objects."""
         ...
 
     @property
     def null_version(self) -> str | None:
-        """Return the version id for objects that a bucket with versions returns without an id."""
+        """The version id to use if a bucket with versions returns an object without an id."""
         ...
 
     @property
     def unknown_token(self) -> str:
-        """Return a valid token that no object has."""
+        """A token that is valid, but that no object has."""
         ...
 
     def address(self, key: str) -> str: ...
@@ -240,100 +251,125 @@ class ConditionalBucket(Protocol):
     # Reads.
 
     def head(self, key: str, role: Role = "change", version_id: str | None = None) -> ObjectInfo | None:
-        """Return the object at a key, or None if it is missing or hidden by a delete marker."""
+        """Look up an object. None if it is missing or hidden under a delete marker."""
         ...
 
     def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
-        """Return the complete bytes of an object, and its description, which matches the bytes.
+        """Read an object completely.
 
-        Raises `OSError` if the response is truncated, and with `EFBIG` if the object is larger than
-        `MAX_OBJECT_BYTES`.
+        Returns:
+            The bytes, and information that is guaranteed to be about the same bytes.
+
+        Raises:
+            OSError: If the response is truncated. If the object is larger than `MAX_OBJECT_BYTES`,
+                the error number is `EFBIG`.
         """
         ...
 
     def list_pages(
         self, prefix: str = "", after: bytes = b"", *, delimiter: str = "", role: Role = "read", versions: bool = False
     ) -> Iterator[Page]:
-        """Yield pages of the keys that begin with `prefix` and follow `after`, in byte order.
+        """List the keys that begin with `prefix` and come after `after`, in byte order.
 
-        The arguments are relative to the storage. Raises `StoreError` if a page is truncated, or
-        does not continue after the previous page. With `versions`, all versions of a key are
-        listed, the newest first.
+        Both arguments are relative to the storage. If `versions` is set, all versions of a key are
+        listed, newest first.
+
+        Raises:
+            StoreError: If a page is truncated, or does not continue after the previous one.
         """
         ...
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
-        """Return at most `at_most` versions and delete markers of one key, the newest first.
+        """List the newest versions and delete markers of a key, newest first.
 
-        In a bucket without versions, the current object is returned as the only version. Its id is
-        accepted by `head`, `read` and `delete` for the current object.
+        In a bucket without versions, the current object is the only version. Its id can still be
+        passed to `head`, `read` and `delete`.
+
+        Args:
+            key: The key.
+            at_most: How many versions are returned at most.
+            role: The role to use.
         """
         ...
 
     def versioning(self, role: Role) -> Versioning: ...
 
     def read_blocks(self, key: str, role: Role = "read") -> Iterator[bytes]:
-        """Yield the bytes of an object of any size, in blocks."""
+        """Read an object of any size, block by block."""
         ...
 
     def reach(self, attempts: int) -> datetime | None:
-        """List one key of the storage, with a limited number of attempts.
+        """Check that the storage can be listed, by listing one key with few attempts.
 
-        Returns the server's time from the response, or None if the response does not contain it.
+        Returns:
+            The time of the server, if the response contains it.
         """
         ...
 
     def now(self) -> datetime:
-        """Return the server's time (UTC), on which modification times are based.
+        """Return the current time (UTC) of the server, from which modification times are taken.
 
-        Raises `StoreError` if the server does not send it.
+        Raises:
+            StoreError: If the server does not send it.
         """
         ...
 
     # Changes.
 
     def put(self, key: str, content: bytes) -> Change:
-        """Write an object unconditionally."""
+        """Write an object without any condition."""
         ...
 
     def put_if_absent(self, key: str, content: bytes) -> Change:
-        """Create an object. Returns `changed` if one exists (ours, if a response was lost)."""
+        """Create an object. The verdict is `changed` if there already is one.
+
+        After a lost response, the existing object may be our own.
+        """
         ...
 
     def put_if_match(self, key: str, content: bytes, token: str) -> Change:
-        """Replace the object if it has this token."""
+        """Replace an object if it has the given token."""
         ...
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy the object described by `source` to a key that only the collector uses.
+        """Copy an object to a key that only the collector uses.
 
-        The copy keeps metadata, tags, storage class and encryption, and gets one more metadata
-        entry (name, value), which replaces entries in `COPY_ENTRIES`. If the server copies in the
-        background, the call waits for the copy, even if an earlier attempt started it. If the
-        source now has another token, nothing is copied and the verdict is `changed`.
+        Metadata, tags, storage class and encryption are preserved. If the server copies in the
+        background, the call waits until the copy is complete, even if an earlier attempt started
+        it. If the token of the object has changed, nothing is copied and the verdict is `changed`.
+
+        Args:
+            source: The object to copy.
+            key: The key of the object.
+            to: The key of the copy.
+            entry: The name and value of an additional metadata entry. It replaces any entries in
+                `COPY_ENTRIES`.
         """
         ...
 
     def copy_if_absent(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy one of the collector's objects to a key. Returns `changed` if the key has an object.
+        """Copy one of the collector's own objects to a key without an object.
 
-        An unfinished copy with the same entry does not count as an object. The call waits for it or
-        makes it again.
+        If there is an object at the key, the verdict is `changed`. This does not apply to an
+        unfinished copy with the same metadata entry. The call waits for such a copy, or replaces
+        it.
         """
         ...
 
     def delete_if_match(self, key: str, token: str | None) -> Change:
-        """Delete the current object in one attempt.
+        """Delete the current object, in a single attempt.
 
-        The server compares the token if it supports that. Otherwise it deletes any object, so the
-        caller must compare the object immediately before. If `token` is None, there is no
-        condition.
+        Servers that do not compare tokens delete whatever is at the key. The caller must therefore
+        compare the object immediately before. If `token` is None, there is no condition.
         """
         ...
 
     def delete(self, objects: Sequence[Deletion]) -> list[Change]:
-        """Delete objects in few requests, and return one result per object, in order.
+        """Delete objects with as few requests as possible.
 
-        If a request fails or its response is lost, only its own keys are `failed` or `unknown`.
+        If a request fails or its response is lost, this only affects the results of its own keys.
+
+        Returns:
+            One result for each object, in the same order.
         """
         ...

@@ -1,8 +1,8 @@
-"""Limit the rate of requests of this process.
+"""Limit how many requests this process sends per second.
 
-Each process may use its part of the configured requests per second. After the server responds with
-SlowDown, the process halves its rate, and then raises it a little each second until the next
-SlowDown (additive increase, multiplicative decrease: Chiu and Jain, 1989).
+The configured rate is shared by several processes, each of which may use its part. If the server
+responds with SlowDown, the process halves its rate. It then raises the rate a little each second
+until the next SlowDown (additive increase, multiplicative decrease: Chiu and Jain, 1989).
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from typing import Final
 
 from gc_assets.core.requests import budget_shares
 
-# A rate up to this is assumed not to overload a server, unless it responds with SlowDown again.
+# A lower rate is assumed not to overload a server, unless it keeps responding with SlowDown.
 _MIN_EXCESSIVE_RATE: Final = 20.0
-# The rate never falls below this.
+# The rate never falls below this limit.
 _MIN_RATE: Final = 1.0
-# Each second after a SlowDown adds this fraction of the excessive rate, and at least one request
-# per second.
+# After a SlowDown, the rate grows each second by this fraction of the excessive rate, but at least
+# by one request per second.
 _RECOVERY_SHARE: Final = 0.05
-# Further SlowDown responses within this time belong to requests sent before the rate was lowered.
+# Within this time, further SlowDown responses are ignored. Their requests were sent before the rate
+# was lowered.
 _SLOW_DOWN_INTERVAL: Final = 1.0
 
 
 class RateLimiter:
-    """Spaces requests evenly. Thread-safe: threads wait for their turn one after another.
+    """Spaces requests evenly. It is thread-safe, because threads wait for their turn.
 
     Args:
-        per_second: Requests per second of all processes that share the budget
-            (`core.requests.sharers`), or None for no limit.
+        per_second: How many requests all processes that share the budget may send per second. None
+            for no limit.
         now: The clock, in seconds.
-        sleep: Called with the seconds to wait.
+        sleep: Called with the number of seconds to wait.
     """
 
     def __init__(
@@ -43,15 +44,15 @@ class RateLimiter:
         self._next = 0.0
         self._lock = threading.Lock()
         self._sent = _RequestCounter()
-        # Time of the last SlowDown, and the excessive rate at that time.
+        # When the last SlowDown arrived, and the rate that had caused it.
         self._slowed: tuple[float, float] | None = None
 
     def wait(self, requests: int = 1) -> None:
         """Wait until the next request may be sent.
 
         Args:
-            requests: The number of requests that it counts as, because a server counts each key of
-                a DeleteObjects request.
+            requests: How many requests it counts as. For example, servers count every key in a
+                DeleteObjects request.
         """
         with self._lock:
             now = self._now()
@@ -63,7 +64,7 @@ class RateLimiter:
             self._sleep(turn - now)
 
     def slow_down(self) -> None:
-        """Halve the rate. Called when the server responds with SlowDown."""
+        """Halve the rate, because the server has responded with SlowDown."""
         with self._lock:
             now = self._now()
             if self._slowed is not None and now - self._slowed[0] < _SLOW_DOWN_INTERVAL:
@@ -73,11 +74,11 @@ class RateLimiter:
 
     @property
     def is_slowed(self) -> bool:
-        """Return True if the server has ever responded with SlowDown."""
+        """Whether the server has ever responded with SlowDown."""
         return self._slowed is not None
 
     def _allowed_rate(self, now: float) -> float | None:
-        """Return the allowed requests per second, or None if there is no limit."""
+        """Compute how many requests per second are allowed. None if there is no limit."""
         share = self._per_second / budget_shares() if self._per_second is not None else None
         if self._slowed is None:
             return share
@@ -88,7 +89,7 @@ class RateLimiter:
 
 
 class _RequestCounter:
-    """Counts the requests of the current and the last second."""
+    """Counts the requests that were sent in the current second and in the last one."""
 
     def __init__(self) -> None:
         self._since, self._count, self._last_second = 0.0, 0, 0.0
@@ -98,7 +99,7 @@ class _RequestCounter:
         self._count += requests
 
     def per_second(self, at: float) -> float:
-        """Return the number of requests in the last full second or the current one, if higher."""
+        """Return the number of requests in the last second, or in the current one if it is higher."""
         self._roll(at)
         return max(self._last_second, float(self._count))
 

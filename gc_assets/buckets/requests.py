@@ -1,4 +1,4 @@
-"""Budgets, prices, pauses and concurrency of requests, for all clients of object stores."""
+"""Helpers for sending requests to object stores: caching, counting, pausing and concurrency."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gc_assets.buckets.rate_limiter import RateLimiter
 from gc_assets.config.connections import StoreSettings
 from gc_assets.core.requests import Kind, Requests, record_requests
 
-# Concurrent requests of one batch.
+# How many requests of a batch are sent concurrently.
 MAX_CONCURRENT: Final = 16
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -23,10 +23,10 @@ _R = TypeVar("_R")
 
 
 class PerProcess(Generic[_P, _R]):
-    """Decorator that caches the results of a function, such as clients, by its arguments.
+    """A decorator that caches what a function creates, such as clients, in each process.
 
-    Concurrent threads share a result. A forked process creates its own, because its parent uses the
-    sockets. Arguments such as settings are frozen models.
+    Threads share the cached values. A forked process creates its own, because it must not use the
+    sockets of its parent. All arguments must be hashable.
     """
 
     def __init__(self, create: Callable[_P, _R]) -> None:
@@ -48,7 +48,7 @@ class PerProcess(Generic[_P, _R]):
 
 @PerProcess
 def get_rate_limiter(settings: StoreSettings) -> RateLimiter:
-    """Return the rate limiter of all requests of this process with these settings."""
+    """Return the rate limiter that all requests of this process with these settings share."""
     return RateLimiter(settings.requests_per_second)
 
 
@@ -59,14 +59,14 @@ def count_request(settings: StoreSettings, kind: Kind) -> None:
 
 
 def pause_before_retry(attempt: int) -> None:
-    """Sleep before another attempt, longer for each attempt. `attempt` counts from 0."""
+    """Sleep before the next attempt, longer each time. The first attempt has the number 0."""
     time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)
 
 
 def map_concurrently(values: Iterable[_T], call: Callable[[_T], _R]) -> list[_R]:
-    """Call a function with each value, concurrently.
+    """Call a function with each value, using several threads.
 
-    The results are in the order of the values.
+    The results are in the same order as the values.
     """
     values = list(values)
     if len(values) <= 1:

@@ -1,4 +1,4 @@
-"""The address of a storage in a bucket, which every client needs."""
+"""The base class of buckets: a storage's address and settings."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 
 _Settings = TypeVar("_Settings", bound=StoreSettings)
 
-# The limit in UTF-8 bytes on S3 (User Guide, "Naming Amazon S3 objects") and Google Cloud (Cloud
-# Storage documentation, "Object names"). It is stricter than Azure's limit of 1,024 characters.
+# The limit of S3 (User Guide, "Naming Amazon S3 objects") and Google Cloud (Cloud Storage
+# documentation, "Object names"), in UTF-8 bytes. Azure allows 1,024 characters, which is more.
 MAX_KEY_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class BucketStorage(Generic[_Settings]):
-    """A bucket, or a prefix in a bucket. Picklable, because it contains no secrets.
+    """A bucket, or a prefix in a bucket. It can be pickled, because it contains no secrets.
 
     Attributes:
-        name: The bucket. On Azure, `container@account.dfs.core.windows.net`.
-        prefix: The prefix. Empty, or ends in `/`.
-        settings: The settings for access to the bucket.
+        name: The name of the bucket. On Azure, this is `container@account.dfs.core.windows.net`.
+        prefix: The prefix, which is empty or ends in `/`.
+        settings: How to connect to the server.
     """
 
     name: str
@@ -33,7 +33,7 @@ class BucketStorage(Generic[_Settings]):
 
     @classmethod
     def of(cls, location: str, settings: _Settings) -> Self:
-        """Return the storage at a location."""
+        """Create the storage for a location."""
         return cls(*bucket_and_key(str(Location.parse(location)), settings.SCHEME), settings)
 
     @property
@@ -48,7 +48,11 @@ class BucketStorage(Generic[_Settings]):
         return f"{self.settings.SCHEME}://{self.name}/{self.prefix}{key}"
 
     def require_readable(self, key: str, size_bytes: int) -> None:
-        """Raise `OSError` with `EFBIG` for metadata above `MAX_OBJECT_BYTES`."""
+        """Check that an object is not too large to be metadata.
+
+        Raises:
+            OSError: If it is larger than `MAX_OBJECT_BYTES`. The error number is `EFBIG`.
+        """
         if size_bytes > MAX_OBJECT_BYTES:
             found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {size_bytes:,}"
             raise OSError(errno.EFBIG, found, self.address(key))
