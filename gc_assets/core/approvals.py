@@ -1,7 +1,7 @@
-"""Plan approvals and rejections, and the resulting verdict.
+"""Approvals and rejections of plans, and the verdict that results from them.
 
-Events are only appended. For each name the latest event applies, so that users cannot revoke each
-other's events.
+Events are only ever appended. For each name, the latest event decides, so users cannot revoke each
+other's approvals or rejections.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from gc_assets.core.renamed_keys import RenamedKeys
 
 
 class ApprovalEvent(RenamedKeys):
-    """Approval or rejection of a plan by one person.
+    """An approval or rejection of a plan by one person.
 
     Attributes:
-        at: Time of the decision (UTC).
-        overrides: Failed gates overridden by this approval.
+        by: Name of the person.
+        at: Time of the decision in UTC.
+        overrides: Failed gates that the approval overrides.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
@@ -50,7 +51,7 @@ class ApprovalEvent(RenamedKeys):
         return self.describe(f" at {self.at:%Y-%m-%d %H:%M:%S}Z")
 
     def describe(self, when: str = "") -> str:
-        """Return the decision as text, with `when` after the name."""
+        """Describe the decision. The text `when` is inserted after the name."""
         overriding = f", overriding {', '.join(self.overrides)}" if self.overrides else ""
         comment = f": {self.comment}" if self.comment else ""
         return f"{self.decision} by {self.by}{when}{overriding}{comment}"
@@ -58,7 +59,7 @@ class ApprovalEvent(RenamedKeys):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All events for a plan, oldest first, and the number of approvals required."""
+    """All events for a plan, oldest first, and the number of approvals that it needs."""
 
     events: tuple[ApprovalEvent, ...] = ()
     needed: int = 1
@@ -72,9 +73,7 @@ class Verdict:
 
     @property
     def rejections(self) -> tuple[ApprovalEvent, ...]:
-        """Rejections in effect. A single one blocks the plan, regardless of the number of
-        approvals.
-        """
+        """The rejections in effect. One is enough to block the plan, whatever the approvals."""
         return tuple(word for word in self._latest_events() if word.decision == "rejected")
 
     @property
@@ -83,10 +82,7 @@ class Verdict:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Gates overridden by as many approvers as the plan requires.
-
-        Only approvals still in effect are considered.
-        """
+        """Gates that are overridden by as many approvals in effect as the plan needs."""
         given = [name for word in self.approvals for name in set(word.overrides)]
         return tuple(sorted(name for name in set(given) if given.count(name) >= self.needed))
 
@@ -96,7 +92,7 @@ class Verdict:
 
     @property
     def missing(self) -> str | None:
-        """Reason why the plan is not approved, or None if it is approved."""
+        """Why the plan is not approved, or None if it is approved."""
         if self.rejections:
             return "; ".join(map(str, self.rejections))
         if self.is_approved:
@@ -106,7 +102,10 @@ class Verdict:
         return f"approved by {len(self.approvals)} of {self.needed} names that its storage requires"
 
     def without_late_rejections(self) -> Verdict:
-        """Return the verdict without rejections made after the apply started."""
+        """Return the verdict without rejections.
+
+        Once an apply has begun, this is used because rejections then come too late.
+        """
         return Verdict(tuple(word for word in self.events if word.decision == "approved"), self.needed)
 
     def _latest_events(self) -> Iterable[ApprovalEvent]:

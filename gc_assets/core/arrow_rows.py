@@ -1,4 +1,4 @@
-"""Replace columns and aggregate rows of an Arrow table, addressing columns by name."""
+"""Replace columns and aggregate rows of Arrow tables by column name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """Replace columns, keeping their positions and types."""
+    """Replace columns of a table, but keep their positions and types."""
     for name, column in columns.items():
         field = rows.schema.field(name)
         rows = rows.set_column(rows.schema.get_field_index(name), field, column.cast(field.type))
@@ -16,11 +16,11 @@ def replace_columns(rows: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedA
 
 
 def aggregate_rows(rows: pa.Table, by: str | Sequence[str], how: Mapping[str, str]) -> pa.Table:
-    """Group rows and aggregate columns. The aggregated columns keep their names.
+    """Group rows and aggregate columns, which keep their names.
 
     Args:
-        by: Columns that identify a group.
-        how: Arrow aggregation function of each column, such as `max`.
+        by: The columns to group by.
+        how: The Arrow aggregation function for each column, such as `max`.
     """
     grouped = rows.group_by(by if isinstance(by, str) else list(by)).aggregate(list(how.items()))
     names = {f"{name}_{function}": name for name, function in how.items()}

@@ -1,9 +1,10 @@
-"""Recognise unusual spellings of the buckets of storages and aliases.
+"""Recognise addresses that spell a storage's bucket in an unusual way.
 
-Some readers accept credentials (`oss://ID:KEY@bucket/key`), the endpoint after the bucket
-(`oss://bucket.oss-cn-hangzhou.aliyuncs.com/key`), or a region or endpoint before it
-(`s3://us-east-1/bucket/key`). Some decode a key or remove its empty and `.` components, as Hadoop's
-file systems do. Such an address is not resolved, because other readers find another object there.
+Some readers accept credentials in an address (`oss://ID:KEY@bucket/key`), an endpoint after the
+bucket (`oss://bucket.oss-cn-hangzhou.aliyuncs.com/key`), or a region or endpoint before it
+(`s3://us-east-1/bucket/key`). Some also decode the key, or remove empty components and `.` from it,
+as Hadoop's file systems do. Such addresses are not resolved, because other readers would find a
+different object there.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Final, Self
 from gc_assets.core.paths import AZURE, GCS, S3, Location, scheme_of
 from gc_assets.core.urls import ENDPOINT, Url, is_provider_host, is_region, provider_schemes
 
-# RE2: an empty or `.` component, an encoded `/`, or a backslash after the bucket or host.
+# RE2 pattern for an empty or `.` component, an encoded `/`, or a backslash after bucket or host.
 UNSTABLE_KEY: Final = r"(?is)^[a-z][a-z0-9+.-]*://[^/]*(?:/(?:.*/)?\.?/|.*(?:%2f|\\))"
-# RE2: an address of an object store with a region or the host of a provider in place of the bucket.
+# RE2 pattern for addresses with a region or the host of a provider in place of the bucket.
 AT_ENDPOINT: Final = rf"(?i)^[a-z][a-z0-9+.-]*://(?:[^/]*@)?{ENDPOINT}/"
-# First path components of Google's JSON interface, which names the bucket after them.
+# Paths of Google's JSON interface begin with these components, and the bucket follows later.
 _GOOGLE_API: Final = frozenset({"storage", "download", "upload"})
 _WEB: Final = "https"
 
@@ -29,7 +30,7 @@ class OwnBuckets:
     """The buckets of storages and aliases.
 
     Attributes:
-        names: (scheme, bucket) pairs. On Azure, a bucket is `container@host`.
+        names: Pairs of scheme and bucket. On Azure, a bucket is `container@host`.
         hosts: Hosts of the storages' endpoints.
     """
 
@@ -38,18 +39,18 @@ class OwnBuckets:
 
     @classmethod
     def of(cls, storages: Sequence[tuple[str, str | None]], aliases: frozenset[tuple[str, str]]) -> Self:
-        """Collect the buckets.
+        """Collect the buckets of storages and aliases.
 
         Args:
-            storages: (location, endpoint) pairs of storages.
-            aliases: (scheme, bucket) pairs of aliases.
+            storages: Pairs of location and endpoint.
+            aliases: Pairs of scheme and bucket.
         """
         endpoints = {endpoint for _, endpoint in storages if endpoint is not None}
         hosts = frozenset(endpoint.partition("://")[2].rstrip("/").lower() for endpoint in endpoints)
         return cls(aliases.union(*(_buckets(location, endpoint) for location, endpoint in storages)), hosts)
 
     def has_unusual_spelling(self, url: Url) -> bool:
-        """Check if an address names one of the buckets in another form than `scheme://bucket/key`."""
+        """Return True if an address contains a bucket in another form than `scheme://bucket/key`."""
         first = url.path.split("/")[1]
         if url.scheme == _WEB:
             buckets = self._on_host(url.authority)
@@ -66,11 +67,11 @@ class OwnBuckets:
         return any(bare.startswith(f"{bucket}.") and self._is_endpoint(bare.removeprefix(f"{bucket}.")) for bucket in buckets)
 
     def contains(self, url: Url) -> bool:
-        """Check if an address names one of the buckets, in any form."""
+        """Return True if an address refers to one of the buckets, in any form."""
         return (url.scheme, url.authority) in self.names or self._names_bucket(url) or self.has_unusual_spelling(url)
 
     def _names_bucket(self, url: Url) -> bool:
-        """Check if the host or the path of a web address begins with one of the buckets."""
+        """Return True if the host or the path of a web address begins with one of the buckets."""
         if url.scheme != _WEB:
             return False
         if url.aws_bucket is not None:
@@ -81,7 +82,7 @@ class OwnBuckets:
         return any(first == bucket or url.authority.startswith(f"{bucket}.") for bucket in self._on_host(url.authority))
 
     def _on_host(self, host: str) -> set[str]:
-        """Return the buckets that a provider's web host may serve."""
+        """Return the buckets that may be accessible through this web host."""
         schemes = {S3, *provider_schemes(f"https://{host}")} if host in self.hosts else {*provider_schemes(f"https://{host}")}
         return {bucket for scheme, bucket in self.names if scheme in schemes}
 

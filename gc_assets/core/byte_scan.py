@@ -1,7 +1,7 @@
-"""Find rows of an Arrow string column that contain certain bytes.
+"""Find the rows of an Arrow string column that contain certain bytes.
 
-Scans the column buffer in one numpy pass, at about 50 million 100-byte rows per second. This is
-several times faster than Arrow's substring kernels, which restart in every row.
+The whole buffer of the column is scanned with NumPy, at about 50 million rows of 100 bytes per
+second. Arrow's substring kernels take several times as long, because they start again in each row.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 _SLASH: Final = ord("/")
 _DOT: Final = ord(".")
-# Bytes per pass, small enough for the masks to fit into the CPU cache.
+# Number of bytes to scan together. The masks for them should fit into the CPU cache.
 WINDOW_BYTES: Final = 2**17
 
 
 def has_irregular_components(values: pa.Array) -> NDArray[np.bool_]:
-    """Return True for rows that start with `/` or `.`, or contain `//` or `/.`.
+    """Find paths that may contain empty components, `.` or `..`.
 
-    No other row can contain empty, `.` or `..` components.
+    Returns:
+        A mask that is true for rows that start with `/` or `.`, or contain `//` or `/.`.
     """
     offsets, data = _offsets_and_bytes(values)
     found = find_rows(values, lambda byte, after: (byte == _SLASH) & ((after == _SLASH) | (after == _DOT)))
@@ -33,9 +34,14 @@ def has_irregular_components(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def find_rows(values: pa.Array, hits: Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    """Return True for rows in which `hits(byte, next_byte)` is true for any byte.
+    """Find rows that contain a matching byte.
 
-    For the last byte in a row, `next_byte` is the first byte of the next row.
+    Args:
+        hits: Vectorised function that decides whether a byte matches, given the byte and the next
+            one. For the last byte of a row, the next one is the first byte of the following row.
+
+    Returns:
+        A mask of the rows.
     """
     offsets, data = _offsets_and_bytes(values)
     found = np.zeros(len(values), np.bool_)

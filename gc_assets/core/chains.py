@@ -1,8 +1,8 @@
-"""Contract linear graph chains to single nodes.
+"""Contract linear chains of a graph to single nodes.
 
-Commit history is deep and mostly linear, with millions of levels and few branches. Sweeping over
-chains in topological order needs Python only at branches and merges, while numpy processes the
-nodes inside a chain.
+Commit history is mostly linear, with millions of levels but few branches. If chains are processed
+in topological order, Python code runs only for branches and merges, and NumPy handles all nodes
+within a chain.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Partition of nodes into chains. The only parent of each node except the oldest is the next
-    older node.
+    """A partition of nodes into chains.
+
+    In a chain, every node except the oldest has exactly one parent, which is the next older node.
 
     Attributes:
-        chain: Chain number per node; -1 on a cycle without branches.
-        depth: Distance per node from the oldest node in its chain.
-        length: Chain lengths.
-        child: Start of each edge between chains, at the oldest node of the starting chain.
-        parent: End of each edge between chains, at the newest node of the ending chain.
+        chain: The number of each node's chain, or -1 if the node is on a cycle without branches.
+        depth: The distance of each node from the oldest node in its chain.
+        length: The number of nodes in each chain.
+        child: For each edge between chains, the chain whose oldest node is the child.
+        parent: For each edge between chains, the chain whose newest node is the parent.
     """
 
     chain: Ints
@@ -47,8 +48,8 @@ class Chains:
         oldest = np.ones(nodes, np.bool_)
         oldest[child[inner]] = False
 
-        # Pointer doubling: after round k each node points to its ancestor 2^k steps down the chain,
-        # or to the oldest node in the chain.
+        # By pointer doubling, each node points to its ancestor 2^k steps down the chain after round
+        # k, or to the oldest node in the chain.
         root = np.arange(nodes, dtype=np.int32)
         root[child[inner]] = parent[inner]
         depth = (~oldest).astype(np.int32)
@@ -72,20 +73,20 @@ class Chains:
 
 
 def successor_lists(nodes: int, source: Ints, target: Ints) -> tuple[list[int], list[int]]:
-    """Return the edges by source node.
+    """Group edges by source node.
 
     Returns:
-        The position of each node's first edge, with the number of edges as last element, and the
-        targets of all edges.
+        The position of each node's first edge, followed by the number of all edges, and the targets
+        of all edges.
     """
     start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=nodes))]).tolist()
     return start, target[np.argsort(source, kind="stable")].tolist()
 
 
 def topological_order(nodes: int, source: Ints, target: Ints) -> Iterator[tuple[int, list[int]]]:
-    """Yield each node after all its predecessors, together with its successors.
+    """Yield each node with its successors, after all of its predecessors.
 
-    Nodes that are on a cycle or only reachable through one are skipped.
+    Nodes on a cycle are skipped, and so are nodes that follow one.
     """
     start, targets = successor_lists(nodes, source, target)
     awaited = np.bincount(target, minlength=nodes)

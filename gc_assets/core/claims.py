@@ -1,7 +1,8 @@
-"""Find the owner of a key, i.e. the lake with the deepest claim that contains the key.
+"""Determine which lake claims a key.
 
-Shielded keys have no owner. The module also narrows overly wide table claims for all lake kinds.
-Lookups are vectorised by directory.
+If several claims contain the key, the deepest one decides. Parts of a storage can be shielded, so
+that keys in them do not have an owner. Table claims that are too wide are narrowed, in the same way
+for all kinds of lakes. Lookups are vectorised by directory.
 """
 
 from __future__ import annotations
@@ -16,29 +17,28 @@ import pyarrow.compute as pc
 
 
 class Owner(NamedTuple):
-    """Owner of a claimed prefix: a lake and, in Iceberg lakes, a table."""
+    """The lake that claims a prefix and, in Iceberg lakes, the table."""
 
     lake: str
     table_uuid: str | None
 
 
-# Iceberg writes to these folders under the table location, unless configured otherwise by table
-# properties.
+# Iceberg writes to these folders in the table location, unless table properties specify others.
 TABLE_FOLDERS: Final = ("data/", "metadata/")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Canonical prefix in a storage with its owner.
+    """A prefix in a storage and its owner.
 
     Attributes:
-        prefix: Prefix ending in `/`, or empty for the whole storage.
-        owner: Owning lake and table.
-        collect: False if files under the prefix must never become candidates.
-        table: Table identity at this location, or None if the lake itself claims the prefix.
-        is_unread: True for a possible location of a table that was never read.
-        names: Regular expression for the names of the claimed files, which are directly in the
-            prefix. All other files are shielded. If None, all files under the prefix are claimed.
+        prefix: Canonical prefix with a trailing `/`, or "" for the whole storage.
+        owner: The lake and table that own the prefix.
+        collect: False if files under the prefix are shielded and must never become candidates.
+        table: Identity of the table at this location, or None if the lake itself claims the prefix.
+        is_unread: True if this is a possible location of a table that was never read.
+        names: Regular expression for file names. If set, only matching files directly in the prefix
+            are claimed, and all others are shielded. If None, everything in the prefix is claimed.
     """
 
     prefix: str
@@ -50,26 +50,29 @@ class Claim:
 
 
 def find_table_prefix(key: str) -> str:
-    """Return the prefix of the table to which a metadata file may belong, given the file's key.
+    """Derive the prefix of a table from the key of a metadata file that may belong to it.
 
-    It is the parent of `metadata/`, otherwise the file's directory.
+    This is the parent of the directory `metadata/`. In any other directory, it is the directory
+    itself.
     """
     directory = key.rpartition("/")[0]
     return "" if directory in {"", "metadata"} else f"{directory.removesuffix('/metadata')}/"
 
 
 def find_table_location(address: str) -> str:
-    """Do the same as `find_table_prefix`, given the address of a metadata file."""
+    """Derive the location of a table from the address of a metadata file."""
     scheme, separator, path = address.partition("://")
     return f"{scheme}{separator}{find_table_prefix(path)}" if separator else find_table_prefix(address)
 
 
 def narrow_claims(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
-    """Return the effective claims on a storage and the claims that were too wide.
+    """Restrict table claims that are too wide to the folders that Iceberg writes to.
 
-    A table location may be a whole storage or contain another table's or lake's prefix. Such a
-    table claims only the folders that Iceberg writes to. This also applies to the possible
-    locations of tables that were never read.
+    A claim is too wide if the table location is a whole storage, or contains a prefix of another
+    table or lake. The same applies to possible locations of tables that were never read.
+
+    Returns:
+        The effective claims on the storage, and the claims that were too wide.
     """
     shared = find_wide_prefixes((claim.prefix, claim.table or f"lake {claim.owner.lake}") for claim in claims)
     wide = [claim for claim in claims if claim.table is not None and (claim.collect or claim.is_unread) and claim.prefix in shared]
@@ -78,9 +81,10 @@ def narrow_claims(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
 
 
 def find_wide_prefixes(locations: Iterable[tuple[str, str]]) -> set[str]:
-    """Return prefixes that are empty or contain another table's prefix.
+    """Find prefixes that are empty or contain the prefix of another table.
 
-    `locations` are (prefix, table) pairs.
+    Args:
+        locations: Pairs of prefix and table.
     """
     tables: dict[str, set[str]] = {}
     for prefix, table in locations:
@@ -97,15 +101,15 @@ def find_wide_prefixes(locations: Iterable[tuple[str, str]]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Claimed prefixes in a storage with their owners.
+    """All claims on a storage.
 
     Attributes:
-        owners: Owner per prefix. None shields everything under the prefix, regardless of other
+        owners: The owner of each prefix. None shields everything under the prefix, regardless of
             claims above or inside it.
-        shielded: Single keys without an owner.
+        shielded: Single keys that do not have an owner.
         wide: Claims that were too wide.
-        names: Regular expression for the names of claimed files by prefix (`Claim.names`).
-        shared: Claims with `names` that are shielded because another lake uses their location.
+        names: Regular expressions for file names by prefix, see `Claim.names`.
+        shared: Claims with `names` that are shielded because another lake uses the same location.
     """
 
     owners: dict[str, Owner | None]
@@ -116,7 +120,7 @@ class Claims:
 
     @classmethod
     def of(cls, claims: Iterable[Claim], shielded: Collection[str] = (), wide: Sequence[Claim] = ()) -> Claims:
-        """Build the claims. A prefix is shielded if its claims differ in `collect`."""
+        """Index claims by prefix. If claims on a prefix differ in `collect`, it is shielded."""
         owners: dict[str, Owner | None] = {}
         claims = list(claims)
         names = {claim.prefix: claim.names for claim in claims if claim.names is not None and claim.collect}
@@ -134,9 +138,10 @@ class Claims:
         return self.owner(directory)
 
     def owner(self, directory: str) -> Owner | None:
-        """Return the owner of a directory by its deepest claim, or None if it is shielded.
+        """Return the owner of a directory, or None if it is unclaimed or shielded.
 
-        `directory` ends in `/`, or is empty for the root.
+        Args:
+            directory: The directory with a trailing `/`, or "" for the root of the storage.
         """
         deepest, start = None, directory
         while True:
@@ -150,18 +155,22 @@ class Claims:
             directory = directory[: directory[:-1].rfind("/") + 1]
 
     def deepest(self, directory: str) -> str:
-        """Return the deepest claimed or shielded prefix above a directory, or ""."""
+        """Return the deepest claimed or shielded prefix that contains a directory, or ""."""
         while directory and directory not in self.owners:
             directory = directory[: directory[:-1].rfind("/") + 1]
         return directory
 
     def is_by_name(self, keys: pa.Array) -> pa.Array:
-        """Return a mask of the keys whose claim is restricted to certain file names."""
+        """Return a mask that is true for keys in claims restricted to certain file names."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "")
         return pc.is_in(directories, pa.array(sorted(self.names), keys.type))
 
     def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return a lake column and a table uuid column, with nulls for unclaimed keys."""
+        """Look up the owners of many keys.
+
+        Returns:
+            A column of lakes and a column of table uuids. Both are null for keys without an owner.
+        """
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         owners = [self.owner(directory) for directory in directories.dictionary.to_pylist()]
         lakes = pa.array([owner.lake if owner else None for owner in owners], pa.string()).take(directories.indices)

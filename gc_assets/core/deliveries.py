@@ -1,6 +1,6 @@
-"""Track delivered notifications, so that each target receives an event once.
+"""Keep track of delivered notifications, so that each target receives an event only once.
 
-Ended events are removed, so the record does not grow from run to run.
+When an event has ended, its record is removed, so the records do not grow from run to run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gc_assets.core.notifications import RENAMED_EVENTS, Event, Notification
 
 
 def _current_id(name: str) -> str:
-    """Return a delivered event id with the event's current name."""
+    """Replace old event names in the id of a delivered event."""
     for old, new in RENAMED_EVENTS.items():
         name = name.replace(f"/{old}/", f"/{new}/", 1)
     return name
@@ -22,13 +22,13 @@ def _current_id(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Delivered event ids per target."""
+    """The ids of delivered events for each target."""
 
     by_target: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Parse the output of `to_json`. Unreadable text results in empty deliveries."""
+        """Parse the output of `to_json`. If the text is damaged, no deliveries are returned."""
         try:
             found = json.loads(text or "{}")
             return cls({str(target): frozenset(_current_id(str(name)) for name in ids) for target, ids in found.items()})
@@ -40,17 +40,20 @@ class Deliveries:
         return json.dumps({target: sorted(ids) for target, ids in sorted(self.by_target.items())})
 
     def pending(self, target: str, events: Collection[Event], current: Iterable[Notification]) -> tuple[Notification, ...]:
-        """Return the current events that a target subscribes to but has not received yet."""
+        """Return the events that a target subscribes to and has not received yet."""
         known = self.by_target.get(target, frozenset())
         return tuple(item for item in current if item.event in events and item.id not in known)
 
     def record(
         self, delivered: Mapping[str, Iterable[Notification]], targets: Iterable[str], current: Iterable[Notification] | None
     ) -> Deliveries:
-        """Return the deliveries for `targets` after sending the events in `delivered`.
+        """Add delivered events and remove events that have ended.
 
-        Events missing from `current` have ended and are removed. If `current` is None, the current
-        events are unknown, so all are kept.
+        Args:
+            delivered: The events that were just sent, by target.
+            targets: All configured targets. The deliveries of other targets are removed.
+            current: All current events. Others have ended. None if the current events are unknown,
+                in which case nothing is removed.
         """
         lasting = None if current is None else {item.id for item in current}
         ids = {name: self.by_target.get(name, frozenset()) | {item.id for item in delivered.get(name, ())} for name in targets}

@@ -1,8 +1,8 @@
-"""Blocked Bloom filter over row hashes, with false positives but no false negatives.
+"""A blocked Bloom filter over row hashes. It has false positives, but no false negatives.
 
-Each key maps to one block of 512 bits (a cache line) and to two bits in each of its eight 64-bit
-words. A false positive keeps an orphan until a later run. The seed changes with the run date so
-that the same file is not kept forever.
+Each key maps to one block of 512 bits, which is a cache line, and to two bits in each of its eight
+64-bit words. After a false positive, an orphan is kept until a later run. The seed changes with the
+run date, so that no file is kept forever because of false positives.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from gc_assets.core.errors import GcError, StateError
 WORDS_PER_BLOCK: Final = 8
 BITS_PER_WORD: Final = 2
 BLOCK_BITS: Final = 64 * WORDS_PER_BLOCK
-# A rate of 1e-6 needs 39.0 bits per key in this layout (Poisson sum over the block load). The rest
-# is a safety margin.
+# In this layout, a false-positive rate of 1e-6 requires 39.0 bits per key, according to a Poisson
+# sum over the load of blocks. The rest is a safety margin.
 BITS_PER_KEY: Final = 40
 TARGET_FPR: Final = 1e-6
 VERSION: Final = 1
-# 32 hash bits select a block. Up to this number of blocks the selection is uniform to 1 in 16.
+# A block is selected by 32 bits of the hash. With more blocks than this, the selection would not be
+# sufficiently uniform: some blocks would get 1/16 more keys than others.
 MAX_BLOCKS: Final = 2**28
-# Hashes per pass, so that the working set fits into the CPU cache and memory use is constant.
+# Number of hashes to process together, so that they fit into the CPU cache and memory is bounded.
 _CHUNK: Final = 2**14
 _MAGIC: Final = b"GCBLOOM\0"
 _HEADER: Final = struct.Struct("<8sIIqQQ")
@@ -43,11 +44,11 @@ _BitArray = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec:
-    """Filter parameters. Only filters with equal parameters can be merged.
+    """The parameters of a filter. Only filters with equal parameters can be merged.
 
     Attributes:
         keys: Expected number of keys.
-        seed: Differs by run date.
+        seed: A number that differs between run dates.
         blocks: Number of 512-bit blocks.
     """
 
@@ -58,10 +59,13 @@ class FilterSpec:
 
     @classmethod
     def for_keys(cls, keys: int, seed: int) -> Self:
-        """Return a spec with a false-positive rate of 1e-6 for `keys` distinct hashes.
+        """Choose the size of a filter so that its false-positive rate is 1e-6.
+
+        Args:
+            keys: Number of distinct hashes.
 
         Raises:
-            GcError: For more than 3.4e9 keys.
+            GcError: If there are more than 3.4e9 keys.
         """
         blocks = max(1, ceil(keys * BITS_PER_KEY / BLOCK_BITS))
         if blocks > MAX_BLOCKS:
@@ -71,7 +75,7 @@ class FilterSpec:
 
     @property
     def hashes(self) -> int:
-        """Number of bits that each key sets."""
+        """The number of bits that are set for each key."""
         return WORDS_PER_BLOCK * BITS_PER_WORD
 
     @property
@@ -80,7 +84,7 @@ class FilterSpec:
 
 
 class Filter:
-    """Filter bits with their spec."""
+    """A Bloom filter that fits into memory."""
 
     def __init__(self, spec: FilterSpec, bits: _BitArray) -> None:
         self.spec = spec
@@ -97,14 +101,14 @@ class Filter:
             while len(left):
                 first, masks = _locate_bits(left, self.spec)
                 for word, mask in enumerate(masks):
-                    # If two keys share a word, only the last write takes effect. The check below
-                    # finds the lost key and adds it again.
+                    # If two keys have the same word, only the last write takes effect. The check
+                    # below detects the other key, and it is added again.
                     index = first + word
                     self._bits[index] |= mask
                 left = left[~self._contains_masks(first, masks)]
 
     def contains(self, hashes: _Hashes) -> NDArray[np.bool_]:
-        """Return False only for hashes that were never added."""
+        """Return a mask that is true for all hashes that were added, and for few others."""
         found = np.empty(len(hashes), np.bool_)
         start = 0
         for chunk in _chunks(hashes):
@@ -123,7 +127,7 @@ class Filter:
         self._bits |= other._bits
 
     def to_bytes(self) -> bytes:
-        """Serialize the header, a checksum of all other bytes, and the bits (little-endian)."""
+        """Serialize the filter: a header, a checksum of all other bytes, and the bits."""
         spec = self.spec
         header = _HEADER.pack(_MAGIC, spec.version, spec.hashes, spec.seed, spec.keys, spec.blocks)
         bits = self._bits.astype("<u8", copy=False).tobytes()
@@ -134,7 +138,7 @@ class Filter:
         """Parse the output of `to_bytes`.
 
         Raises:
-            StateError: If the bytes are truncated, modified or have a newer version.
+            StateError: If the bytes are truncated, were modified or have another version.
         """
         if len(raw) < _BITS_START or raw[: len(_MAGIC)] != _MAGIC:
             raise StateError(f"not a live filter: expected {_MAGIC!r} and a header, found {raw[:_BITS_START]!r}; create it again")
@@ -155,9 +159,9 @@ class Filter:
         return cls(spec, np.frombuffer(bits, "<u8").astype(np.uint64))
 
     def measured_fpr(self, samples: int, rng: np.random.Generator) -> float:
-        """Measure the false-positive rate with `samples` random hashes.
+        """Measure the false-positive rate with random hashes.
 
-        The chance that a random hash is a true positive is negligible, 1 in 2^64 per key.
+        Such a hash is a true positive only with a negligible probability of 1 in 2^64 for each key.
         """
         hits = 0
         for start in range(0, samples, _CHUNK):
@@ -184,7 +188,7 @@ def _chunks(hashes: _Hashes) -> Iterator[_Hashes]:
 
 
 def _mix(values: _BitArray) -> _BitArray:
-    """Apply the MurmurHash3 finaliser, so that each output bit depends on every input bit."""
+    """Apply the finaliser of MurmurHash3, so that each output bit depends on every input bit."""
     values = values ^ (values >> np.uint64(33))
     values *= np.uint64(0xFF51AFD7ED558CCD)
     values ^= values >> np.uint64(33)
@@ -194,10 +198,13 @@ def _mix(values: _BitArray) -> _BitArray:
 
 
 def _locate_bits(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], list[_BitArray]]:
-    """Return the first word index of each hash's block, and the mask for each word.
+    """Compute the block and the masks of each hash.
 
-    Mask bits come from well mixed words and are used only once, because dependent masks raise the
-    false-positive rate a hundredfold.
+    Each mask uses different bits of well mixed words. If masks depended on each other, the
+    false-positive rate would be a hundred times as high.
+
+    Returns:
+        The index of the first word of each block, and a mask for each word of a block.
     """
     salt = _mix(np.array([spec.seed], np.int64).view(np.uint64) + _GOLDEN)
     mixed = _mix(hashes.view(np.uint64) ^ salt)
@@ -213,7 +220,7 @@ def _locate_bits(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], 
 
 
 def _pairs_of_bits() -> _BitArray:
-    """Return masks with two distinct bits per word. All pairs are about equally likely."""
+    """Return masks with two distinct bits each, in which all pairs are about equally frequent."""
     index = np.arange(2**_MASK_BITS, dtype=np.uint64)
     one, step = index % np.uint64(64), index // np.uint64(64) % np.uint64(63) + np.uint64(1)
     return (np.uint64(1) << one) | (np.uint64(1) << ((one + step) % np.uint64(64)))

@@ -1,4 +1,4 @@
-"""Check results: verdict, finding and advice."""
+"""Run checks and represent their results, for `doctor`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ _FIX_FIRST: Final = "Fix this first. No plan can be made or applied until then."
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Check result for one subject.
+    """The result of a check.
 
     Attributes:
-        found: The finding in one sentence.
-        todo: Advice, empty if the check passed.
-        cause: The cause without the affected object. Findings with the same cause are reported as
-            one problem.
+        subject: The lake, storage or other object that was checked.
+        check: Name of the check.
+        found: The result in one sentence.
+        todo: Advice for the user, or "" if the check passed.
+        cause: The cause of a problem, without naming the affected object. Findings with the same
+            cause are reported as one problem.
     """
 
     subject: str
@@ -42,7 +44,7 @@ class Finding:
 
 
 def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Run a check and yield its results. An exception raised by the check becomes a failed result."""
+    """Run a check and yield its results. If it raises an error, yield that as a failure."""
     try:
         yield from inspect()
     except (GcError, OSError) as error:
@@ -50,5 +52,5 @@ def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]
 
 
 def skip_check(subject: str, check: str, needed: str) -> Finding:
-    """Return the result of a check that was skipped because a prerequisite check failed."""
+    """Return the result for a check that cannot run because another check has failed."""
     return Finding(subject, check, SKIPPED, f"depends on the failed check {needed}")

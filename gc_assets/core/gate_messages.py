@@ -1,4 +1,4 @@
-"""Build the user-visible messages of failed gates."""
+"""Adapt the messages of failed gates to what the user can do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from gc_assets.core.plan import GateResult
 
 
 def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
-    """Return the message of a failed gate. It contains the override only if the plan can be
-    approved.
+    """Return the message of a failed gate, without its override if the plan cannot be approved.
 
     Args:
-        failed: All failed gates of the plan.
+        failed: All failed gates of the plan. If one cannot be overridden, no approval is possible.
     """
     if all(other.overridable for other in failed):
         return gate.message
@@ -21,5 +20,5 @@ def message_of(gate: GateResult, failed: Sequence[GateResult]) -> str:
 
 
 def without_override(gate: GateResult) -> str:
-    """Return the message of a gate without its override command."""
+    """Remove the sentence about the override from the message of a gate."""
     return gate.message.removesuffix(OVERRIDE.format(name=gate.name)).rstrip()

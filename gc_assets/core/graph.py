@@ -1,8 +1,9 @@
-"""In-process commit graph with reachability, depth and consistency checks.
+"""A commit graph in memory, with queries for reachability and consistency checks.
 
-Commits are dense indexes in input order. Edges lead from child to parent in int32 arrays, for up to
-1e8 commits. Contradictions (a missing parent, a child older than its parent, or a cycle) are
-reported in `problems`, but do not prevent queries.
+A commit is represented by its index in the input. Edges lead from children to parents and are
+stored in int32 arrays, so that graphs with up to 1e8 commits are possible. Contradictions are
+reported in `problems`: a missing parent, a child that is older than its parent, or a cycle. They do
+not prevent queries.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ProblemKind = Literal["missing_parent", "child_older_than_parent", "cycle"]
 
 MAX_SAMPLES: Final = 20
 MAX_REFS: Final = 100
-# Commits per chunk of ref lists, because an Arrow list array holds at most 2 GiB of names.
+# Number of commits in a chunk of ref lists, because an Arrow list array is limited to 2 GiB.
 _LIST_ROWS: Final = 2**16
 
 _Column = pa.Array | pa.ChunkedArray
@@ -36,9 +37,13 @@ _Column = pa.Array | pa.ChunkedArray
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """History contradiction, with the number of occurrences and up to 20 samples.
+    """A kind of contradiction in the history.
 
-    Each sample is a (child, parent) pair, or up to 20 commits of a cycle.
+    Attributes:
+        what: The kind.
+        count: Number of occurrences.
+        samples: Up to 20 occurrences. Each is a pair of child and parent, or up to 20 commits of a
+            cycle.
     """
 
     what: ProblemKind
@@ -55,15 +60,15 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class CommitGraph:
-    """Commits with their known parents.
+    """Commits and their known parents.
 
     Attributes:
-        child: Start of each edge. Edges are sorted by child, then by parent order.
-        parent: End of each edge.
-        first_parent: First parent of each commit, or -1 if missing or unknown.
-        generation: Topological level: 0 without known parents, otherwise one more than the highest
-        parent; -1 on or downstream of a cycle.
-        problems: Contradictions.
+        child: The child of each edge. Edges are sorted by child, then by the order of its parents.
+        parent: The parent of each edge.
+        first_parent: The first parent of each commit, or -1 if it has none or the parent is unknown.
+        generation: Topological level of each commit. It is 0 without known parents, otherwise one
+            more than the highest level of a parent, and -1 for commits on or after a cycle.
+        problems: Contradictions in the history.
     """
 
     commit_ids: pa.Array
@@ -77,10 +82,10 @@ class CommitGraph:
     def build(
         cls, commit_ids: pa.Array | pa.ChunkedArray, parents: pa.Array | pa.ChunkedArray, committed_at: pa.Array | pa.ChunkedArray
     ) -> Self:
-        """Build the graph.
+        """Build the graph and check it for contradictions.
 
         Args:
-            parents: Parent ids per commit, first parent first.
+            parents: For each commit, the ids of its parents in order.
 
         Raises:
             FormatError: If a commit id is missing or occurs twice.
@@ -110,13 +115,13 @@ class CommitGraph:
         return len(self.commit_ids)
 
     def index_of(self, commits: Sequence[str]) -> Ints:
-        """Return the index of each commit id.
+        """Look up the indices of commit ids.
 
         Raises:
-            LakeUnreadable: If an id is not in the graph. The message contains one such id.
+            LakeUnreadable: If an id is not in the graph. The message contains an example.
         """
-        # Look up the graph in the heads rather than vice versa, because hashing the graph costs
-        # more.
+        # Hash the heads and look up the commits of the graph in them. Hashing the whole graph would
+        # take longer.
         wanted = pa.array(commits, self.commit_ids.type)
         distinct = pc.unique(wanted)
         found = pc.fill_null(pc.index_in(self.commit_ids, distinct), -1).to_numpy(zero_copy_only=False)
@@ -132,7 +137,7 @@ class CommitGraph:
         return index[pc.index_in(wanted, distinct).to_numpy(zero_copy_only=False)]
 
     def reachable(self, heads: Iterable[str]) -> NDArray[np.bool_]:
-        """Return True for all heads and their ancestors, following all parents.
+        """Return a mask that is true for all heads and their ancestors.
 
         Raises:
             LakeUnreadable: If a head is not in the graph.
@@ -140,18 +145,18 @@ class CommitGraph:
         return reachable_nodes(len(self), self.child, self.parent, self.index_of(list(heads)))
 
     def reaching_refs(self, heads: Mapping[str, str]) -> tuple[pa.ChunkedArray, pa.Array]:
-        """Return the names and number of refs that reach each commit.
+        """Find the refs that reach each commit.
 
         Args:
-            heads: Commit id by ref.
+            heads: The head of each ref.
 
         Returns:
             A `list<string>` column with the first 100 names in alphabetical order, and an int32
-            column.
+            column with the number of all refs.
         """
         names = sorted(heads)
         starts = self.index_of([heads[name] for name in names])
-        # All commits on a cycle have the same refs, so they are represented by one node.
+        # The same refs reach all commits on a cycle, so a single node represents these commits.
         node = _components(self.child, self.parent, self.generation)
         child, parent = node[self.child], node[self.parent]
         between = child != parent
@@ -163,10 +168,13 @@ class CommitGraph:
 
 
 def merge_parents(listed: Iterable[Sequence[str] | None]) -> tuple[list[str], bool]:
-    """Return all parents of a commit that was read several times, and whether its readings differ.
+    """Combine the parents of a commit that was read several times.
 
-    Iceberg metadata under a second name may lack a parent, because pyiceberg removes the parents of
-    snapshots whose history it expires.
+    In Iceberg, the same snapshot may have a parent in one metadata file but not in another, because
+    pyiceberg removes parents when it expires history.
+
+    Returns:
+        All parents, and True if the readings differ.
     """
     readings = [tuple(parents or ()) for parents in listed]
     return list(dict.fromkeys(parent for parents in readings for parent in parents)), len(set(readings)) > 1
@@ -177,7 +185,7 @@ def _one_array(values: _Column) -> pa.Array:
 
 
 def _components(child: Ints, parent: Ints, generation: Ints) -> Ints:
-    """Return the strongly connected component of each commit. Without cycles, all are distinct."""
+    """Find the strongly connected component of each commit. Without cycles, all are distinct."""
     unleveled = (generation[child] < 0) & (generation[parent] < 0)
     if not unleveled.any():
         return np.arange(len(generation), dtype=np.int32)
@@ -198,7 +206,7 @@ def _generations(count: int, child: Ints, parent: Ints) -> Ints:
     chains = Chains.of(count, child, parent)
     lengths = chains.length.tolist()
     reached = [0] * len(chains)
-    level = np.full(len(chains) + 1, -1, np.int32)  # The last element is for cycles (chain -1).
+    level = np.full(len(chains) + 1, -1, np.int32)  # the last element is for cycles, which are chain -1
     for chain, following in topological_order(len(chains), chains.parent, chains.child):
         level[chain] = reached[chain]
         above = reached[chain] + lengths[chain]

@@ -1,8 +1,9 @@
-"""Rules for the deletion of idle branches, as pure functions.
+"""Decide which branches are idle, so that they may be deleted.
 
-A branch is idle if its head commit is old and all collector runs have seen this head for as long.
-The second condition protects a new branch at an old commit, and a branch that a writer has moved or
-recreated. A branch that no earlier run has seen is kept.
+A branch is idle if its head commit is old, and if every run of the collector during that time has
+found the same head. The second condition protects branches that were created recently at an old
+commit, and branches that a writer has moved or recreated. Branches that no earlier run has found
+are kept.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from typing import Final
 
 from gc_assets.core.units import format_duration
 
-# These branches are never deleted as idle, even if the server has another default branch.
+# Branches with this name are never deleted as idle, even if the default branch has another name.
 MAIN: Final = "main"
-# The uuid of the table (None in a lake without tables) and the name of the branch.
+# A table uuid, or None if the lake has no tables, and a branch name.
 BranchKey = tuple[str | None, str]
 
 
 @dataclass(frozen=True, slots=True)
 class IdleRule:
-    """Rule that deletes idle branches.
+    """A configured rule for the deletion of idle branches.
 
     Attributes:
-        path: Path of the rule in the configuration.
-        match: Regular expression for the full name.
-        after: Minimum time without activity.
+        path: Where the rule is in the configuration, for messages.
+        match: Regular expression that the whole branch name has to match.
+        after: How long a branch must have been inactive.
     """
 
     path: str
@@ -38,12 +39,12 @@ class IdleRule:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Branch with the evidence of its activity.
+    """A branch, with what is known about its activity.
 
     Attributes:
-        head_at: Commit time of the head, or None if it is unknown.
-        unchanged_since: Time of the earliest run since which every run saw this head, or None if no
-            earlier run saw it.
+        head_at: Commit time of the head, or None if unknown.
+        unchanged_since: Time of the earliest run since which the head is known to be unchanged.
+            None if no earlier run has found this head.
         protected: Why the branch must not be deleted, or None.
     """
 
@@ -55,10 +56,11 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """Heads of branches as seen by one run.
+    """The heads of all branches in one run.
 
-    `tables` contains the tables that have at least one ref. If a run could not read a table, it has
-    no refs of this table and is no evidence for or against its branches.
+    Attributes:
+        tables: Tables that have at least one ref in this run. If the run could not read a table,
+            the table is not included, and the run proves nothing about its branches.
     """
 
     at: datetime
@@ -67,16 +69,19 @@ class Sighting:
 
 
 def find_rule(rules: Sequence[IdleRule], name: str) -> IdleRule | None:
-    """Return the first rule whose pattern matches the full name."""
+    """Return the first rule that matches the branch name."""
     return next((rule for rule in rules if re.fullmatch(rule.match, name)), None)
 
 
 def explain_idle(branch: Branch, rules: Sequence[IdleRule], as_of: datetime) -> str | None:
-    """Return the reason for deleting a branch, or None if it is kept.
+    """Decide whether a branch is idle.
 
     Args:
         rules: The rules in order of priority.
-        as_of: Time from which ages are counted.
+        as_of: The time that ages are relative to.
+
+    Returns:
+        Why the branch may be deleted, or None if it is kept.
     """
     rule = find_rule(rules, branch.name)
     if rule is None or branch.name == MAIN or branch.protected is not None or branch.head_at is None or branch.unchanged_since is None:
@@ -88,12 +93,12 @@ def explain_idle(branch: Branch, rules: Sequence[IdleRule], as_of: datetime) -> 
 
 
 def find_unchanged_since(heads: Mapping[BranchKey, str], sightings: Iterable[Sighting], until: datetime) -> dict[BranchKey, datetime]:
-    """Return for each branch the earliest time since which all runs have seen its current head.
+    """Find out since when each branch has had its current head, according to earlier runs.
 
     Args:
         heads: Current head of each branch.
         sightings: Earlier runs, newest first. The iteration stops at the first run before `until`.
-        until: Runs before this time are not needed.
+        until: Runs before this time do not matter.
     """
     found: dict[BranchKey, datetime] = {}
     pending = dict(heads)
@@ -111,9 +116,9 @@ def find_unchanged_since(heads: Mapping[BranchKey, str], sightings: Iterable[Sig
 
 
 def describe_unused_rules(rules: Sequence[IdleRule], names: Iterable[str]) -> Iterator[str]:
-    """Describe the rules that are not the first matching rule of any branch.
+    """Describe rules that do not apply to any branch, because none matches or an earlier rule does.
 
-    Nothing is reported for a lake without branches.
+    For a lake without branches, nothing is reported.
     """
     distinct = set(names)
     used = {rule.path for name in distinct if (rule := find_rule(rules, name)) is not None}

@@ -1,11 +1,11 @@
-"""Resolve addresses to file identities, i.e. storage and canonical key.
+"""Resolve addresses to the identity of a file, which is its storage and its canonical key.
 
-Addresses are accepted as written by each system, and parsed by `paths.py`. All addresses of an
-object resolve to the same key, and different objects never share a key.
+Each system writes addresses in its own way. All addresses of an object resolve to the same key, and
+different objects never have the same key. `paths.py` parses the addresses.
 
-The addresses in a lake are written by other programs, so some cannot be resolved. `resolve` and
-`resolve_one` raise an error for such an address. Use them only if the caller then treats the object
-that contains the address as unreadable. All other callers use `locate` and `locate_one`.
+Addresses in a lake are written by other programs, so it may be impossible to resolve some of them.
+In this case, `resolve` and `resolve_one` raise an error. Use them only if the object that contains
+the address is then treated as unreadable. Otherwise, use `locate` and `locate_one`.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from gc_assets.core.errors import FormatError, StoreError, UsageError
 from gc_assets.core.paths import BUCKET_FORMS, FILE, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
 from gc_assets.core.urls import is_aws, parse_alias, parse_url, web_host
 
-# Common spellings. All others are resolved by a slower path.
+# Spellings that are resolved quickly. For all others, there is a slower code path.
 _USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
     FILE: ("file://", "file:", "", "file://localhost"),
     **{scheme: tuple(f"{spelling}://" for spelling in form.spellings) for scheme, form in BUCKET_FORMS.items()},
 }
 _TO_THE_END: Final = 2**31 - 1
-# Number of concurrent directory lookups, which hide the latency of network mounts.
+# Number of directories to look up concurrently, because network mounts are slow.
 _CONCURRENT_LOOKUPS: Final = 16
 _PERCENT: Final = ord("%")
 _NOT_ASCII: Final = 0x80
 
 
 class KeyResolver:
-    """Resolver from addresses to (storage, key), picklable and fast for batches of millions.
+    """Resolves addresses to storage and key. Instances are picklable and fast for millions of rows.
 
-    The longest matching root wins. A local address outside all roots still belongs to a storage if
-    its directory is under a root after resolving symbolic links.
+    If several roots match, the longest one decides. A local address outside of all roots belongs to
+    a storage nevertheless if its directory, with symbolic links resolved, is under a root.
     """
 
     def __init__(self, storages: Sequence[tuple[str, str]], aliases: Sequence[tuple[str, str]] = ()) -> None:
         """Create a resolver.
 
         Args:
-            storages: (name, location) pairs.
-            aliases: (name, address) pairs with additional addresses of the locations, in any
-                scheme.
+            storages: Pairs of name and location.
+            aliases: Pairs of name and address, with additional addresses of the same locations. They
+                may have any scheme.
 
         Raises:
             UsageError: If a name is repeated or a location is invalid.
@@ -81,31 +81,30 @@ class KeyResolver:
 
     @property
     def settings_digest(self) -> str:
-        """Digest of the release and the settings.
+        """A digest of the release and the settings.
 
-        Results depend only on this digest, the address and `link_targets`.
+        If the digest and `link_targets` are the same, an address resolves to the same result.
         """
         locations = sorted((name, str(location)) for name, location in self._locations.items())
         return hashlib.sha256(json.dumps([__version__, locations, self._aliases]).encode()).hexdigest()
 
     @property
     def link_targets(self) -> dict[str, str]:
-        """Real directories of all local directories on which the results so far depend."""
+        """Local directories that results so far depend on, with their real directories."""
         return self._links.targets
 
     def has_same_links(self, targets: Collection[tuple[str, str]]) -> bool:
-        """Check if directories still resolve to the same real directories as in an earlier
-        resolver.
+        """Check whether directories still resolve to the same real directories.
 
         Args:
-            targets: Real directory of each directory, as in `link_targets`.
+            targets: Pairs of directory and real directory, from `link_targets` of another resolver.
         """
 
         def is_same(target: tuple[str, str]) -> bool:
             try:
                 return self._links.real(target[0]) == target[1]
             except StoreError:
-                return False  # The caller resolves the addresses again and reports the error.
+                return False  # the caller then resolves the addresses again and reports the error
 
         if len(targets) <= _CONCURRENT_LOOKUPS:
             return all(map(is_same, targets))
@@ -123,8 +122,9 @@ class KeyResolver:
         return f"{self._locations[storage]}{key}"
 
     def translate(self, address: str) -> str:
-        """Replace an alias at the start of an address by the canonical root. Other addresses are
-        unchanged.
+        """Replace an alias at the start of an address by the canonical root of its storage.
+
+        Other addresses are returned unchanged.
         """
         try:
             named = self._resolve_url(address) if self._urls else None
@@ -139,7 +139,10 @@ class KeyResolver:
         return address if named is None else self.address(*named)
 
     def resolve_one(self, address: str) -> tuple[str, str] | None:
-        """Return (storage, key), or None for an external address.
+        """Resolve one address.
+
+        Returns:
+            Storage and key, or None if the address is external.
 
         Raises:
             FormatError: If the address is relative, contains a `..` component or a host, or has no
@@ -160,10 +163,11 @@ class KeyResolver:
         return self._resolve_through_links(path) if scheme == FILE else None
 
     def resolve(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-        """Return a storage name column and a key column.
+        """Resolve many addresses. Raises the same errors as `resolve_one`.
 
-        Rows with missing or external addresses are null in Arrow. Raises the same errors as
-        `resolve_one`.
+        Returns:
+            A column of storage names and a column of keys. Both are null if the address is null or
+            external.
         """
         values = _one_array(addresses).cast(pa.binary())
         rows = np.arange(len(values))
@@ -188,14 +192,14 @@ class KeyResolver:
         return _merge(answers)
 
     def locate_one(self, address: str) -> tuple[str, str] | None:
-        """Return (storage, key), or None for an address that is external or cannot be resolved."""
+        """Resolve one address. Returns None if it is external or cannot be resolved."""
         try:
             return self.resolve_one(address)
         except (FormatError, StoreError):
             return None
 
     def locate(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-        """Return the same columns as `resolve`, with nulls for addresses that cannot be resolved."""
+        """Resolve many addresses like `resolve`. Rows that cannot be resolved are null."""
         try:
             return self.resolve(addresses)
         except (FormatError, StoreError):
@@ -204,7 +208,7 @@ class KeyResolver:
             return self.resolve(pc.if_else(pc.is_in(values, pa.array(unresolvable, values.type)), pa.scalar(None, values.type), values))
 
     def find_problem(self, address: str) -> str | None:
-        """Return why an address cannot be resolved, or None if it can."""
+        """Explain why an address cannot be resolved. Returns None if it can."""
         try:
             self.resolve_one(address)
         except (FormatError, StoreError) as error:
@@ -217,7 +221,7 @@ class KeyResolver:
                 yield spelling + location.root, name
 
     def _resolve_rest(self, values: pa.Array, rows: NDArray[np.int64]) -> _ResolvedRows:
-        """Resolve addresses one by one, looking up each directory only once."""
+        """Resolve addresses one at a time, but look up each directory only once."""
         directories: dict[str, tuple[str, str] | None] = {}
         names: list[str | None] = []
         keys: list[str | None] = []
@@ -239,7 +243,7 @@ class KeyResolver:
         return _ResolvedRows(rows, pa.array(names, pa.string()), pa.array(keys, pa.string()).cast(pa.binary()))
 
     def _resolve_url(self, address: str) -> tuple[str, str] | None:
-        """Resolve an address through the aliases that are URLs."""
+        """Resolve an address with the help of aliases that are URLs."""
         if scheme_of(address) not in self._url_schemes and address[:5].lower() != "http:":
             return None
         if (host := web_host(address)) is not None and host not in self._web_hosts and not is_aws(f"https://{host}"):
@@ -266,10 +270,10 @@ class KeyResolver:
 
 
 def loosen_spelling(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Normalize keys so that different spellings of a name are equal.
+    """Normalize keys so that different spellings of a name become equal.
 
-    Undoes repeated percent-encoding, doubled slashes, `/./` and Unicode composition. The result
-    must only be used to find near misses, never as an identity.
+    Percent-encoding, doubled slashes, `/./` and Unicode composition are undone, even if they were
+    applied several times. Use the result only to find near misses, never to identify a file.
     """
     values = _one_array(keys).cast(pa.string())
     suspect = has_irregular_components(values) | find_rows(values, lambda byte, _: (byte == _PERCENT) | (byte >= _NOT_ASCII))
@@ -288,7 +292,7 @@ def _loosen(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedRows:
-    """Storage and key for some rows in a batch."""
+    """Storages and keys for some of the rows in a batch."""
 
     rows: NDArray[np.int64]
     names: pa.Array

@@ -1,7 +1,8 @@
-"""Arithmetic with times and ages that cannot leave the range of the calendar.
+"""Compute with times and ages without leaving the range of the calendar.
 
-Servers and files can contain any number of days or seconds, and Python raises `OverflowError` for
-times outside the years 1 to 9999. All functions return the nearest possible value instead.
+Servers and files may contain any number of days or seconds. For times outside the years 1 to 9999,
+Python raises `OverflowError`. The functions in this module return the nearest possible value
+instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LATEST_MICROS: Final = (LATEST - _EPOCH) // timedelta(microseconds=1)
 
 
 def shift(moment: datetime, age: timedelta) -> datetime:
-    """Return `moment + age`. A negative age returns an earlier time."""
+    """Return `moment + age`. If the age is negative, this is an earlier time."""
     try:
         return moment + age
     except OverflowError:
@@ -26,12 +27,12 @@ def shift(moment: datetime, age: timedelta) -> datetime:
 
 
 def days(count: int) -> timedelta:
-    """Return an age in days."""
+    """Return an age of this number of days."""
     return seconds(count * 86_400)
 
 
 def seconds(count: float) -> timedelta:
-    """Return an age in seconds."""
+    """Return an age of this number of seconds."""
     return timedelta(seconds=max(-_MAX_SECONDS, min(count, _MAX_SECONDS)))
 
 
@@ -41,7 +42,7 @@ def from_timestamp(count: float) -> datetime:
 
 
 def to_utc(moment: datetime) -> datetime:
-    """Convert a time to UTC. A time without a zone is interpreted as UTC."""
+    """Convert a time to UTC. If it does not have a time zone, it is assumed to be in UTC."""
     if moment.tzinfo is None:
         return moment.replace(tzinfo=UTC)
     try:
@@ -51,5 +52,5 @@ def to_utc(moment: datetime) -> datetime:
 
 
 def format_time(moment: datetime) -> str:
-    """Format a time for messages, e.g. `2026-11-26 06:48Z`."""
+    """Format a time for messages, such as `2026-11-26 06:48Z`."""
     return f"{to_utc(moment):%Y-%m-%d %H:%M}Z"

@@ -1,4 +1,4 @@
-"""Protocols for reading and changing objects, implemented by stores and used by lakes."""
+"""Define how lakes read and change objects. The stores implement these protocols."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ from typing import Protocol
 
 
 class Objects(Protocol):
-    """Read access to objects in driver and executors.
+    """Read access to objects.
 
-    Implementations are picklable and thread-safe. Methods raise `FileNotFoundError` if the object
-    does not exist, and `OSError` for all other errors.
+    Implementations are picklable and thread-safe, so that executors can use them. If an object does
+    not exist, methods raise `FileNotFoundError`. All other errors are raised as `OSError`.
     """
 
     def read(self, address: str) -> bytes: ...
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        """Return the object's bytes and its identity as shown in store listings."""
+        """Return the object's bytes, and its identity as it appears in listings."""
         ...
 
     def cached_identity(self, address: str) -> str | None:
-        """Return the object's identity if it is available without a request, otherwise None.
+        """Return the object's identity if that is possible without a request.
 
-        Also returns None if the object does not exist or cannot be inspected.
+        Otherwise, or if the object does not exist or cannot be inspected, return None.
         """
         ...
 
     def size(self, address: str) -> int: ...
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """Recursively yield all objects under a prefix ending in `/`.
+        """List all objects under a prefix recursively.
 
-        Rows are (address, size in bytes, last modified). A prefix without objects yields nothing.
+        Args:
+            prefix: The prefix with a trailing `/`. It need not exist.
+
+        Yields:
+            Address, size in bytes and modification time of each object.
         """
         ...
 
@@ -38,27 +42,24 @@ class Objects(Protocol):
 class EditableObjects(Objects, Protocol):
     """Write access to the objects of a lake.
 
-    Each change is atomic, conditional, and durable when the call returns. `ObjectChanged` means
-    that the condition failed and nothing was changed.
+    Every change is atomic and conditional, and durable when the method returns. If the condition is
+    not met, `ObjectChanged` is raised and the object is not changed.
     """
 
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
-        """Return the object's bytes, and its etag for later conditional changes."""
+        """Return the object's bytes, and the etag required to change it."""
         ...
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        """Replace the object if its etag is unchanged.
-
-        Readers see either the old or the new bytes.
-        """
+        """Replace the object if it still has this etag. Readers see the old or the new bytes."""
         ...
 
     def create(self, address: str, content: bytes, *, new_directories: int = 1) -> None:
-        """Create an object.
+        """Create an object that does not exist yet.
 
         Args:
-            new_directories: Maximum number of missing directories to create. A larger number would
-                create a directory tree under the mount point of an unmounted disk.
+            new_directories: How many missing directories may be created. The number is limited so
+                that no directories are created under the mount point of an unmounted disk.
 
         Raises:
             FileExistsError: If the object already exists, even with the same bytes.
@@ -67,5 +68,5 @@ class EditableObjects(Objects, Protocol):
         ...
 
     def remove(self, address: str, etag: str) -> None:
-        """Remove the object if its etag is unchanged."""
+        """Remove the object if it still has this etag."""
         ...

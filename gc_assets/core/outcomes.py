@@ -1,4 +1,4 @@
-"""Count and describe the outcomes of a plan's rows, uploads and history edits."""
+"""Count and describe the actions of a plan that were not executed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 from gc_assets.core.phases import ABORT, ABSENT, DONE, EXPIRE
 from gc_assets.core.units import count_of
 
-# Outcomes after which the planned state exists. With all others, the action remains to be done.
+# With these outcomes, the planned state exists. With any other, the action remains to be done.
 FULFILLED: Final = frozenset({DONE, ABSENT})
 
 
 def select_not_done(counts: Mapping[str, int]) -> dict[str, int]:
-    """Select the counts of incomplete outcomes, given counts by `phase/outcome`."""
+    """Given counts by `phase/outcome`, select the ones of actions that were not done."""
     return {name: count for name, count in counts.items() if count and name.rpartition("/")[2] not in FULFILLED}
 
 
 def describe_not_done(not_done: Mapping[str, int]) -> str:
-    """Describe incomplete outcomes as a list such as `50 files of phase quarantine (denied)`.
+    """Describe actions that were not done, for example `50 files of phase quarantine (denied)`.
 
     Args:
         not_done: The result of `select_not_done`.

@@ -1,24 +1,24 @@
-"""Apply phases and action outcomes."""
+"""Names of actions, of the phases of an apply, and of outcomes."""
 
 from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-# Actions on files and unfinished uploads: `action` in `deletion_plan`, and `phase` in
-# `deletion_log`.
+# Actions on files and unfinished uploads. They are the values of `action` in `deletion_plan` and of
+# `phase` in `deletion_log`.
 Action = Literal["quarantine", "purge", "restore", "abort"]
 QUARANTINE: Final = "quarantine"
 PURGE: Final = "purge"
 RESTORE: Final = "restore"
 ABORT: Final = "abort"
 
-# Phases in execution order. Files that are needed again are restored first.
+# The phases in the order of execution. Files that are needed again are restored first.
 Phase = Literal["restore", "expire", "quarantine", "purge", "abort"]
 EXPIRE: Final = "expire"
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
-# `changed`: the object or history differs from the expected one, so nothing was done. `denied`: a
-# retry cannot succeed. `failed`: a retry may succeed.
+# `changed` means that the object or history is not as expected, so the action was not executed.
+# After `failed`, a retry may succeed. After `denied`, it cannot.
 Verdict = Literal["done", "absent", "changed", "denied", "failed"]
 DONE: Final = "done"
 ABSENT: Final = "absent"
@@ -27,8 +27,9 @@ DENIED: Final = "denied"
 FAILED: Final = "failed"
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
-# Outcome of an expiry action that was undone.
+# The outcome of an expiry action after it was undone.
 UNDONE: Final = "undone"
 
-# Prefix of the id of a restore that was started by a command. It is recorded instead of a plan id.
+# A restore that was started by a command is recorded with an id that has this prefix, instead of a
+# plan id.
 RESTORE_PREFIX: Final = "restore-"

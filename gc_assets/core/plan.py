@@ -1,6 +1,7 @@
-"""Deletion plan header, its gates, and the digest that binds them to the rows.
+"""Define the header of a deletion plan and the plan id.
 
-Users approve the digest, which changes with any row, cut-off or gate.
+The id is a digest of the header, which in turn contains digests of the plan's rows. If a row, a
+cut-off or a gate is different, the id is different too, so users approve exactly one plan.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gc_assets.core.units import count_of, format_bytes
 
 APPROVE_WITHIN: Final = timedelta(hours=24)
 APPLY_WITHIN: Final = timedelta(hours=72)
-# Key in `by_kind` for files that are not referenced by any metadata.
+# Key in `by_kind` for files that no metadata references.
 UNNAMED: Final = "unnamed"
 
 
@@ -43,14 +44,14 @@ _NOT_IN_ID: Final = frozenset(
         "aliases",
     }
 )
-# Gates with read errors in their messages. Plans up to 0.3 call the first one `sick_tables`.
+# The messages of these gates contain read errors. Up to 0.3, the first one is `sick_tables`.
 _READ_ERROR_GATES: Final = frozenset({"unreadable_tables", "sick_tables", "never_read"})
-# Gates were renamed in 0.4. Stored plans, approvals and `--override` may still use the old names.
+# Gates that were renamed in 0.4. Stored plans, approvals and `--override` may have the old names.
 _RENAMED_GATES: Final = {"sick_tables": "unreadable_tables", "spoilt_histories": "damaged_histories"}
 
 
 def gate_name(name: str) -> str:
-    """Return the current name of a gate, given its current or old name."""
+    """Return the current name of a gate, which may be given by its old name."""
     return _RENAMED_GATES.get(name, name)
 
 
@@ -59,26 +60,26 @@ class _Model(BaseModel):
 
 
 class Amount(_Model):
-    """Number of files and bytes."""
+    """A number of files and their total size."""
 
     files: int = 0
     bytes: int = 0
 
     @classmethod
     def total(cls, amounts: Iterable[Amount]) -> Amount:
-        """Add up the amounts."""
+        """Return the sum of the amounts."""
         listed = list(amounts)
         return cls(files=sum(amount.files for amount in listed), bytes=sum(amount.bytes for amount in listed))
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class BranchShare:
-    """Paths deleted by a plan on a branch, as a fraction of all paths of the branch.
-
-    Instances are ordered by this fraction.
+    """How many of a branch's paths a plan deletes. Instances are ordered by the fraction.
 
     Attributes:
-        branch: The branch with its lake, for messages.
+        share: Deleted paths as a fraction of all paths of the branch.
+        branch: Description of the branch and its lake, for messages.
+        paths: Number of deleted paths.
     """
 
     share: float
@@ -88,19 +89,19 @@ class BranchShare:
 
 @dataclass(frozen=True, slots=True)
 class LiveCount:
-    """Number of live files in a storage, in total and by lake."""
+    """The number of live files in a storage, in total and by lake."""
 
     files: int
     by_lake: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def without(self, lakes: Collection[str]) -> LiveCount:
-        """Return the count without the given lakes."""
+        """Subtract the files of the given lakes."""
         kept = {name: files for name, files in self.by_lake.items() if name not in lakes}
         return LiveCount(self.files - sum(self.by_lake.values()) + sum(kept.values()), kept)
 
 
 class GateResult(_Model):
-    """Gate result. `overridable` is True if an approval may override the gate."""
+    """The result of a gate. If it failed, an approval may override it if `overridable` is True."""
 
     name: str
     passed: bool
@@ -110,24 +111,28 @@ class GateResult(_Model):
 
 
 class Unreadable(_Model):
-    """Table or repository that is unreadable in this run. Its last known files are protected.
+    """A table or repository that this run could not read.
 
-    No purge is planned while any is unreadable, unless a user set it aside. If no run ever read it,
-    only its claims and possible locations are protected.
+    Its last known files are protected. If no run has ever read it, its claims and possible
+    locations are protected instead. No purge is planned until it is readable or a user sets it
+    aside.
 
     Attributes:
-        table_uuid: Table uuid, or content id in a Nessie lake. None if the whole lake is unreadable,
-            or if it is unknown.
+        table_uuid: Table uuid, or content id in a Nessie lake. None if the uuid is unknown or the
+            whole lake is unreadable.
         table_name: Table name, or None if the whole lake is unreadable.
         why: The error.
         since: Time of the first run that failed to read it.
-        good_on: Run date of the last run that read it in full. If None, its files are unknown.
-        storages: Storages with locations of a table that was never read in full.
-        may_be: Name of another unreadable table that may be the same table, if this run did not
-            find this one under any name. Setting that table aside also sets this one aside.
-        set_aside: Record of the user who set it aside, so that purges do not wait for it, or None.
-        identity: Its uuid, if this run found it in its metadata or catalog, otherwise the address
-            of its metadata. Both differ if another table has the name. None if both are unknown.
+        good_on: Date of the last run that read it completely. None if there was no such run, so
+            that its files are unknown.
+        storages: For a table that was never read completely, the storages with its locations.
+        may_be: Name of another unreadable table that may be the same one. This is set if the run
+            did not find this table under any name. If that table is set aside, this one is too.
+        set_aside: Describes who has set the table aside, so that purges do not wait for it, or
+            None.
+        identity: The uuid, if the run found it in metadata or catalog, otherwise the address of the
+            metadata. It distinguishes the table from others with the same name. None if both are
+            unknown.
     """
 
     lake: str
@@ -145,18 +150,18 @@ class Unreadable(_Model):
 
     @property
     def name(self) -> str:
-        """Table or lake name for messages."""
+        """The table or lake, as described in messages."""
         table = self.table_name or self.table_uuid
         return f"lake {self.lake}" if table is None else f"table {table} of lake {self.lake}"
 
     @property
     def label(self) -> str:
-        """Name of the table, or of the lake if the whole lake is unreadable, for use in commands."""
+        """The name to use in commands. It is the lake's name if the whole lake is unreadable."""
         return self.table_name or self.table_uuid or self.lake
 
     @property
     def message(self) -> str:
-        """Message for reports."""
+        """A message for reports, which explains the consequences and contains the error."""
         read = "was never read in full" if self.good_on is None else f"was last read in full by the run of {self.good_on}"
         since = f"has been unreadable since {self.since:%Y-%m-%d %H:%M} UTC and {read}"
         if self.set_aside is not None:
@@ -169,22 +174,24 @@ class Unreadable(_Model):
 
     @property
     def blocks_purges(self) -> bool:
-        """True unless a user set the table aside."""
+        """Whether purges have to wait, because no user has set the table aside."""
         return self.set_aside is None
 
     def covers(self, lake: str, table_uuid: str | None) -> bool:
-        """Return True for this lake and table, or for the same table in another lake."""
+        """Return True if the given table is this one, even if it is given by another lake."""
         if self.is_whole_lake:
             return lake == self.lake
         return self.table_uuid is not None and table_uuid == self.table_uuid
 
 
 class Uploads(_Model):
-    """Unfinished multipart uploads to abort.
+    """Totals of the unfinished multipart uploads that a plan aborts.
 
     Attributes:
+        count: Number of uploads.
         bytes: Total size of their parts.
-        later: Number of uploads beyond the limit per plan.
+        later: Number of further uploads that exceed the limit for one plan.
+        digest: Digest of the rows that list the uploads.
     """
 
     count: int = 0
@@ -198,13 +205,14 @@ class Uploads(_Model):
 
 
 class LeftOut(_Model):
-    """Files or history edits that a plan leaves out, because they cannot succeed now, or another
-    lake keeps the history.
+    """A group of files or history edits that a plan leaves out.
 
     Attributes:
-        name: The files, or the table, for messages.
+        name: The files or the table, as described in messages.
+        files: Number of files.
+        bytes: Total size of the files.
         edits: Number of history edits.
-        reason: Reason why they are left out, and what to do about it.
+        reason: Why they are left out, and what the user can do about it.
     """
 
     name: str
@@ -222,11 +230,11 @@ class LeftOut(_Model):
 
 
 class PlanSummary(_Model):
-    """Plan header fields that lists need.
+    """The fields of a plan header that are needed to list plans.
 
     Attributes:
-        refused_by: The failed gates.
-        policy_digest: The digest of the policy. None in lists of earlier versions.
+        refused_by: Names of the failed gates.
+        policy_digest: Digest of the policy, or None in lists written by earlier releases.
     """
 
     plan_id: str
@@ -255,7 +263,7 @@ class PlanSummary(_Model):
         return bool(self.rows or self.expiry_actions or self.uploads.count)
 
     def status_at(self, now: datetime) -> str:
-        """Return why the plan cannot be applied, or `ready`. Ignores approvals."""
+        """Return the status regardless of approvals: historical, expired, refused or ready."""
         if self.historical:
             return "historical"
         if now >= self.apply_before:
@@ -264,39 +272,38 @@ class PlanSummary(_Model):
 
 
 class PlanHeader(RenamedKeys, _Model):
-    """Plan without its rows, expiry actions and uploads.
+    """The header of a plan, which is everything but its rows, expiry actions and uploads.
 
-    The missing parts are represented by `rows_digest`, `expiry_digest` and `uploads.digest`, which
-    are sums of row hashes and are verified by an apply. Attributes marked with a release have their
-    default value in older plans.
+    These parts are represented by `rows_digest`, `expiry_digest` and `uploads.digest`. The digests
+    are sums of row hashes, and an apply verifies them. If an attribute was added in a later release
+    than the one that made the plan, it has its default value.
 
     Attributes:
         totals: Files by action, including `after_expiry`.
-        by_kind: Files by action and file kind (since 0.2).
+        by_kind: Files by action and kind (since 0.2).
         live_by_lake: Number of live files by lake (since 0.4).
-        after_expiry: Files that become garbage through this plan's expiry actions.
-        held_for_expiry: Files waiting for a lake whose history is not edited by this plan.
-        unreadable: Unreadable tables. While there are any, nothing is purged (since 0.4). The plan
-            id depends on the tables, but not on the error messages.
-        left_out: Files and edits that the plan does not contain, because they cannot succeed now, or
-            another lake keeps the history (since 0.4). They are not part of the id.
-        warnings: Sentences that a user should read before the approval (since 0.4). They are not
+        after_expiry: Files that become garbage through the expiry actions of this plan.
+        held_for_expiry: Files that wait because this plan does not edit the history holding them.
+        unreadable: Unreadable tables, for which purges wait (since 0.4). The plan id depends on the
+            tables, but not on their error messages.
+        left_out: Files and edits that the plan leaves out, because they cannot succeed at present
+            or because another lake keeps the history (since 0.4). Not part of the id.
+        warnings: Sentences to read before approving the plan (since 0.4). Not part of the id.
+        aliases: The `aliases` that the storage has now or had in accepted runs (since 0.4). Not
             part of the id.
-        aliases: The `aliases` of the storage in this run and in the accepted runs before it (since
-            0.4). They are not part of the id.
         expiry_actions: Number of expiry actions by lake.
         edits_by_action: Number of expiry actions by action (since 0.4).
-        idle_branches: Number of idle branches to delete by lake, which are among the expiry actions
-            (since 0.4).
-        path_edits: Number of branches on which a commit deletes paths, by lake. They are among the
-            expiry actions (since 0.4).
+        idle_branches: Number of idle branches to delete, by lake (since 0.4). `expiry_actions`
+            includes them.
+        path_edits: Number of branches on which a commit deletes paths, by lake (since 0.4).
+            `expiry_actions` includes them.
         deleted_paths: Number of paths that these commits delete, by lake (since 0.4).
         uploads: Uploads to abort (since 0.4).
-        listed_at: Time of the earlier listing on which the plan is based, or None if its run listed
-            the storage (since 0.4).
-        keyed: True if the id is an HMAC with `plan_key`, False if it is a plain digest.
-        times_seal: HMAC of the creation time, which is not part of the id. Empty without a key.
-        repeats: Number of already used plans with the same content.
+        listed_at: If the plan is based on an earlier listing, the time of that listing (since 0.4).
+            None if the plan's own run listed the storage.
+        keyed: True if the id is an HMAC with the `plan_key`, False if it is a plain digest.
+        times_seal: HMAC of the creation time, which the id does not cover. Empty without a key.
+        repeats: Number of earlier plans with the same content that were already used.
     """
 
     RENAMED: ClassVar = {"sick": "unreadable"}
@@ -358,13 +365,13 @@ class PlanHeader(RenamedKeys, _Model):
 
     @property
     def branch_edits(self) -> dict[str, int]:
-        """Number of branch edits by lake. These can be undone in all lakes."""
+        """Number of branch edits by lake. They can be undone in every kind of lake."""
         lakes = sorted({*self.idle_branches, *self.path_edits})
         return {lake: self.idle_branches.get(lake, 0) + self.path_edits.get(lake, 0) for lake in lakes}
 
     @property
     def listing_note(self) -> str | None:
-        """Sentence about the earlier listing, or None if the run listed the storage."""
+        """A sentence about the earlier listing, or None if the run listed the storage itself."""
         if self.listed_at is None:
             return None
         listing = f"{self.listed_at:%Y-%m-%d %H:%M} UTC"
@@ -376,7 +383,7 @@ class PlanHeader(RenamedKeys, _Model):
 
     @property
     def notes(self) -> list[str]:
-        """Sentences that are shown in every view of the plan."""
+        """Sentences to show in every view of the plan."""
         return [*([] if self.listing_note is None else [self.listing_note]), *self.warnings]
 
     def status_at(self, now: datetime) -> str:
@@ -384,7 +391,7 @@ class PlanHeader(RenamedKeys, _Model):
 
 
 def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapping[str, int]) -> PlanHeader:
-    """Return a copy of a header with the amounts done by an apply, for messages about the apply.
+    """Replace the totals of a header by what an apply has completed, for messages about it.
 
     Args:
         done: Files and bytes with the outcome `done`, by phase.
@@ -405,16 +412,16 @@ def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapp
 
 
 def plan_id_of(fields: dict[str, Any], key: bytes | None = None) -> str:
-    """Return the SHA-256 digest of the canonical JSON of `_digest_fields`, or its HMAC-SHA256."""
+    """Compute the SHA-256 digest of the fields as canonical JSON, or with a key the HMAC-SHA256."""
     content = json.dumps(fields, sort_keys=True, default=str).encode()
     return hashlib.sha256(content).hexdigest() if key is None else hmac.digest(key, content, "sha256").hex()
 
 
 def seal(key: bytes | None = None, **fields: Any) -> PlanHeader:
-    """Return the header with its id.
+    """Create a header and compute its id.
 
-    The id is independent of `created_at` and the deadlines, so that planning twice yields the same
-    plan.
+    The id does not depend on `created_at` and the deadlines, so that making the same plan twice
+    results in the same id.
     """
     created_at: datetime = fields.pop("created_at")
     fields["keyed"] = key is not None
@@ -430,14 +437,14 @@ def seal(key: bytes | None = None, **fields: Any) -> PlanHeader:
 
 
 def repeat(header: PlanHeader, key: bytes | None = None) -> PlanHeader:
-    """Return a copy of a used plan with a new id."""
+    """Give the content of a plan that was already used a new id, so that it can be used again."""
     return _with_id(header.model_copy(update={"repeats": header.repeats + 1}), key)
 
 
 def is_intact(header: PlanHeader, key: bytes | None = None) -> bool:
-    """Verify that the id matches the header and the deadlines match the creation time.
+    """Return True if the id matches the header, and the deadlines match the creation time.
 
-    The creation time is only protected in keyed plans.
+    Without a key, changes of the creation time itself cannot be detected.
     """
     ends = (header.approve_before - header.created_at, header.apply_before - header.created_at)
     used = key if header.keyed else None
@@ -458,11 +465,11 @@ def _digest_fields(header: PlanHeader) -> dict[str, Any]:
     added_later = PlanHeader.model_fields.keys() - header.model_fields_set
     found = header.model_dump(mode="json", exclude={*_NOT_IN_ID, *added_later})
     if header.listed_at is None:
-        found.pop("listed_at", None)  # The ids of plans with their own listing must not change.
+        found.pop("listed_at", None)  # otherwise the ids of stored plans with their own listing would change
     if "unreadable" in found:
-        found["sick"] = found.pop("unreadable")  # This is its name up to 0.3. Another key would change the ids of stored plans.
+        found["sick"] = found.pop("unreadable")  # the name up to 0.3, so that the ids of stored plans do not change
     if header.unreadable:
-        # The id depends on the tables and on the users who set them aside, but not on the errors.
+        # The id depends on the tables and on who has set them aside, but not on the errors.
         found["sick"] = [
             [item.lake, item.table_uuid, item.table_name, item.good_on is None, *([] if item.set_aside is None else [item.set_aside])]
             for item in header.unreadable

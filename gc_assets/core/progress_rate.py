@@ -1,19 +1,24 @@
-"""Progress, rate and remaining time of a task."""
+"""Compute the rate and the remaining time of a task from its progress."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-# The rate is unknown during the first seconds.
+# During the first seconds, the rate is too unreliable to be shown.
 _MIN_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressRate:
-    """Task progress: `done` of `total` units, measured `seconds` after the first `first` units.
+    """The progress of a task.
 
-    `total` is None if it is unknown.
+    Attributes:
+        unit: Noun for the counted units, in the plural.
+        done: Number of completed units.
+        total: Number of all units, or None if unknown.
+        seconds: Time since the measurement began.
+        first: Number of units that were already complete at that time.
     """
 
     unit: str
@@ -24,12 +29,12 @@ class ProgressRate:
 
     @property
     def share(self) -> float | None:
-        """Completed fraction of the task, between 0 and 1."""
+        """The completed fraction of the task, between 0 and 1."""
         return min(self.done / self.total, 1.0) if self.total else None
 
     @property
     def rate(self) -> float | None:
-        """Units per second, or None if the rate is not known yet."""
+        """Units per second, or None if it is too early to compute a rate."""
         known = self.seconds >= _MIN_SECONDS and self.done > self.first
         return (self.done - self.first) / self.seconds if known else None
 
@@ -49,7 +54,7 @@ class ProgressRate:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a duration with its two largest units, e.g. `8 s`, `2 min 5 s` or `3 h 12 min`."""
+    """Format a duration with at most two units, such as `8 s`, `2 min 5 s` or `3 h 12 min`."""
     total = round(seconds)
     if total < 60:
         return f"{total} s"

@@ -1,6 +1,7 @@
-"""Mark rehearsals, i.e. runs, plans and records made with the clock of `GC_ASSETS_UNSAFE_NOW`.
+"""Label everything that belongs to a rehearsal.
 
-Their ages are not real, so tables, messages, pages and notifications show the mark.
+In a rehearsal, `GC_ASSETS_UNSAFE_NOW` sets the clock, so ages are not real. Tables, messages, pages
+and notifications make this visible.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ REHEARSAL: Final = "REHEARSAL"
 
 
 def mark_rehearsal(text: str, is_rehearsal: bool) -> str:
-    """Prefix the text with the mark if it is about a rehearsal."""
+    """Add a prefix to a text if it is about a rehearsal."""
     return f"{REHEARSAL} {text}" if is_rehearsal else text
 
 
 def describe_rehearsal(now: datetime) -> str:
-    """Return the message for a command that runs with such a clock."""
+    """Return the message that a command prints in a rehearsal."""
     return f"{REHEARSAL}: GC_ASSETS_UNSAFE_NOW sets the clock to {now:%Y-%m-%d %H:%M:%S}Z, so ages and dates are not real."
