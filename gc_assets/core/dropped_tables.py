@@ -1,8 +1,8 @@
-"""Remember the tables of catalogs, and decide when the files of a dropped table are garbage.
+"""Keep a record of all tables, and decide when the files of a dropped table are garbage.
 
-A table is dropped if an accepted run knew it and no configured catalog lists it any more. Its files
-are collected after a waiting time, unless something indicates that the table is in use or that its
-catalog did not list it by mistake. All functions are pure.
+A table counts as dropped if an accepted run has read it, but no configured catalog lists it any
+more. Its files are collected after a waiting time. They are kept if anything suggests that the
+table is still in use, or that its catalog omitted it by mistake. All functions are pure.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gc_assets.core.hashing import xxhash64
 from gc_assets.core.printable import show
 from gc_assets.core.sorted_hashes import sort_distinct
 
-# A dropped table without files is forgotten after this time. Until then, its copies in quarantine
-# have a claim, so that they can be purged.
+# Records of dropped tables without files are removed after this time. Until then, their files in
+# quarantine have a claim, so that they can be purged.
 FORGET_AFTER = timedelta(days=365)
-# Suffix of the reason to wait if a file is newer than the last run that read the table.
+# The reason to wait ends with this text if a file is newer than the last run that read the table.
 READ_BEFORE_WRITE = "was written after a run last read the table"
-# Suffix of the reason to wait in the first run that misses a table.
+# The reason to wait ends with this text in the first run in which the table is missing.
 IF_ACCEPTED = ", if this run is accepted"
 TABLE, REPOSITORY = "table", "repository"
 _MICROSECONDS = pa.timestamp("us", "UTC")
@@ -38,26 +38,28 @@ _LAST_PART = re.compile(r"\.(`(?:[^`]|``)*`|[^.]*)$")
 
 @dataclass(frozen=True, slots=True)
 class RememberedTable:
-    """A table that an accepted run read, with its claims on one storage.
+    """The record of a table that an accepted run has read, with its claims on one storage.
 
     Attributes:
-        table_name: `namespace.table`, or None if it is unknown.
-        last_seen: Time of the last run that read it.
-        claims_by_uuid: True if its claims belong to its uuid, False if they belong to the lake.
-        metadata_location: Address of its newest known metadata file.
-        newest_ms: Time of its newest known commit in milliseconds since 1970, or 0 without commits.
-        gone_since: Time of the first accepted run that missed it, or None if it is listed.
-        lost_tables: Number of tables of the lake that the same run missed first, or runs of its date
-            up to it.
+        table_name: `namespace.table`, or None if unknown.
+        last_seen: Time of the last run that read the table.
+        claims_by_uuid: True if claims belong to the table's uuid, False if they belong to the lake.
+        metadata_location: Address of the newest known metadata file.
+        newest_ms: Time of the newest known commit in milliseconds since 1970, or 0 without commits.
+        gone_since: Time of the first accepted run in which the table was missing. None if it is
+            listed.
+        lost_tables: Number of tables of the lake that went missing in the same run, or in earlier
+            runs of the same date.
         known_tables: Number of tables of the lake that were listed before these runs.
-        replaced: True if its name now belongs to another table.
-        last_writer: Program that made the newest known commit, if known.
+        replaced: True if another table has the name now.
+        last_writer: The program that made the newest known commit, if known.
         noun: `table`, or `repository` for a repository on a server. The metadata location of a
             repository is the address of its files.
-        other_catalog_since: Time of the first accepted run in which its lake read another catalog,
-            or None as long as the lake reads the catalog that knew the table.
-        owns_from: Time from which its files were written, or None if they may be of any age. It is
-            that of its oldest file if the table adopted older files, as with `add_files`.
+        other_catalog_since: If the lake reads another catalog now than the one that listed the
+            table, the time of the first accepted run in which it did. Otherwise None.
+        owns_from: Files written before this time do not belong to the table. If the table adopted
+            older files, for example with `add_files`, this is the time of its oldest file. None if
+            its files may be of any age.
     """
 
     lake: str
@@ -80,7 +82,7 @@ class RememberedTable:
 
     @property
     def claim_table(self) -> str:
-        """Identity of the table, as used in its claims."""
+        """The identity of the table in its claims."""
         return self.table_uuid if self.claims_by_uuid else f"urn:uuid:{self.table_uuid}"
 
     @property
@@ -89,25 +91,26 @@ class RememberedTable:
 
     @property
     def is_missed(self) -> bool:
-        """False if its name now belongs to another table, so that its lake still lists the name.
+        """Whether the lake no longer lists the name of the table.
 
-        A repository is a whole lake, so a recreated repository is also missed.
+        If another table has taken the name, this is False. A repository is a whole lake, so it
+        counts as missing even if it was created again.
         """
         return self.noun == REPOSITORY or not self.replaced
 
     @property
     def lost_amount(self) -> str:
-        """Share of the lake's tables first missed by runs of the same date, for messages."""
+        """How many of the lake's tables went missing on the same date, for messages."""
         if self.noun == REPOSITORY:
             return f"its repository {self.table_name}"
         return f"{self.lost_tables:,} of {self.known_tables:,} tables"
 
     @property
     def written_before(self) -> datetime:
-        """Time before which its last known files were written.
+        """The time before which all known files of the table were written.
 
-        Stores with times in whole seconds report an earlier time than the write. If the clock went
-        back, `last_seen` is later than `gone_since`.
+        It is rounded down, because some stores report times in whole seconds. If the clock was set
+        back, `last_seen` may be later than `gone_since`, so the earlier one is used.
         """
         seen = self.last_seen if self.gone_since is None else min(self.last_seen, self.gone_since)
         return seen.replace(microsecond=0)
@@ -119,17 +122,18 @@ class LakeTables:
 
     Attributes:
         seen_at: Time of the freeze.
-        missed_at: Start of the waiting time for tables that this run is the first to miss, or None
-            if it starts at the freeze. The host's clock may be behind that of the store.
-        tables: The lake's readable tables with claims on the storage.
-        uuids: Uuids of all tables of the lake, including unreadable ones.
-        unreadable_uuids: Uuids of the unreadable tables.
-        names: Uuid of the table with each name.
-        unreadable_names: Names of the unreadable tables.
+        tables: The readable tables of the lake that have claims on the storage.
+        uuids: Uuids of all tables, including unreadable ones.
+        unreadable_uuids: Uuids of unreadable tables.
+        names: Uuids of all tables by name.
+        unreadable_names: Names of unreadable tables.
         is_unreadable: True if the list of tables is unknown.
-        oldest_ms: Time of each table's first commit in milliseconds since 1970, or 0 if the commit
-            may be missing. Tables without commits are not contained.
-        longest_write: Longest time between the write of a file and its commit.
+        missed_at: When the waiting time begins for tables that are missing for the first time. None
+            if it begins at the freeze. It may be later, because the host's clock may be behind the
+            store's clock.
+        oldest_ms: Time of each table's first commit, in milliseconds since 1970. 0 if the commit may
+            be missing. Tables without commits are not included.
+        longest_write: The longest possible time between the write of a file and its commit.
     """
 
     lake: str
@@ -151,14 +155,14 @@ class LakeTables:
 
 
 def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTables]) -> list[RememberedTable]:
-    """Return the tables to remember after a run.
+    """Update the records of tables after a run.
 
-    A table listed by any lake is not dropped. Tables stay unchanged if their lake was removed from
-    the configuration, or has an unknown list of tables. If their lake reads another catalog, they
-    wait until a user accepts them, or their own catalog is read again.
+    A table is not dropped if any lake lists it. If the lake was removed from the configuration, or
+    its list of tables is unknown, the record stays as it was. If the lake reads another catalog
+    now, its tables wait until a user accepts them as dead, or the old catalog is read again.
 
     Args:
-        previous: The tables remembered by the last accepted run.
+        previous: The records of the last accepted run.
     """
     by_lake = {lake.lake: lake for lake in lakes}
     listed = frozenset[str]().union(*(lake.uuids for lake in lakes))
@@ -175,12 +179,12 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
                 found[key] = as_listed(item)
         elif lake is not None and lake.catalog != item.catalog:
             since = item.other_catalog_since or lake.waits_from
-            # It waits for its own catalog, see `find_reason_to_wait`.
+            # The table waits for the catalog that listed it, see `find_reason_to_wait`.
             found[key] = replace(item, gone_since=item.gone_since or lake.waits_from, other_catalog_since=since)
         elif lake is None or lake.is_unreadable:
             found[key] = item
         elif item.table_name in lake.unreadable_names:
-            found[key] = as_listed(item)  # It may be the unreadable table.
+            found[key] = as_listed(item)  # this may be the unreadable table
         else:
             gone.append(item)
     lost = Counter(item.lake for item in gone if _is_missed_today(item, by_lake[item.lake]))
@@ -193,10 +197,11 @@ def remember_tables(previous: Iterable[RememberedTable], lakes: Sequence[LakeTab
 
 
 def _with_first_file(table: RememberedTable, lake: LakeTables, previous: Sequence[RememberedTable]) -> RememberedTable:
-    """Add the time of a listed table's first file.
+    """Determine when the oldest files of a listed table may have been written.
 
-    A new table was not in the last accepted run, so its files were written at most `longest_write`
-    before that run or, if it was registered with older commits, before the first of these.
+    A new table was not listed in the last accepted run, so its files were written at most
+    `longest_write` before that run. If the table was registered with older commits, its first
+    commit takes the place of the run.
     """
     known = next((item for item in previous if (item.lake, item.table_uuid) == (table.lake, table.table_uuid)), None)
     if known is not None:
@@ -212,10 +217,10 @@ def _with_first_file(table: RememberedTable, lake: LakeTables, previous: Sequenc
 
 
 def with_oldest_files(tables: Iterable[RememberedTable], oldest: Mapping[tuple[str, str], datetime]) -> list[RememberedTable]:
-    """Return the tables. Those that adopted older files own files from the oldest one on.
+    """Adjust `owns_from` of tables that have adopted older files.
 
     Args:
-        oldest: Time of the oldest file that each table's commits name, by lake and table uuid.
+        oldest: Time of the oldest file that each table's commits reference, by lake and table uuid.
     """
     return [
         replace(table, owns_from=min(table.owns_from, oldest.get((table.lake, table.table_uuid), table.owns_from)))
@@ -227,20 +232,24 @@ def with_oldest_files(tables: Iterable[RememberedTable], oldest: Mapping[tuple[s
 
 @dataclass(frozen=True)
 class AdoptableFiles:
-    """Selects the files under the claims of listed tables that are older than the table.
+    """Selects files under the claims of listed tables that are older than the table itself.
 
-    If the table's commits name such a file, the table adopted it. Instances are picklable.
+    If a commit of the table references such a file, the table has adopted it. Instances are
+    picklable.
 
     Attributes:
-        first: Time from which the files of a prefix cannot be adopted, in microseconds since 1970.
-            The deepest prefix decides.
+        first: For each prefix, the time from which files do not count as adopted, in microseconds
+            since 1970. For nested prefixes, the deepest one decides.
     """
 
     first: Mapping[str, int]
 
     @classmethod
     def of(cls, tables: Iterable[RememberedTable]) -> AdoptableFiles:
-        """Index the prefixes of the listed tables. Tables with files of any age adopt no files."""
+        """Index the prefixes of listed tables.
+
+        If the files of a table may be of any age, none of them counts as adopted.
+        """
         first: dict[str, int] = {}
         for table in tables:
             if table.gone_since is None:
@@ -250,7 +259,7 @@ class AdoptableFiles:
         return cls(first if any(first.values()) else {})
 
     def select(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return a mask of the files."""
+        """Return a mask that is true for files older than their table."""
         times = pc.fill_null(modified.cast(_MICROSECONDS).cast(pa.int64()), _NEVER)
         is_older = pc.less(times, max(self.first.values(), default=0))
         older = keys.filter(is_older)
@@ -263,7 +272,11 @@ class AdoptableFiles:
 
 
 def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
-    """Mark a table as missing from its lake's list. `lost` is the number of tables missed today."""
+    """Record that a lake no longer lists a table.
+
+    Args:
+        lost: Number of tables that have gone missing on this date.
+    """
     is_replaced = table.table_name is not None and table.table_name in lake.names
     missed_in_other_catalog = table.other_catalog_since is not None and table.gone_since == table.other_catalog_since
     if table.gone_since is None or missed_in_other_catalog:
@@ -272,30 +285,32 @@ def _as_missed(table: RememberedTable, lake: LakeTables, lost: int) -> Remembere
 
 
 def _is_missed_today(table: RememberedTable, lake: LakeTables) -> bool:
-    """Return True if this run, or one of the same date, missed the table first."""
+    """Return True if the table went missing in this run or in another run of the same date."""
     return table.gone_since is None or table.gone_since.date() == lake.waits_from.date()
 
 
 def _add_losses(table: RememberedTable, lake: LakeTables, lost: int) -> RememberedTable:
-    """Return a missed table, with the share of tables that the runs of its date missed."""
+    """Update the share of tables that went missing on the same date, if it has become larger."""
     known = lost + len(lake.tables)
     is_larger = _is_missed_today(table, lake) and lost * table.known_tables > table.lost_tables * known
     return replace(table, lost_tables=lost, known_tables=known) if is_larger else table
 
 
 def as_listed(table: RememberedTable) -> RememberedTable:
-    """Mark a table as listed by a catalog. If it is missed later, its waiting time starts again."""
+    """Record that a catalog lists a table, so that its waiting time starts again if it is dropped."""
     return replace(table, gone_since=None, lost_tables=0, known_tables=0, replaced=False, other_catalog_since=None)
 
 
 @dataclass(frozen=True, slots=True)
 class FormerFiles:
-    """Files that are listed under the claims of a dropped table.
+    """The files that a listing contains under the claims of a dropped table.
 
     Attributes:
-        count: Number of files that were written before the table was last seen.
-        newest: Time of the newest file that neither a listed table claims nor a dropped table
-            explains, or None.
+        count: Number of files that were written before the table was last read.
+        bytes: Total size of these files.
+        newest: Time of the newest other file, or None. A file is ignored if a listed table claims
+            it, or if another dropped table may have written it.
+        newest_key: Key of that file.
     """
 
     count: int = 0
@@ -306,16 +321,16 @@ class FormerFiles:
 
 @dataclass(frozen=True, slots=True)
 class DroppedTable:
-    """A dropped table, as found in a run.
+    """The state of a dropped table in a run.
 
     Attributes:
-        former_files: Files listed under its claims.
-        waits_for: Reason why its files are not collected, or None if they are.
-        due_at: Time at which its waiting time ends, or None if its files are kept.
-        accepted_at: Time at which a user accepted it as dead, or None.
-        shares_location: True if another table or lake claims its location now.
-        is_written: True if another catalog may write the table, so that any file under its claims
-            may be in use.
+        former_files: The files under its claims.
+        waits_for: Why its files are not collected yet, or None if they are.
+        due_at: When its waiting time ends, or None if its files are kept.
+        accepted_at: When a user accepted it as dead, or None.
+        shares_location: True if another table or lake claims the location now.
+        is_written: True if the table may be written through another catalog, so that any file under
+            its claims may be in use.
     """
 
     table: RememberedTable
@@ -332,27 +347,28 @@ class DroppedTable:
 
     @property
     def before(self) -> datetime:
-        """Time before which the table's own files were written."""
+        """The time before which the files of the table itself were written."""
         if self.accepted_at is None or self.shares_location:
             return self.table.written_before
         return max(self.accepted_at, self.table.written_before)
 
     @property
     def owns_until(self) -> datetime:
-        """Time before which its files were written. If it waits, this is the time of its drop at the
-        latest.
+        """The time before which files are assigned to the table.
+
+        While the table waits, this includes files written up to the time at which it went missing.
         """
         gone_since = self.table.gone_since
         return self.before if self.is_due or gone_since is None else max(self.before, gone_since)
 
     @property
     def has_newer_file(self) -> bool:
-        """True if a file under its claims was written since a run last read it."""
+        """Whether a file under its claims was written after a run last read the table."""
         return self.former_files.newest is not None and self.former_files.newest >= self.before
 
     @property
     def may_have_adopted(self) -> bool:
-        """True if a commit that no run read may name files that are older than the table."""
+        """Whether commits that no run has read may have added files older than the table."""
         return self.is_written or self.has_newer_file
 
 
@@ -366,16 +382,16 @@ def find_reason_to_wait(
     *,
     is_new: bool = False,
 ) -> DroppedTable:
-    """Return the dropped table, with the reason why its files are not collected, if there is any.
+    """Decide whether the files of a dropped table can be collected, or what they have to wait for.
 
     Args:
         now: Time of the listing or of the freeze, whichever is earlier.
-        wait: Waiting time since the table was first missed, or None to keep its files.
+        wait: The waiting time after the table went missing, or None to keep its files.
         catalog: Identity of the lake's current catalog, or None if the lake is not configured.
         unreadable: Names of unreadable tables that may use the files.
-        listed: Reason why the catalog does not confirm that the table no longer exists, or None.
-        is_new: True if the current run is the first to miss the table. A refused run does not start
-            the waiting time.
+        listed: Why the catalog does not confirm that the table no longer exists, or None.
+        is_new: True if the table is missing for the first time in this run. If the run is refused,
+            the waiting time does not begin.
     """
     table, accepted = dropped.table, dropped.accepted_at
     if table.gone_since is None:
@@ -417,8 +433,8 @@ def _find_reason(
 def _is_accepted_since(table: RememberedTable, accepted: datetime | None) -> bool:
     """Return True if a user accepted a table as dead after its lake began to read another catalog.
 
-    An earlier acceptance, or the acceptance of a repository, concerns the catalog that knew the
-    table.
+    An earlier acceptance only refers to the catalog that listed the table. The same is true for any
+    acceptance of a repository.
     """
     since = table.other_catalog_since
     return accepted is not None and since is not None and accepted >= since and table.noun != REPOSITORY
@@ -426,10 +442,10 @@ def _is_accepted_since(table: RememberedTable, accepted: datetime | None) -> boo
 
 @dataclass(frozen=True, slots=True)
 class GoneNamespace:
-    """A namespace in which no table is listed any more.
+    """A namespace whose tables are all missing.
 
     Attributes:
-        tables: Number of its dropped tables whose files are collected.
+        tables: Number of dropped tables in the namespace whose files are collected.
     """
 
     lake: str
@@ -438,9 +454,10 @@ class GoneNamespace:
 
 
 def find_gone_namespaces(tables: Iterable[DroppedTable], lakes: Iterable[LakeTables]) -> list[GoneNamespace]:
-    """Return the namespaces of dropped tables that contain no listed table.
+    """Find namespaces that had dropped tables and do not contain a listed table any more.
 
-    A catalog may hide a whole namespace. Tables accepted by a user are not counted.
+    This may mean that the catalog hides the whole namespace. Tables that a user has accepted as
+    dead are not counted.
     """
     listed = {(lake.lake, _namespace_of(name)) for lake in lakes for name in {*lake.names, *lake.unreadable_names}}
     counts: Counter[tuple[str, str]] = Counter()
@@ -451,16 +468,19 @@ def find_gone_namespaces(tables: Iterable[DroppedTable], lakes: Iterable[LakeTab
 
 
 def _namespace_of(table: str) -> str:
-    """Return the namespace in a table name. The last part may be quoted with backticks."""
+    """Return a table name without its last part, which may be quoted with backticks."""
     return _LAST_PART.sub("", table) if "." in table else ""
 
 
 def find_later_use(dropped: DroppedTable, records: Iterable[DroppedTable]) -> str | None:
-    """Return the reason why, according to other sweeps, a dropped table may be in use, or None.
+    """Check in other sweeps whether a dropped table may be in use.
 
     Args:
-        dropped: A table with files that would be collected.
+        dropped: A dropped table whose files would be collected.
         records: Tables in the newest sweep of each storage, including listed ones.
+
+    Returns:
+        The reason why it may be in use, or None.
     """
     table = dropped.table
     known = max(time for time in (table.last_seen, table.gone_since, dropped.accepted_at) if time is not None)
@@ -481,16 +501,16 @@ def _describe_last_use(dropped: DroppedTable) -> str:
 
 @dataclass(frozen=True)
 class DroppedPrefixes:
-    """Finds the dropped table to which a file belongs. Instances are picklable.
+    """Assigns files to dropped tables. Instances are picklable.
 
-    A file may belong to each dropped table that claimed its deepest prefix when the file was
-    written. If one of them waits, the file belongs to the earliest of those that wait, otherwise to
-    the earliest. A deeper claim of a listed table has priority.
+    A file may belong to any dropped table that claimed its deepest prefix when the file was
+    written. If some of these tables wait, the file is assigned to the earliest of them, otherwise
+    to the earliest of all. If a listed table has a deeper claim, the file is not assigned.
 
     Attributes:
-        present: Prefixes claimed by the current tables and lakes.
-        of_lakes: The subset that lakes claim for themselves. Everything in these prefixes belongs
-            to the lake.
+        tables: The dropped tables.
+        present: Prefixes that existing tables and lakes claim.
+        of_lakes: Prefixes among them that belong to a lake itself, with everything in them.
     """
 
     tables: tuple[DroppedTable, ...]
@@ -499,11 +519,11 @@ class DroppedPrefixes:
 
     @cached_property
     def by_prefix(self) -> Mapping[str, Sequence[int]]:
-        """Indices of the tables by prefix, ordered by the time of the tables' last files."""
+        """The indices of the tables by prefix, in the order of the time of their last files."""
         found: dict[str, list[int]] = {}
         for index, item in enumerate(self.tables):
             for prefix in item.table.prefixes:
-                # A repository that was recreated in place has the claim of the earlier one.
+                # If a repository was created again in the same place, it has the same claim.
                 is_same = item.table.noun == REPOSITORY and prefix in self.of_lakes
                 if is_same or not self._is_of_lake(prefix):
                     found.setdefault(prefix, []).append(index)
@@ -511,7 +531,7 @@ class DroppedPrefixes:
 
     @property
     def has_several_owners(self) -> bool:
-        """True if several dropped tables claimed a prefix, of which one waits."""
+        """Whether several dropped tables claimed the same prefix and one of them waits."""
         shared = (indices for indices in self.by_prefix.values() if len(indices) > 1)
         return any(not self.tables[index].is_due for indices in shared for index in indices)
 
@@ -519,11 +539,11 @@ class DroppedPrefixes:
         return any(at in self.of_lakes for at in upwards(prefix))
 
     def is_shared(self, prefix: str) -> bool:
-        """Return True if a current table claims this prefix or one that contains it."""
+        """Return True if an existing table or lake claims the prefix or one that contains it."""
         return any(at in self.present for at in upwards(prefix))
 
     def find_prefix(self, directory: str) -> str | None:
-        """Return the deepest claim of a dropped table on a directory, or None."""
+        """Return the deepest prefix of a dropped table that contains a directory, or None."""
         for at in upwards(directory):
             if at in self.by_prefix:
                 return at
@@ -532,7 +552,7 @@ class DroppedPrefixes:
         return None
 
     def find(self, keys: pa.Array, modified: pa.Array) -> pa.Array:
-        """Return for each file the index of the table to which it belongs, or None."""
+        """Return a column with the index of the table that each file is assigned to, or null."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
         claimed = pa.array(prefixes, pa.string()).take(directories.indices).dictionary_encode()
@@ -543,7 +563,7 @@ class DroppedPrefixes:
         bounds = np.searchsorted(claims[order], np.arange(len(claimed.dictionary) + 1))
         for number, prefix in enumerate(claimed.dictionary.to_pylist()):
             rows = order[bounds[number] : bounds[number + 1]]
-            # The last one takes precedence: the earliest of the tables that wait, then of the others.
+            # Later assignments take precedence, so end with the earliest of the tables that wait.
             items = [(index, self.tables[index]) for index in reversed(self.by_prefix[prefix])]
             for index, item in sorted(items, key=lambda pair: not pair[1].is_due):
                 is_own = times[rows] < _microseconds(item.owns_until)
@@ -553,10 +573,10 @@ class DroppedPrefixes:
         return pa.array(found, pa.int32(), mask=found < 0)
 
     def is_outside(self, keys: pa.Array, tables: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask of the files that are outside the claims of the table that names each.
+        """Return a mask that is true for files outside the claims of a given table.
 
         Args:
-            tables: Index of the dropped table that names each file.
+            tables: For each file, the index of the dropped table whose commits reference it.
         """
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         prefixes = [self.find_prefix(name) for name in directories.dictionary.to_pylist()]
@@ -568,29 +588,29 @@ class DroppedPrefixes:
         return found
 
     def explained_until(self, prefix: str) -> datetime:
-        """Return the time before which the files of a prefix may be those of its dropped tables.
+        """Return the time before which dropped tables may have written the files of a prefix.
 
-        A file that one of them may have written is no evidence that another one is in use. An
-        acceptance explains no file, because it concerns one table only.
+        If one of these tables may have written a file, the file is no evidence that another one is
+        in use. Acceptances by users are ignored here, because each concerns only one table.
         """
         return max(self.tables[index].table.written_before for index in self.by_prefix[prefix])
 
     def is_written(self, prefix: str) -> bool:
-        """Return True if another catalog may write a dropped table that claimed this prefix."""
+        """Return True if a dropped table with this prefix may be written through another catalog."""
         return any(self.tables[index].is_written for index in self.by_prefix[prefix])
 
     def is_due(self, indices: pa.Array) -> pa.Array:
-        """Return True for files that belong to tables with collected files."""
+        """Return a mask that is true for files assigned to a table whose files are collected."""
         due = pa.array([item.is_due for item in self.tables], pa.bool_())
         return pc.fill_null(due.take(indices), False)
 
 
 @dataclass(frozen=True)
 class AdoptedFiles:
-    """Files outside the claims of dropped tables that the tables' commits named.
+    """Files that commits of dropped tables reference outside the claims of these tables.
 
-    Such a file waits until all of these tables are due. A table that may be listed again, such as
-    one that cannot be read, is not due.
+    Such a file waits until all of these tables are due. A table that may exist after all, for
+    example because it cannot be read, is not due.
 
     Attributes:
         rows: The files, with the columns lake, table_uuid and key_hash.
@@ -599,11 +619,11 @@ class AdoptedFiles:
     rows: pa.Table
 
     def select(self, tables: Iterable[tuple[str, str]]) -> AdoptedFiles:
-        """Return the files of these tables (lake and uuid)."""
+        """Select the files of some tables, which are given by lake and uuid."""
         return AdoptedFiles(self.rows.filter(self._find_rows(tables)))
 
     def _find_rows(self, tables: Iterable[tuple[str, str]]) -> pa.Array:
-        """Return a mask of the rows of these tables."""
+        """Return a mask of the rows of some tables, which are given by lake and uuid."""
         by_lake: dict[str, list[str]] = {}
         for lake, uuid in tables:
             by_lake.setdefault(lake, []).append(uuid)
@@ -614,10 +634,10 @@ class AdoptedFiles:
         return is_selected
 
     def find_waiting(self, tables: Iterable[DroppedTable]) -> NDArray[np.int64]:
-        """Return the sorted distinct hashes of the files that wait.
+        """Return the hashes of the files that wait, sorted and without duplicates.
 
         Args:
-            tables: The dropped tables. Files of all other tables wait.
+            tables: The dropped tables. Files of any other table wait.
         """
         if not self.rows.num_rows:
             return np.empty(0, np.int64)
@@ -625,7 +645,7 @@ class AdoptedFiles:
         return sort_distinct(self.rows.filter(pc.invert(is_due)).column("key_hash").to_numpy())
 
     def find_owner(self, key: str, tables: Iterable[DroppedTable]) -> DroppedTable | None:
-        """Return the first of these tables that waits and names a file, or None."""
+        """Return the first table that waits and has adopted the file, or None."""
         rows = self.rows.filter(pc.equal(self.rows.column("key_hash"), xxhash64(pa.array([key]))[0]))
         owners = set(zip(rows.column("lake").to_pylist(), rows.column("table_uuid").to_pylist(), strict=True))
         return next((item for item in tables if not item.is_due and (item.table.lake, item.table.table_uuid) in owners), None)
@@ -636,7 +656,7 @@ def _microseconds(time: datetime) -> int:
 
 
 def upwards(directory: str) -> Iterator[str]:
-    """Yield a directory, its ancestors, and finally the whole storage."""
+    """Yield a directory, each of its ancestors, and "" for the whole storage."""
     while directory:
         yield directory
         directory = directory[: directory[:-1].rfind("/") + 1]
@@ -644,5 +664,5 @@ def upwards(directory: str) -> Iterator[str]:
 
 
 def select_due(tables: Iterable[DroppedTable], present: Collection[str]) -> list[tuple[str, DroppedTable]]:
-    """Return the claims of the dropped tables with collected files, excluding claimed prefixes."""
+    """Return prefix and table for each dropped table that is due, without prefixes in `present`."""
     return [(prefix, item) for item in tables if item.is_due for prefix in item.table.prefixes if prefix not in present]

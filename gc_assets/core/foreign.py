@@ -1,22 +1,21 @@
-"""Decide which unreferenced files in a claim belong to other applications.
+"""Decide which unreferenced files under a claim may belong to other applications.
 
-A claim contains the files of a lake, but it may contain other files too, because a table can be
-created over a directory that another team uses. An unreferenced file is *foreign* if one of these
-rules applies:
+Not every file under a claim is the lake's. For example, a table can be created in a directory that
+another team already uses. An unreferenced file is *foreign* if one of these rules applies:
 
-- `other_format`: it belongs to a dataset of another format inside the claim, and its name does not
-  match the lake's own naming patterns.
-- `new_claim`: it is older than the claim. If its name does not match the lake's own naming
-  patterns, it may have been in the location before the table was created. It must then be younger
-  than a run that saw the claim.
-- `hidden_path`: a component of its path starts with `_` or `.`, and no commit ever referenced a
-  file under that component (as in Iceberg's `remove_orphan_files`).
-- `unknown_path`: the lake's format does not produce such paths.
-- `unknown_directory`: the lake's writers do not use such names, and no commit ever referenced one
-  of their data files in its directory.
+- `other_format`: The file belongs to a dataset of another format inside the claim, and its name
+  does not match the patterns of the lake's writers.
+- `new_claim`: The file is older than the claim, so it may have been in the location before the
+  table was created. If its name does not match the patterns of the lake's writers, the file is
+  compared with the first run that found the claim instead.
+- `hidden_path`: A component of the path starts with `_` or `.`, and no commit ever referenced a
+  file under it. Iceberg's `remove_orphan_files` has the same rule.
+- `unknown_path`: The lake's format never produces such a path.
+- `unknown_directory`: The lake's writers do not use such names, and no commit ever referenced one
+  of their data files in the same directory.
 
-Files that any commit referenced can only be foreign by the first rule. The functions are vectorised
-by directory.
+If a commit ever referenced the file, only the first rule applies. All functions are vectorised by
+directory.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from gc_assets.core.claims import Claims
 
 OTHER_FORMAT, NEW_CLAIM, HIDDEN_PATH, UNKNOWN_DIRECTORY = "other_format", "new_claim", "hidden_path", "unknown_directory"
 UNKNOWN_PATH = "unknown_path"
-# The reason by rule why a file may belong to other applications, for messages.
+# Explains for each rule why a file may belong to another application. Used in messages.
 RULES: Final[Mapping[str, str]] = {
     OTHER_FORMAT: "it is in a dataset of another format",
     NEW_CLAIM: "it is older than the claim of the lake",
@@ -42,29 +41,30 @@ RULES: Final[Mapping[str, str]] = {
     UNKNOWN_PATH: "the format of the lake gives no such path",
     UNKNOWN_DIRECTORY: "no commit named a data file of the lake's writers in its directory",
 }
-# Hadoop's ChecksumFileSystem writes the checksums of `name` to `.name.crc` in the same directory.
-# Such a file is always treated like its main file.
+# Hadoop's ChecksumFileSystem stores the checksums of `name` as `.name.crc` in the same directory.
+# This side file is always treated like its main file.
 SIDE_FILE: Final = r"(^|/)\.([^/]+)\.crc$"
 _HIDDEN: Final = "^[_.]"
 
 
-# The first character of a target specifies which known files match it.
-_OWN_IN = "o"  # a data file with one of the lake's own names in this directory
+# A target is a question about known files. Its first character determines which files match.
+_OWN_IN = "o"  # a data file of the lake's writers, judging by its name, in this directory
 _UNDER = "u"  # a file under this prefix
 _EXACT = "k"  # this file
-# Matches no file, but marks that a candidate has an unknown path.
+# A target without matching files. It only indicates that a candidate has an unknown path.
 HAS_UNKNOWN_PATH: Final = "p"
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPrefix:
-    """Prefix for which a user accepted older files as garbage of the claiming lake.
+    """A prefix whose older files a user has accepted as garbage of the lake that claims it.
 
     Attributes:
-        prefix: Prefix ending in `/`.
+        prefix: The prefix with a trailing `/`.
         before: Only files modified before this time are accepted.
-        of_table: True for the location of a dead table or repository. Files that the lake's format
-            never writes and files in the location of a listed table are then not accepted.
+        of_table: True if the prefix is the location of a dead table or repository. In this case,
+            files that the lake's format never writes are not accepted, nor are files in the
+            location of a listed table.
     """
 
     prefix: str
@@ -74,21 +74,29 @@ class AcceptedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAges:
-    """The earliest possible creation time of each claim, or None if its age is unknown.
+    """The age of each claim, as the earliest time at which it may have been created.
 
-    In the first run of a storage, the age of all claims is unknown.
+    The time is None if the age is unknown, as for all claims in the first run of a storage.
+
+    Attributes:
+        since: Times by prefix and table.
     """
 
     since: Mapping[str, Mapping[str, datetime | None]] = field(default_factory=dict[str, Mapping[str, datetime | None]])
 
     @property
     def has_new_claims(self) -> bool:
-        """True if a claim is younger than the first run."""
+        """Whether any claim is younger than the first run."""
         return any(time is not None for times in self.since.values() for time in times.values())
 
     def split(self, claims: Collection[tuple[str, str]]) -> tuple[ClaimAges, ClaimAges]:
-        """Split off the given (prefix, table) claims. Return all other ages, and the ages of these
-        claims.
+        """Separate the given claims from all others.
+
+        Args:
+            claims: Pairs of prefix and table.
+
+        Returns:
+            The ages of all other claims, and the ages of the given claims.
         """
         parts: list[dict[str, dict[str, datetime | None]]] = [{}, {}]
         for prefix, times in self.since.items():
@@ -97,11 +105,15 @@ class ClaimAges:
         return ClaimAges(parts[0]), ClaimAges(parts[1])
 
     def merge(self, other: ClaimAges) -> ClaimAges:
-        """Return the combined ages of two disjoint sets of claims."""
+        """Combine the ages of two disjoint sets of claims."""
         return ClaimAges({prefix: {**self.since.get(prefix, {}), **other.since.get(prefix, {})} for prefix in {*self.since, *other.since}})
 
     def of_claim(self, prefix: str, table: str) -> tuple[bool, datetime | None]:
-        """Return whether a table has a claim on the prefix, and the time of this claim."""
+        """Look up the claim of a table on a prefix.
+
+        Returns:
+            True if there is a claim, and its time.
+        """
         for at in _upwards(prefix):
             times = self.since.get(at, {})
             # A prefix that a lake claims for itself contains the locations of all its tables.
@@ -111,20 +123,20 @@ class ClaimAges:
         return False, None
 
     def of_directory(self, directory: str) -> datetime | None:
-        """Return the time of the deepest claim on the directory, the earliest one of several."""
+        """Return the time of the deepest claim on a directory. Of several claims, take the earliest."""
         for at in _upwards(directory):
             if times := self.since.get(at):
                 return None if None in times.values() else min(time for time in times.values() if time is not None)
         return None
 
     def continue_with(self, claims: Iterable[tuple[str, str]], now: datetime | None, shields: Collection[str] = ()) -> ClaimAges:
-        """Return the ages of the given (prefix, table) claims in a later run.
+        """Compute the ages of the claims in a later run.
 
         Args:
-            now: Time of the newest run that did not yet have the new claims, or None if there is no
-                such run.
-            shields: Prefixes of unreadable lakes, which are only protected. Earlier claims inside
-                them keep their age.
+            claims: Pairs of prefix and table in that run.
+            now: Time of the newest run without the new claims. None if there is no such run.
+            shields: Prefixes of unreadable lakes, which are protected but not claimed. Earlier
+                claims inside them keep their age.
         """
         found: dict[str, dict[str, datetime | None]] = {}
         current = list(claims)
@@ -132,7 +144,7 @@ class ClaimAges:
             is_known, time = self.of_claim(prefix, table)
             found.setdefault(prefix, {})[table] = time if is_known else now
         # If a table claims more than before, its earlier claims inside the new one keep their age.
-        # An unreadable lake claims nothing until it is readable again.
+        # The claims of an unreadable lake are missing only until it is readable again.
         prefixes: dict[str, list[str]] = {}
         for prefix, table in current:
             prefixes.setdefault(table, []).append(prefix)
@@ -145,20 +157,23 @@ class ClaimAges:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRules:
-    """Rules of a storage. Instances are picklable.
+    """Finds foreign files in a storage. Instances are picklable.
 
     Attributes:
-        own_names: Regular expressions for the file names used by the writers of each lake.
-        locations: Claims on table locations chosen by the users of a lake. All other claims are
-            directories of the lake's format, or prefixes in lakes.yaml.
-        seen: The time of the first run that saw each claim, or None for claims of unknown age. It
-            is used for files without the lake's own names.
-        dropped_ages: The same as `ages` for the claims of dropped tables. They are in neither
-            `ages` nor `seen`.
-        dropped_seen: The same as `seen` for these claims.
-        paths: By lake, a regular expression for the ends of all paths that its format produces.
-        listed: Claims of the tables listed by a catalog. No file in them is accepted as garbage of
-            a dead table.
+        own_names: For each lake, a regular expression for the file names that its writers use.
+        locations: Claims on table locations, which users of a lake can choose. All other claims are
+            on directories of the lake's format, or on prefixes in lakes.yaml.
+        ages: The age of each claim.
+        seen: The time of the first run that found each claim, or None if its age is unknown. It is
+            used for files whose names do not match `own_names`.
+        accepted: Prefixes whose older files users have accepted as garbage.
+        dropped_ages: Like `ages`, but for claims of dropped tables, which `ages` and `seen` do not
+            contain.
+        dropped_seen: Like `seen`, but for claims of dropped tables.
+        paths: For each lake, a regular expression that matches the end of every path that its
+            format produces.
+        listed: Claims of tables that a catalog lists. In them, no file is accepted as garbage of a
+            dead table.
     """
 
     claims: Claims
@@ -173,11 +188,13 @@ class ForeignRules:
     listed: frozenset[str] = frozenset()
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
-        """Return the targets that are needed to decide about these files (unique strings, see
-        `KnownFiles`).
+        """Find out what has to be known about referenced files before these files can be checked.
 
         Args:
             files: Claimed files with the columns key and lake.
+
+        Returns:
+            Distinct targets to pass to `KnownFiles`.
         """
         found: set[str] = set()
         groups = _Groups.of(self, files)
@@ -192,13 +209,15 @@ class ForeignRules:
         return pa.array(sorted(found), pa.string())
 
     def find_foreign(self, files: pa.RecordBatch, known: Collection[str], roots: Collection[str] = ()) -> pa.Array:
-        """Return a column with the rule by which each file is foreign, unless a commit referenced
-        it.
+        """Find the rule that makes each file foreign, assuming that no commit ever referenced it.
 
         Args:
             files: Claimed files with the columns key, last_modified and lake.
-            known: The targets of `find_targets` for which a known file was found.
-            roots: Directories of datasets of other formats.
+            known: Targets of `find_targets` that match a known file.
+            roots: Directories that contain datasets of other formats.
+
+        Returns:
+            A column of rules, which is null if the file is not foreign.
         """
         groups = _Groups.of(self, files)
         verdicts = [group.decide(known, roots) for group in groups.directories]
@@ -214,11 +233,11 @@ class ForeignRules:
 
 
 class KnownFiles:
-    """Finds the targets matched by known files.
+    """Finds out which targets match a known file.
 
     Args:
-        targets: Targets of `ForeignRules.find_targets`.
-        data_names: Regular expressions for the data file names used by the lakes' writers.
+        targets: The result of `ForeignRules.find_targets`.
+        data_names: Regular expressions for the names of data files that the lakes' writers use.
     """
 
     def __init__(self, targets: Iterable[str], data_names: Iterable[str]) -> None:
@@ -228,7 +247,7 @@ class KnownFiles:
         self._own = "|".join(sorted(set(data_names))) or "^$"
 
     def find(self, keys: pa.Array) -> set[str]:
-        """Return the targets matched by these known keys."""
+        """Return the targets that match any of these known files."""
         wanted = self._wanted
         found: set[str] = set()
         if wanted[_EXACT]:
@@ -247,14 +266,15 @@ class KnownFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Rules that apply to the files of one directory.
+    """The rules that apply to the files of one directory.
 
     Attributes:
         root: The dataset of another format that contains the directory, or None.
         since: Files modified before this time are older than the claim.
-        seen: The same for files without the lake's own names.
-        hidden: Prefix up to a hidden component under which no commit referenced a file, or None.
-        is_unknown: True if no commit referenced a file in the directory.
+        seen: Like `since`, but for files whose names are not used by the lake's writers.
+        hidden: The path up to a hidden component under which no commit references a file, or None.
+        is_unknown: True if no commit ever referenced a data file of the lake's writers in the
+            directory.
         accepted: Accepted prefixes that contain the directory.
     """
 
@@ -267,22 +287,23 @@ class _Verdict:
 
     @property
     def may_apply(self) -> bool:
-        """True if a rule may apply to a file with a usual name."""
+        """Whether a rule may apply to a file in the directory, even if its name is not unusual."""
         return self.is_unknown or any(value is not None for value in (self.root, self.since, self.seen, self.hidden))
 
     def find_rule(self, modified: datetime | None, is_hidden: bool, is_own: bool, *, has_unknown_path: bool) -> str | None:
-        """Return the rule by which a file is foreign, or None.
+        """Return the first rule that makes a file foreign, or None.
 
         Args:
+            is_hidden: True if the file name is hidden and no commit references the file.
             is_own: True if the lake's writers use such names.
-            is_hidden: True if the file has a hidden name that no commit referenced.
+            has_unknown_path: True if the lake's format never produces such a path.
         """
         if self.root is not None and not is_own and not self._accepts(modified, self.root, of_tables=False):
             return OTHER_FORMAT
         since = self.since if is_own else self.seen
         if since is not None and (modified is None or modified < since) and not self._accepts(modified):
             return NEW_CLAIM
-        of_tables = self.hidden is not None  # The location of a dead table may be a hidden directory.
+        of_tables = self.hidden is not None  # the location of a dead table may be a hidden directory
         if (self.hidden is not None or is_hidden) and not self._accepts(modified, self.hidden or "", of_tables=of_tables):
             return HIDDEN_PATH
         if has_unknown_path and not self._accepts(modified, of_tables=False):
@@ -290,18 +311,18 @@ class _Verdict:
         return UNKNOWN_DIRECTORY if self.is_unknown and not is_own and not self._accepts(modified) else None
 
     def _accepts(self, modified: datetime | None, within: str = "", *, of_tables: bool = True) -> bool:
-        """Check if a record accepts a file. Its prefix must be inside `within`."""
+        """Return True if a user has accepted the file, with a prefix inside `within`."""
         accepted = (item for item in self.accepted if of_tables or not item.of_table)
         return modified is not None and any(modified < item.before and item.prefix.startswith(within) for item in accepted)
 
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """A directory with candidates.
+    """A directory that contains candidates.
 
     Attributes:
-        top: The shortest directory of another format's dataset that is considered.
-        is_strange: True if a candidate has an unusual name.
+        top: Datasets of other formats are ignored if their directory is above this one.
+        is_strange: True if a candidate in the directory has an unusual name.
     """
 
     name: str
@@ -322,10 +343,15 @@ class _Directory:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Files grouped by directory. Side files are replaced by their main files.
+    """Files grouped by directory. Side files are represented by their main files.
 
-    `at` is the index of the directory of each file, `is_hidden` is True for hidden file names, and
-    `has_unknown_path` is True for paths that the lake's format does not produce.
+    Attributes:
+        directories: The distinct directories.
+        at: For each file, the index of its directory.
+        keys: The keys of the files.
+        is_own: True for file names that the lake's writers use.
+        is_hidden: True for hidden file names.
+        has_unknown_path: True for paths that the lake's format never produces.
     """
 
     directories: Sequence[_Directory]
@@ -359,8 +385,9 @@ def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory
     top = f"{prefix}/"  # a dataset inside the directory of another format
     if prefix in rules.locations:
         top = prefix
-        # Files added to a table by a user (`add_files`) may be next to files of other applications.
-        # The same applies to metadata, which is in the location from the start.
+        # A commit that references a file with an unusual name proves little, because users may add
+        # existing files with `add_files`, next to files of other applications. Metadata proves
+        # little as well, because it is in the location from the start.
         targets = (_OWN_IN + name,)
     is_listed = any(at in rules.listed for at in _upwards(name))
     accepted = tuple(item for item in rules.accepted if name.startswith(item.prefix) and not (item.of_table and is_listed))
@@ -370,9 +397,9 @@ def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory
 
 
 def _hidden_prefix(prefix: str, below: str) -> str | None:
-    """Return the prefix up to the last hidden component under a claim, or None.
+    """Return the path up to its last hidden directory under a claim, or None if it has none.
 
-    Directories of partitions (`_day=1/`) are not hidden.
+    A directory of a partition, such as `_day=1/`, does not count as hidden.
     """
     components = below.split("/")[:-1]
     hidden = (index for index, name in enumerate(components) if re.match(_HIDDEN, name) and "=" not in name)
@@ -381,12 +408,12 @@ def _hidden_prefix(prefix: str, below: str) -> str | None:
 
 
 def has_hidden_directory(path: str) -> bool:
-    """Check if a relative path has a hidden directory, so that a record must contain it explicitly."""
+    """Return True if a relative path has a hidden directory, which has to be accepted separately."""
     return _hidden_prefix("", path) is not None
 
 
 def _upwards(directory: str) -> Iterator[str]:
-    """Yield the directory, its ancestors, and finally the whole storage."""
+    """Yield the directory, each of its ancestors, and "" for the whole storage."""
     while directory:
         yield directory
         directory = directory[: directory[:-1].rfind("/") + 1]

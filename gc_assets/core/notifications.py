@@ -1,6 +1,6 @@
-"""Notification events and texts.
+"""Determine events that users are notified about, and format the messages.
 
-Each event keeps its id while it lasts, so that targets receive it only once.
+As long as an event lasts, it keeps its id, so that each target receives it only once.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ Event = Literal[
     "target_failed",
 ]
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
-# Event names used up to release 0.3.
+# Names that events had up to release 0.3.
 RENAMED_EVENTS: Final[dict[str, Event]] = {"table_sick": "table_unreadable", "night_missed": "run_missed"}
 
 NOTIFIED_BY: Final = "the Dagster sensor `notifications` sends the messages, and commands send none"
-# Time before a plan deadline at which the event begins.
+# The event begins this long before a deadline of a plan.
 ENDS_SOON: Final = timedelta(hours=6)
-# A run is missed if it is this late.
+# Runs are expected daily. One counts as missed if it is late by the maximum delay.
 RUN_INTERVAL: Final = timedelta(days=1)
 MAX_RUN_DELAY: Final = timedelta(hours=6)
-# An apply remains an event for this long, so that a sensor that was off still reports it.
+# An apply remains an event for this long, so that it is reported even if the sensor was off.
 APPLIED_WITHIN: Final = timedelta(days=3)
-# Additional events are only counted, because a failed catalog can cause a thousand.
+# Further events are only counted, because a failed catalog may cause a thousand of them.
 MAX_LISTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FailedApply:
-    """Failed plan execution, identified by `attempt`."""
+    """A failed execution of a plan. `attempt` distinguishes it from other executions."""
 
     plan_id: str
     attempt: str
@@ -54,11 +54,11 @@ class FailedApply:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """Plan from the last run of a storage.
+    """The plan that the last run of a storage has made.
 
     Attributes:
-        missing: Reason why the plan is not approved, or None.
-        reversibility: Messages about effects that can be undone.
+        missing: Why the plan is not approved, or None if it is.
+        reversibility: Sentences about what can be undone.
     """
 
     header: PlanHeader
@@ -69,13 +69,13 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class AppliedPlan:
-    """Plan whose execution has ended.
+    """A plan whose execution has ended.
 
     Attributes:
-        header: The plan, with the amounts that were done.
-        finished_at: Time at which the execution ended.
-        not_done: Message about actions that were not executed, or "".
-        reversibility: Messages about effects that can be undone.
+        header: The header of the plan, with the amounts that were completed.
+        finished_at: When the execution ended.
+        not_done: A message about actions that were not executed, or "".
+        reversibility: Sentences about what can be undone.
     """
 
     header: PlanHeader
@@ -88,12 +88,12 @@ class AppliedPlan:
 
 @dataclass(frozen=True, slots=True)
 class StorageSummary:
-    """Storage status.
+    """The status of a storage.
 
     Attributes:
-        approved: Plans waiting to be applied.
+        approved: Approved plans that wait to be applied.
+        failed: Executions that failed and have not been continued.
         applied: Plans whose execution ended within `APPLIED_WITHIN`.
-        failed: Failed executions that no later one continued.
     """
 
     storage: str
@@ -105,13 +105,15 @@ class StorageSummary:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Event with its message.
+    """An event and the message about it.
+
+    In title and text, unprintable characters are replaced by blanks.
 
     Attributes:
-        id: Stable while the event lasts.
-        title: Title in one line.
-        text: Remaining lines. Unprintable characters are replaced by blanks in both.
-        lake: The lake, or None if the event concerns a whole storage.
+        id: Stays the same as long as the event lasts.
+        title: The title, in one line.
+        text: The rest of the message.
+        lake: The affected lake, or None if the event affects a whole storage.
     """
 
     event: Event
@@ -128,31 +130,31 @@ class Notification:
 
 
 def list_notifications(summary: Iterable[StorageSummary], now: datetime) -> list[Notification]:
-    """Return the current events, each once."""
+    """Determine all current events. An event that several storages report is returned once."""
     found = [notification for storage in summary for notification in _storage_notifications(storage, now)]
     return list({notification.id: notification for notification in found}.values())
 
 
 def state_unread(storage: str, reason: str) -> Notification:
-    """Return the event for an unreadable storage state."""
+    """Create the event for a storage whose state cannot be read."""
     title = f"storage {storage}: the state cannot be read, so other events of it are unknown"
     return Notification("state_unread", f"{storage}/state_unread", title, f"{reason}\nSee `gc-assets doctor`.", storage=storage)
 
 
 def target_failed(name: str, reason: str) -> Notification:
-    """Return the event for an unreachable `notify` target, which is sent to the other targets."""
+    """Create the event for an unreachable target, which is sent to all other targets."""
     text = f"{reason}. Its notifications are sent again until they are delivered. Fix `notify` in lakes.yaml, or the target."
     return Notification("target_failed", f"target_failed/{name}", f"notifications cannot be delivered to {name}", text)
 
 
 def format_subject(notifications: Sequence[Notification]) -> str:
-    """Return the subject line for these notifications."""
+    """Format the subject line of a message with these notifications."""
     more = f" (and {len(notifications) - 1:,} more)" if len(notifications) > 1 else ""
     return f"gc-assets: {notifications[0].title}{more}"
 
 
 def format_body(notifications: Sequence[Notification]) -> str:
-    """Return the message text for these notifications. Only the first ones are listed."""
+    """Format the text of a message. If there are many notifications, some are only counted."""
     parts = [f"{item.title}\n{item.text}".strip() for item in notifications[:MAX_LISTED]]
     if len(notifications) > MAX_LISTED:
         parts.append(f"And {len(notifications) - MAX_LISTED:,} more: see `gc-assets plans` and `gc-assets doctor`.")
@@ -160,7 +162,7 @@ def format_body(notifications: Sequence[Notification]) -> str:
 
 
 def to_document(notifications: Sequence[Notification]) -> dict[str, Any]:
-    """Return the JSON document for these notifications."""
+    """Return the JSON document that contains these notifications."""
     return {"source": "gc-assets", "notifications": [asdict(item) for item in notifications]}
 
 
@@ -203,9 +205,9 @@ def _plan_notifications(last: LastRun, now: datetime) -> Iterator[Notification]:
 
 
 def _applied_notification(applied: AppliedPlan) -> Notification:
-    """Return the event of an apply.
+    """Create the event for a finished apply.
 
-    A plan that was approved and applied since the last delivery has no other event.
+    If a plan was approved and applied between two deliveries, this is the only event about it.
     """
     header = applied.header
     plan, amounts = f"{header.storage}: plan {_short(header)} of {header.run_date}", _amounts(header) or "nothing was changed"

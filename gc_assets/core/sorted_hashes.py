@@ -1,4 +1,4 @@
-"""Search in sorted arrays of hashes."""
+"""Search for hashes in sorted arrays."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-# Slots in the table of a `HashSet`: 16 for each hash, but at most 16 MB in total.
+# The table of a `HashSet` has 16 slots for each hash, but takes at most 16 MB.
 _MAX_SLOT_BITS: Final = 24
 
 
 def is_in_sorted(hashes: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask of the hashes that occur in a sorted array."""
+    """Return a mask that is true for hashes which occur in a sorted array."""
     if not len(wanted):
         return np.zeros(len(hashes), bool)
     return wanted[np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)] == hashes
 
 
 def sort_distinct(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the sorted distinct hashes. `np.unique` takes several times as long."""
+    """Sort hashes and remove duplicates, several times as fast as `np.unique`."""
     ordered = np.sort(hashes)
     is_first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
@@ -27,14 +27,14 @@ def sort_distinct(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class HashSet:
-    """Set of distinct hashes, for finding them among many other hashes.
+    """A set of hashes that can be found quickly among many others.
 
-    A table of the lowest bits excludes most other hashes, in a tenth of the time of a binary
-    search.
+    A table indexed by the lowest bits rules out most other hashes, in a tenth of the time that a
+    binary search takes.
     """
 
     def __init__(self, hashes: NDArray[np.int64]) -> None:
-        """Index the hashes. Duplicates are allowed."""
+        """Build the set. The given hashes may contain duplicates."""
         self.hashes = sort_distinct(hashes)
         bits = min(_MAX_SLOT_BITS, (16 * len(self.hashes)).bit_length())
         self._mask = np.int64((1 << bits) - 1)
@@ -42,10 +42,10 @@ class HashSet:
         self._slots[self.hashes & self._mask] = True
 
     def find(self, hashes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find the hashes that are in the set.
+        """Find out which of the given hashes are in the set.
 
         Returns:
-            Their positions in `hashes`, and their positions in the set.
+            The positions of these hashes in `hashes`, and their positions in the set.
         """
         maybe = np.flatnonzero(self._slots[hashes & self._mask])
         if not len(self.hashes):

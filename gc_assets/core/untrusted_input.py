@@ -1,7 +1,7 @@
 """Decompress and parse untrusted input within limits.
 
-A few kilobytes can expand to gigabytes of zeros. Functions raise `ValueError` if the limit is
-exceeded, and library errors for damaged bytes.
+A few kilobytes of compressed data can expand to gigabytes of zeros. If a limit is exceeded, the
+functions raise `ValueError`. For damaged input, they raise the error of the library.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     import zstandard
 
-# This is larger than any real metadata object, compressed or not.
+# No real metadata object is larger than this, whether it is compressed or not.
 MAX_OBJECT_BYTES: Final = 2**30
-# Real metadata compresses at most 30:1. Small results may exceed the ratio.
+# Real metadata is compressed by a factor of at most 30. Small results may exceed this limit.
 MAX_RATIO: Final = 200
 _SMALL: Final = 64 * 2**20
-# A metadata.json with 70,000 snapshots has two million values. Parsed, a value takes up to 100 bytes.
+# A metadata.json with 70,000 snapshots has two million values, each of which takes up to 100 bytes
+# after parsing.
 MAX_JSON_VALUES: Final = 20_000_000
-# A zstd block of four bytes can expand to 128 KiB, so one input slice yields at most 32 MiB.
+# A zstd block of four bytes can expand to 128 KiB, so this much input results in at most 32 MiB.
 _ZSTD_INPUT_BYTES: Final = 1024
 _GZIP: Final = 31
 _RAW_DEFLATE: Final = -15
@@ -37,7 +38,7 @@ class _Inflator(Protocol):
 
 
 def max_decompressed_bytes(compressed_bytes: int) -> int:
-    """Return the maximum decompressed size for an input of this size."""
+    """Return how large the decompressed content may be for this size of the input."""
     return min(MAX_OBJECT_BYTES, max(_SMALL, MAX_RATIO * compressed_bytes))
 
 
@@ -54,7 +55,11 @@ def gunzip(raw: bytes) -> bytes:
 
 
 def gunzip_start(raw: bytes) -> tuple[bytes, bool]:
-    """Decompress a gzip file that may be truncated, and return whether it is complete."""
+    """Decompress a gzip file that may be truncated.
+
+    Returns:
+        The content, and True if the file is complete.
+    """
     limit, found, rest = max_decompressed_bytes(len(raw)), bytearray(), raw
     while rest:
         member = zlib.decompressobj(_GZIP)
@@ -62,15 +67,18 @@ def gunzip_start(raw: bytes) -> tuple[bytes, bool]:
         _require(len(found), limit)
         if not member.eof:
             return bytes(found), False
-        rest = member.unused_data.lstrip(b"\0")  # Padding may follow, as gzip itself allows.
+        rest = member.unused_data.lstrip(b"\0")  # gzip allows padding
     return bytes(found), True
 
 
 def decompress_block(raw: bytes, codec: str) -> bytes:
-    """Decompress an Avro block with codec `snappy`, `deflate`, `bzip2`, `xz` or `zstandard`.
+    """Decompress an Avro block.
+
+    Args:
+        codec: `snappy`, `deflate`, `bzip2`, `xz` or `zstandard`.
 
     Raises:
-        ValueError: For any other codec.
+        ValueError: If the codec is any other one.
     """
     limit = max_decompressed_bytes(len(raw))
     if codec == "zstandard":
@@ -86,7 +94,7 @@ def decompress_block(raw: bytes, codec: str) -> bytes:
 
 
 def decompress_zstd(frame: zstandard.ZstdDecompressionObj, raw: bytes) -> Iterator[bytes]:
-    """Decompress a zstd frame up to the limit. The caller verifies the end of the frame."""
+    """Decompress a zstd frame up to the limit. The caller must check that the frame has ended."""
     limit, found = max_decompressed_bytes(len(raw)), 0
     for at in range(0, len(raw), _ZSTD_INPUT_BYTES):
         if frame.eof:
@@ -101,10 +109,11 @@ def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], An
     """Parse a JSON document.
 
     Args:
-        pairs: `object_pairs_hook` of `json.loads`.
+        pairs: The `object_pairs_hook` of `json.loads`.
 
     Raises:
-        ValueError: If the text is not JSON, nested too deeply, or has more than `MAX_JSON_VALUES`.
+        ValueError: If the content is not JSON, is nested too deeply, or contains more than
+            `MAX_JSON_VALUES` values.
     """
     if len(content) > MAX_JSON_VALUES and _count_marks(content) > MAX_JSON_VALUES:
         raise ValueError(f"the JSON document has more than {MAX_JSON_VALUES:,} values")
@@ -115,7 +124,10 @@ def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], An
 
 
 def is_text(value: str) -> bool:
-    """Return False for text with lone surrogates, which JSON and YAML can express but UTF-8 cannot."""
+    """Return False if a string contains lone surrogates.
+
+    JSON and YAML can represent them, but UTF-8 cannot.
+    """
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -124,7 +136,7 @@ def is_text(value: str) -> bool:
 
 
 def _count_marks(content: bytes | str) -> int:
-    """Count the characters that precede the values of a JSON document."""
+    """Count the characters that come before a value in a JSON document."""
     if isinstance(content, str):
         return sum(content.count(mark) for mark in "[{,")
     return sum(content.count(mark) for mark in (b"[", b"{", b","))
@@ -141,14 +153,14 @@ def _inflator(codec: str) -> _Inflator:
 
 
 def _decompress_snappy(raw: bytes, limit: int) -> bytes:
-    """Decompress an Avro snappy block, which ends in the big-endian CRC32 of its content."""
+    """Decompress an Avro snappy block, which ends with the big-endian CRC32 of its content."""
     body, checksum, size = raw[:-4], raw[-4:], 0
-    for position, byte in enumerate(body[:5]):  # a varint of the decompressed length starts the block
+    for position, byte in enumerate(body[:5]):  # the block begins with the decompressed length as a varint
         size |= (byte & 0x7F) << 7 * position
         if byte < 0x80:
             break
     _require(size, limit)
-    import pyarrow as pa  # The import takes half of the time of a short command.
+    import pyarrow as pa  # this import takes half of the time of a short command
 
     found = pa.decompress(body, decompressed_size=size, codec="snappy", asbytes=True)
     if zlib.crc32(found).to_bytes(4, "big") != checksum:
@@ -162,12 +174,12 @@ def _require(found: int, limit: int) -> None:
 
 
 def normalize_uuid(text: str) -> str:
-    """Return a uuid in lower case, as engines compare them, and any other text unchanged."""
+    """Convert a uuid to lower case, because engines ignore its case. Other text is unchanged."""
     return text.lower() if is_uuid(text) else text
 
 
 def is_uuid(text: str) -> bool:
-    """Check if a text is a uuid in its usual form."""
+    """Return True if the text is a uuid in its usual form."""
     return _UUID.fullmatch(text) is not None
 
 

@@ -1,8 +1,8 @@
-"""Canonical URLs of objects with a scheme or host other than those of `file` and `s3`.
+"""Parse and generate URLs of objects, including web addresses.
 
-An S3 bucket can also be reached by web addresses of its server, and by the native schemes of a
-provider with an S3 interface. `storage_urls` returns these spellings of a storage. Only web
-addresses have percent-encoding and queries.
+The same bucket may be accessible through several addresses: its canonical scheme, web addresses of
+its server, and the native scheme of a provider with an S3 interface. `storage_urls` generates these
+addresses for a storage. Percent-encoding and queries only occur in web addresses.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _WEB: Final = ("http", "https")
 _DEFAULT_PORT: Final = re.compile(r":(80|443)?$")
 _REGION: Final = r"[a-z]{2,3}(?:-[a-z]+)+-\d+"
-# S3 hosts according to the AWS documentation, such as
-# `bucket.s3.dualstack.eu-west-1.amazonaws.com`. Hosts of access points have different names.
+# Matches the hosts of S3 that AWS documents, such as `bucket.s3.dualstack.eu-west-1.amazonaws.com`.
+# Access points have different host names.
 _AWS_HOST: Final = re.compile(
     rf"(?:(?P<bucket>.+?)\.)?s3(?:-(?:fips|accelerate|external-1|website|{_REGION}|(?:fips|website)-{_REGION}))?"
     rf"(?:\.(?:dualstack|{_REGION}))*\.amazonaws\.com(?:\.cn)?"
@@ -31,8 +31,7 @@ _REGION_NAME: Final = re.compile(_REGION)
 _AWS_DOMAIN: Final = re.compile(r"(?:^|\.)amazonaws\.com(?:\.cn)?(?::\d+)?$")
 _GOOGLE_HOST: Final = "storage.googleapis.com"
 _GOOGLE_HOSTS: Final = (_GOOGLE_HOST, "storage.cloud.google.com")
-# Schemes of providers that use the same bucket names in their S3 interface, by the suffix of its
-# host.
+# Native schemes of providers whose S3 interface uses the same bucket names, by its host suffix.
 _PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
     "storage.googleapis.com": ("gs", "gcs"),
     ".p.googleapis.com": ("gs", "gcs"),
@@ -40,7 +39,7 @@ _PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
     ".myqcloud.com": ("cosn", "cos"),
     ".myhuaweicloud.com": ("obs",),
 }
-# RE2: a region, or the host of a provider, in place of a bucket.
+# RE2 pattern for a region or the host of a provider in place of a bucket.
 ENDPOINT: Final = (
     rf"(?:{_REGION}|(?:[^/]*\.)?(?:amazonaws\.com(?:\.cn)?|{'|'.join(re.escape(end.lstrip('.')) for end in _PROVIDERS)})(?::\d+)?)"
 )
@@ -48,10 +47,16 @@ ENDPOINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """Parts of a URL: lowercase scheme, authority, and the path with a leading `/`.
+    """A URL in canonical form.
 
-    Web addresses have the scheme `https`, no query, and a decoded path. Addresses of AWS S3 have the
-    host `<bucket>.s3.amazonaws.com`, and those of Azure `<account>.dfs.core.windows.net`.
+    In web addresses, the scheme is always `https`, the query is removed and the path is decoded.
+    The host is `<bucket>.s3.amazonaws.com` for AWS S3, and `<account>.dfs.core.windows.net` for
+    Azure.
+
+    Attributes:
+        scheme: The scheme in lower case.
+        authority: The host or bucket.
+        path: The path with a leading `/`.
     """
 
     scheme: str
@@ -63,13 +68,13 @@ class Url:
 
     @property
     def aws_bucket(self) -> str | None:
-        """Bucket of an AWS S3 address, or None for any other address."""
+        """The bucket if this is a web address of AWS S3, otherwise None."""
         bucket = self.authority.removesuffix(".s3.amazonaws.com")
         return bucket if self.scheme == "https" and bucket != self.authority else None
 
 
 def parse_url(address: str) -> Url | None:
-    """Parse a URL into its parts in canonical form. Returns None for a path."""
+    """Parse a URL and convert it to its canonical form. Returns None for a path."""
     match = _URL.fullmatch(address)
     if match is None:
         return None
@@ -93,7 +98,7 @@ def _parse_web_address(rest: str) -> Url:
     try:
         path = "/" + unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
-        path = f"/{path}"  # No key has such a name.
+        path = f"/{path}"  # no key has such a name
     if (azure := azure_host(host)) is not None:
         return Url("https", azure, path)
     aws = _AWS_HOST.fullmatch(host)
@@ -107,10 +112,9 @@ def _parse_web_address(rest: str) -> Url:
 
 
 def storage_address(address: str) -> str:
-    """Convert an Azure web address to its `abfss://` address. Any other address is returned
-    unchanged.
+    """Convert an Azure web address to the form `abfss://`, and leave any other address unchanged.
 
-    lakeFS writes `https://account.blob.core.windows.net/container/prefix`.
+    For example, lakeFS writes `https://account.blob.core.windows.net/container/prefix`.
     """
     url = parse_url(address) if address[:5].lower() == "https" else None
     container, _, key = url.path[1:].partition("/") if url is not None else ("", "", "")
@@ -120,7 +124,7 @@ def storage_address(address: str) -> str:
 
 
 def provider_address(alias: str) -> str:
-    """Convert a web address of Azure or Google to its `abfss://` or `gs://` address.
+    """Convert a web address of Azure or Google to the form `abfss://` or `gs://`.
 
     Any other alias is returned unchanged.
     """
@@ -137,12 +141,12 @@ def provider_address(alias: str) -> str:
         found = f"{GCS}://{url.authority.removesuffix(f'.{_GOOGLE_HOST}')}{url.path}"
     try:
         return str(Location.parse(found)) if found is not None else alias
-    except UsageError:  # No container or bucket has such a name.
+    except UsageError:  # no container or bucket has such a name
         return alias
 
 
 def web_host(address: str) -> str | None:
-    """Return the host of a web address as in `Url.authority`, or None for any other address."""
+    """Return the host of a web address, as in `Url.authority`. None for any other address."""
     if address[:5].lower() not in {"http:", "https"}:
         return None
     host = _DEFAULT_PORT.sub("", address.partition("://")[2].partition("/")[0].rpartition("@")[2].lower())
@@ -150,33 +154,33 @@ def web_host(address: str) -> str | None:
 
 
 def is_aws(endpoint: str | None) -> bool:
-    """Return True for the default endpoint and for AWS endpoints, including VPC endpoints."""
+    """Return True if the endpoint is the default or belongs to AWS, including VPC endpoints."""
     return endpoint is None or _AWS_DOMAIN.search(endpoint.lower().rstrip("/")) is not None
 
 
 def provider_schemes(endpoint: str | None) -> tuple[str, ...]:
-    """Return the additional schemes in which the objects of an S3 endpoint can be addressed."""
+    """Return the native schemes of the provider that runs an S3 endpoint, if it is known."""
     host = endpoint.lower().rstrip("/").partition("://")[2] if endpoint is not None else ""
     return next((schemes for end, schemes in _PROVIDERS.items() if host == end or host.endswith("." + end.lstrip("."))), ())
 
 
 def is_provider_host(host: str) -> bool:
-    """Return True for a host of AWS or of a provider with an S3 interface."""
+    """Return True if a host belongs to AWS or to another provider with an S3 interface."""
     address = f"https://{host}"
     return is_aws(address) or bool(provider_schemes(address))
 
 
 def is_region(name: str) -> bool:
-    """Return True for a name of the form of AWS regions, such as `us-east-1`."""
+    """Return True if a name looks like an AWS region, such as `us-east-1`."""
     return _REGION_NAME.fullmatch(name) is not None
 
 
 def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
-    """Yield the URLs of a storage in a bucket other than those with its own scheme.
+    """Yield further URLs of a storage in an object store, besides the ones with its own scheme.
 
     Args:
         location: Location of the storage.
-        endpoint: Endpoint of the server, or None for the provider's endpoint.
+        endpoint: Endpoint of the server, or None for the default endpoint of the provider.
     """
     parsed = Location.parse(location)
     if parsed.scheme == GCS:
@@ -199,7 +203,7 @@ def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
 
 
 def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
-    """Yield the web addresses of a location, with the bucket in the path and in the host name."""
+    """Yield web addresses of a location, with the bucket in the path or in the host name."""
     bucket, _, prefix = root.partition("/")
     host = _GOOGLE_HOST if endpoint is None else endpoint.partition("://")[2].rstrip("/")
     yield f"https://{host}/{bucket}/{quote(prefix)}"
@@ -209,7 +213,7 @@ def _google_urls(root: str, endpoint: str | None) -> Iterator[str]:
 
 
 def _azure_urls(root: str, endpoint: str | None) -> Iterator[str]:
-    """Yield the web addresses of a location on the host of its account and on its own endpoint."""
+    """Yield web addresses of a location on the host of its account, and on a custom endpoint."""
     authority, _, prefix = root.partition("/")
     container, _, host = authority.partition("@")
     yield f"https://{host}/{container}/{quote(prefix)}"
@@ -218,12 +222,15 @@ def _azure_urls(root: str, endpoint: str | None) -> Iterator[str]:
 
 
 def urls_without_account(locations: Sequence[tuple[str, str]], account: str | None) -> list[tuple[str, str]]:
-    """Return (name, URL) pairs such as `az://container/prefix/` for the storages of one account.
+    """Find the Azure storages that addresses without an account may refer to.
 
     Args:
-        locations: (name, location) pairs of storages in buckets.
-        account: The account of addresses without one. By default, the account of the storages on
-            Azure, if all of them have the same.
+        locations: Pairs of name and location of storages in object stores.
+        account: The account that such addresses belong to. If None, it is the account of the
+            storages on Azure, provided that all of them have the same one.
+
+    Returns:
+        Pairs of name and URL, such as `az://container/prefix/`.
     """
     parsed = [(name, Location.parse(location).root) for name, location in locations if scheme_of(location) == AZURE]
     named = [(name, *root.partition("/")[0].split("@"), root.partition("/")[2]) for name, root in parsed]
@@ -236,10 +243,10 @@ def urls_without_account(locations: Sequence[tuple[str, str]], account: str | No
 
 
 def parse_alias(address: str) -> Location | Url:
-    """Parse another address of a storage's location.
+    """Parse an alias, which is an additional address of a storage's location.
 
     Raises:
-        UsageError: If it is neither a URL nor an absolute path, or has a query or a `..` component.
+        UsageError: If it is neither a URL nor an absolute path, or contains a query or `..`.
     """
     try:
         if parse_address(address) is not None:
@@ -256,13 +263,16 @@ def parse_alias(address: str) -> Location | Url:
 
 
 def overlapping_aliases(locations: Sequence[tuple[str, str]], aliases: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return pairs with nested roots, consisting of a storage and an alias or of two aliases.
+    """Find aliases that overlap with another alias or with a storage.
 
-    An alias may equal a root of its own storage. Symbolic links are resolved on this machine.
+    Symbolic links are resolved on this machine. An alias may be equal to a root of its own storage.
 
     Args:
-        locations: (name, location) pairs.
-        aliases: (name, alias) pairs.
+        locations: Pairs of name and location.
+        aliases: Pairs of name and alias.
+
+    Returns:
+        Pairs of descriptions.
     """
     named = [(name, f"{name} (alias {alias})", _without_links(parse_alias(alias))) for name, alias in aliases]
     others = [(name, name, _without_links(Location.parse(location))) for name, location in locations]

@@ -1,8 +1,8 @@
 """Run functions in a child process with limited time and memory.
 
-Native code that hangs cannot be interrupted inside its process, and it would keep using a core. A
-child process can be killed instead. It is reused for further calls, and exits when it is idle or
-its parent has exited.
+If native code hangs, it cannot be interrupted within its own process and keeps a core busy. A child
+process can be killed instead. Child processes are reused for further calls, and exit if they are
+idle for too long or their parent exits.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 
-# Address space of the child in addition to its size after the start.
+# How much address space a child may use in addition to what it has after its start.
 MAX_BYTES: Final = 4 * 2**30
 IDLE_SECONDS: Final = 60.0
-# The wall-clock limit of a call, as a multiple of whole seconds of CPU time. The machine may be busy.
+# A call may take this many times its CPU time limit in wall-clock time, because the machine may be
+# busy.
 WALL_FACTOR: Final = 4
-# Python and its libraries start in a second. A busy machine may need many more.
+# Python and its libraries usually start in a second, but a busy machine may take much longer.
 START_SECONDS: Final = 120.0
 _LENGTH: Final = struct.Struct("<Q")
 
@@ -39,20 +40,20 @@ _T = TypeVar("_T")
 
 
 class WorkerDied(ChildProcessError):
-    """The child process ended during a call, e.g. because the system killed it.
+    """Raised if a child process ends during a call, for example because the system killed it.
 
     Attributes:
-        is_limit: True if it exceeded its limit of CPU time, so that the same call would fail again.
+        is_limit: True if the child exceeded its limit of CPU time. The same call would fail again.
     """
 
     is_limit: bool = False
 
 
 class _Worker:
-    """Child process that executes one call at a time."""
+    """A child process, which executes one call at a time."""
 
     def __init__(self) -> None:
-        # The child must find the same modules, e.g. in the archives that Spark distributes.
+        # The child must find the same modules, which may be in archives that Spark distributes.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-m", "gc_assets.core.worker_process"]
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of this package
@@ -65,11 +66,14 @@ class _Worker:
         return self._process.poll() is None
 
     def call(self, wall_seconds: float, request: bytes) -> tuple[bool, Any]:
-        """Return (True, result), or (False, exception) if the function raised one.
+        """Send a request to the child and wait for the answer.
+
+        Returns:
+            True and the result of the function, or False and the exception that it raised.
 
         Raises:
-            TimeoutError: If there is no result after `wall_seconds`.
-            WorkerDied: If the child ended.
+            TimeoutError: If there is no answer after `wall_seconds`.
+            WorkerDied: If the child has ended.
         """
         until = time.monotonic() + wall_seconds
         try:
@@ -105,12 +109,12 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         for pipe in (self._requests, self._results):
-            with suppress(OSError):  # The killed child did not read a request.
+            with suppress(OSError):  # the child was killed before it had read a request
                 pipe.close()
 
 
 class _Pool:
-    """Idle workers of this process. A forked child has none, because pipes cannot be shared."""
+    """The idle workers of this process. After a fork, the new process starts without any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,27 +147,29 @@ _pool = _Pool()
 
 
 def is_started() -> bool:
-    """Return True if an idle worker is available, so that a call does not have to start a process."""
+    """Return True if an idle worker is available, so that a call need not start a process."""
     return _pool.has_idle
 
 
 def run_in_worker(seconds: float, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a function of a module in a child process.
+    """Call a module-level function in a child process.
+
+    The function, its arguments and its result must be picklable.
 
     Args:
-        seconds: Limit of CPU time, not including the start of the child.
-        function: The function. The function, its arguments and its result are pickled.
+        seconds: Limit of CPU time. The start of the child is not included.
+        function: The function to call.
 
     Raises:
-        WorkerDied: If the child exceeded its CPU time or ended for another reason.
-        TimeoutError: If it did not end within a multiple of the limit. The child is then killed.
-        Exception: Errors of the function are raised unchanged.
+        WorkerDied: If the child exceeds its CPU time or ends for another reason.
+        TimeoutError: If there is no result within a multiple of the limit. The child is killed.
+        Exception: If the function raises it.
     """
     request = pickle.dumps((seconds, function, args, kwargs))
     worker = _pool.take()
     try:
         succeeded, result = worker.call(WALL_FACTOR * (seconds + 1), request)
-    except BaseException:  # An interrupt also leaves the worker in the middle of a call.
+    except BaseException:  # after an interrupt, the worker may be in the middle of a call
         worker.kill()
         raise
     _pool.put_back(worker)
@@ -173,11 +179,11 @@ def run_in_worker(seconds: float, function: Callable[_P, _T], *args: _P.args, **
 
 
 def _accept_first_call() -> None:
-    """Do nothing. The first call only checks that the child is ready."""
+    """Do nothing. The first call is only used to wait until the child is ready."""
 
 
 def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
-    """Queue the requests, and exit this process when the parent closes the pipe."""
+    """Put requests into a queue, and exit the process when the parent closes the pipe."""
     while header := sys.stdin.buffer.read(_LENGTH.size):
         requests.put(sys.stdin.buffer.read(_LENGTH.unpack(header)[0]))
     os._exit(0)
@@ -197,10 +203,10 @@ def _execute(request: bytes) -> bytes:
 
 
 def main() -> None:
-    """Execute requests from standard input until it ends or no request arrives for a minute."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is sent to the parent as well, which closes the pipe
+    """Execute requests from standard input, until it is closed or idle for `IDLE_SECONDS`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also receives Ctrl-C, and closes the pipe
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # Output printed by libraries must not mix with the results.
+    os.dup2(2, 1)  # output printed by libraries must not be mixed with the results
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     is_limited = False
