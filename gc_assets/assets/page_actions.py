@@ -1,7 +1,7 @@
 """Suggest jobs instead of commands in messages on Dagster's page.
 
 Stages suggest commands such as `gc-assets apply`, but a user of the page needs to know which job to
-launch, and with which configuration. Commands without a corresponding job stay as they are.
+launch, and with which configuration. Commands without a corresponding job are left unchanged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The client of Azure Blob Storage: requests for containers and blobs.
+"""The client for Azure Blob Storage.
 
-Importing it without the extra `azure` raises `UsageError`.
+Importing this package raises `UsageError` if the extra `azure` is not installed.
 """
 
 from __future__ import annotations

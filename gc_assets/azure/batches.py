@@ -1,6 +1,7 @@
-"""Parse the response to a batch, which has one part for each of the batch's requests.
+"""Parse the response to a batch of requests.
 
-A part belongs to the request with the same Content-ID. The order of the parts is not significant.
+It contains one part for each request. A part belongs to the request with the same Content-ID, and
+the order of the parts does not matter.
 
 Source: Azure REST API reference, "Blob Batch".
 """
@@ -15,7 +16,7 @@ from email.message import Message
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """The response to one request of a batch. The names in `headers` are lower-case."""
+    """The response to a single request of a batch. Names of headers are in lower case."""
 
     status_code: int
     reason: str
@@ -23,16 +24,16 @@ class BatchPart:
     body: str
 
     def text(self, encoding: str | None = None) -> str:
-        """Return the decoded body. Microsoft's library calls this method to read a response."""
+        """Return the decoded body. Microsoft's library reads responses with this method."""
         del encoding
         return self.body
 
 
 def parse_parts(content_type: str, body: bytes) -> dict[int, BatchPart]:
-    """Return the parts of a response, keyed by the Content-ID of their request.
+    """Split a response into its parts, by the Content-ID of the request.
 
-    Unreadable parts and parts with a duplicate id are left out, so that the outcome of their
-    requests counts as unknown.
+    Parts that are unreadable or have the same id as another one are left out. The outcome of their
+    requests is then unknown.
     """
     message = message_from_bytes(b"Content-Type: " + content_type.encode("ascii", "replace") + b"\r\n\r\n" + body)
     parts, repeated = dict[int, BatchPart](), set[int]()

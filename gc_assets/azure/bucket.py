@@ -1,7 +1,7 @@
-"""A storage in a container of Azure Blob Storage, as a `ConditionalBucket`.
+"""The implementation of `ConditionalBucket` for Azure Blob Storage.
 
-The token of a blob is its etag. Azure does not allow `-` in metadata names, so the collector's
-names are written with `_`.
+The token of a blob is its etag. In the names of the collector's metadata entries, `-` is replaced
+by `_`, because Azure does not allow hyphens.
 
 Sources: Azure REST API reference, Blob service (conditional headers, Copy Blob, Delete Blob, Blob
 Batch, List Blobs, error codes).
@@ -48,17 +48,17 @@ from gc_assets.config.azure import AzureConfig
 from gc_assets.core.errors import StoreError, is_permanent
 from gc_assets.core.paths import AZURE
 
-# The maximum number of requests in a batch (REST API reference, Blob Batch).
+# A batch contains at most this many requests (REST API reference, Blob Batch).
 _KEYS_PER_BATCH: Final = 256
-# The time to wait for a copy that is not complete when its request ends. Copies within an account
-# normally are.
+# A copy within an account is normally complete when its request ends. If it is not, this is the
+# time to wait for it.
 _COPY_SECONDS: Final = 900.0
 _OK, _MISSING, _FALSE, _SERVER_ERROR = 300, 404, 412, 500
 _NO_VERSION: Final = "null"
-# The error code for a delete that specifies the id of the current version.
+# Azure responds with this error code if a delete specifies the id of the current version.
 CURRENT_VERSION: Final = "OperationNotAllowedOnRootBlob"
-# Keys under the reserved prefix, which storage listings omit (`stores.protocol.RESERVED_PREFIX`).
-# The leases are written by `stores/conditional/lease.py`.
+# Prefixes in the reserved directory, which listings of a storage omit
+# (`stores.protocol.RESERVED_PREFIX`). Leases are written by `stores/conditional/lease.py`.
 _CANARY: Final = ".gc-assets/canary-"
 _LEASES: Final = ".gc-assets/lease/"
 _SUCCESS: Final = (None, "success")
@@ -66,7 +66,7 @@ _SUCCESS: Final = (None, "success")
 
 @dataclass(frozen=True, slots=True)
 class AzureBucket(BucketStorage[AzureConfig]):
-    """`ConditionalBucket` on Azure."""
+    """A container on Azure, or a prefix in it."""
 
     @property
     def compares_in_batches(self) -> bool:
@@ -86,11 +86,11 @@ class AzureBucket(BucketStorage[AzureConfig]):
     # Reads.
 
     def head(self, key: str, role: Role = "change", version_id: str | None = None) -> ObjectInfo | None:
-        """Return the blob at a key, or None if it is missing.
+        """Look up a blob. None if it is missing.
 
         Raises:
-            PermissionError: If the changing role is used and the blob is an append blob or page
-                blob.
+            PermissionError: If the changing role is used and the blob is not a block blob. Only
+                block blobs can be changed.
         """
         try:
             with translate_errors(self.address(key)):
@@ -119,10 +119,10 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def list_pages(
         self, prefix: str = "", after: bytes = b"", *, delimiter: str = "", role: Role = "read", versions: bool = False
     ) -> Iterator[Page]:
-        """Yield pages as the protocol specifies.
+        """List keys page by page.
 
-        Azure continues a listing only at its own markers, so keys up to `after` are listed and then
-        skipped. See `stores/azure/listing.py` for parallel listings.
+        Since Azure only continues listings at its own markers, keys up to `after` are requested and
+        then skipped. Parallel listings use `stores/azure/listing.py` instead.
         """
         start = self.prefix.encode() + after if after else b""
         for listed in self.list_from(prefix, delimiter=delimiter, role=role, versions=versions):
@@ -138,16 +138,13 @@ class AzureBucket(BucketStorage[AzureConfig]):
         marker: str | None = None,
         page_keys: int = PAGE_KEYS,
     ) -> Iterator[ListedPage]:
-        """Yield pages like `pages.list_pages`. The prefix is relative to the storage."""
+        """List keys like `pages.list_pages`, but with a prefix that is relative to the storage."""
         location, full_prefix = f"{AZURE}://{self.name}/", f"{self.prefix}{prefix}"
         options: dict[str, Any] = {"delimiter": delimiter, "versions": versions, "marker": marker, "page_keys": page_keys}
         return list_pages(self.container(role), location, full_prefix, **options)
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
-        """Return the versions of one key, the newest first.
-
-        Without versioning, the current blob has the id `null`.
-        """
+        """List the newest versions of a key. Without versioning, the current blob has the id `null`."""
         full, found = f"{self.prefix}{key}", list[Version]()
         with translate_errors(self.address(key)):
             for blob in self.container(role).list_blobs(name_starts_with=full, include=["versions"], results_per_page=at_most):
@@ -157,12 +154,12 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return sorted(found, key=lambda version: (version.modified, version.version_id), reverse=True)[:at_most]
 
     def versioning(self, role: Role) -> Versioning:
-        """Detect whether the account keeps versions, because only the management API has the setting.
+        """Find out whether the account keeps versions. Only the management API has the setting.
 
-        With the changing role, the response to writing a canary shows it. With the reading role, it
-        is derived from a sample of listed blobs, including the collector's leases. Blobs may be
-        older than versioning, so the newest one decides. If only older blobs have versions,
-        versioning has been disabled since.
+        With the changing role, a canary is written, and the response shows it. With the reading
+        role, it is deduced from a sample of blobs, including the collector's leases. Since blobs
+        may be older than versioning, the newest one decides. If it has no version but older blobs
+        do, versioning has been disabled since.
         """
         if role == "change":
             return Versioning("Enabled" if self._writes_versions() else None)
@@ -173,16 +170,16 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return Versioning("Enabled" if newest.version_id else "Suspended")
 
     def _list_sample(self, prefix: str) -> list[Any]:
-        """Return the blobs on the first page under a prefix, with versions."""
+        """List the first page of blobs under a prefix, with their versions."""
         with translate_errors(self.location):
             listed = self.container("read").list_blobs(name_starts_with=f"{self.prefix}{prefix}", include=["versions"])
             return list(next(listed.by_page(), ()))
 
     def _writes_versions(self) -> bool:
-        """Write a canary and return True if it has a version. The canary is removed again."""
+        """Check if a canary gets a version when it is written. It is removed again."""
         key = f"{_CANARY}{secrets.token_hex(8)}"
         created = self.put_if_absent(key, b"")
-        if created.verdict == "changed":  # it is ours, and the response was lost
+        if created.verdict == "changed":  # the canary is ours, but a response was lost
             found = self.head(key)
             created = Change("done", version_id=found and found.version_id, token=found and token_of(found.identity))
         version_id = created.require().version_id
@@ -194,12 +191,12 @@ class AzureBucket(BucketStorage[AzureConfig]):
                 removed.require()
             pause_before_retry(attempt)
         if version_id is not None:
-            with suppress(AzureError):  # a locked version is empty
+            with suppress(AzureError):  # a locked version does no harm, because it is empty
                 self._blob(key, "change").delete_blob(version_id=version_id)
         return version_id is not None
 
     def reach(self, attempts: int) -> datetime | None:
-        """List one key. Returns the server's time, or None if the response does not contain it."""
+        """Check that the storage can be listed. Returns the time of the server, if it sends it."""
         dates = list[str]()
 
         def remember(response: Any) -> None:
@@ -231,7 +228,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._change(key, lambda blob: blob.upload_blob(content, overwrite=True, validate_content=True, **_if_match(token)))
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy as the protocol specifies, unless the blob could not be deleted afterwards."""
+        """Copy a blob to the trash, unless it could not be deleted afterwards."""
         obstacle = find_obstacle(source)
         if obstacle is not None:
             return Change("denied", PermissionError(errno.EACCES, obstacle, self.address(key)))
@@ -241,10 +238,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._copy(source, key, to, entry, {"match_condition": MatchConditions.IfMissing})
 
     def delete_if_match(self, key: str, token: str | None) -> Change:
-        """Delete as the protocol specifies.
-
-        A conditional delete is retried if it was not executed.
-        """
+        """Delete the current blob. A conditional delete is retried if it was not executed."""
         condition = _if_match(token) if token is not None else {}
         for attempt in range(ATTEMPTS):
             change = self._change(key, lambda blob: blob.delete_blob(**condition), attempts=1)
@@ -254,10 +248,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         raise AssertionError("a loop of attempts ends by returning")
 
     def delete(self, objects: Sequence[Deletion]) -> list[Change]:
-        """Delete as the protocol specifies.
-
-        Conditional deletes are retried if they were not executed.
-        """
+        """Delete blobs in batches. Conditional deletes are retried if they were not executed."""
         changes, pending = dict[int, Change](), list(range(len(objects)))
 
         def delete_part(numbers: Sequence[int]) -> list[Change]:
@@ -274,7 +265,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return [changes[number] for number in range(len(objects))]
 
     def _delete_many(self, objects: Sequence[Deletion]) -> list[Change]:
-        """Delete up to 256 blobs in one request, and return one outcome per blob."""
+        """Delete up to 256 blobs with one request. Returns one result for each blob."""
         changes = dict[int, Change]()
         rows = list[tuple[int, dict[str, Any]]]()
         for number, item in enumerate(objects):
@@ -302,7 +293,11 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return [changes[number] for number in range(len(objects))]
 
     def _send_batch(self, rows: Sequence[dict[str, Any]], key: str) -> dict[int, BatchPart] | Change:
-        """Send deletes as one request. Returns the responses by position, or the request's error."""
+        """Send a batch of deletes.
+
+        Returns:
+            The responses by position in the batch, or the error of the request as a whole.
+        """
         answers = list[tuple[str, bytes]]()
 
         def remember(response: Any) -> None:
@@ -310,7 +305,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
             answers.append((response.http_response.content_type or "", response.http_response.body()))
 
         try:
-            # The parts are matched by their ids, because the library matches them by position.
+            # The library matches parts by position, so they are parsed here and matched by id.
             self.container("change", 1).delete_blobs(*rows, raise_on_any_failure=False, raw_response_hook=remember)
         except AzureError as error:
             return self._to_change(error, key, reads=False)
@@ -321,8 +316,8 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _delete_current_version(self, item: Deletion) -> Change:
         """Delete the current version of a blob permanently.
 
-        Azure rejects a delete by the id of the current version. Therefore the blob is deleted
-        first, if its etag is still the same, and then the version that remains.
+        Azure does not allow this directly. The blob is first deleted, unless its etag has changed,
+        and then the version that remains.
         """
         try:
             current = self.head(item.key)
@@ -335,7 +330,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._change(item.key, lambda blob: blob.delete_blob(version_id=item.version_id), attempts=1)
 
     def _to_result(self, answer: BatchPart, key: str) -> Change:
-        """Convert one part of a batch response to a `Change`."""
+        """Convert the response to a single request of a batch."""
         if answer.status_code < _OK:
             return Change("done")
         error = HttpResponseError(message=answer.reason, response=answer)  # pyright: ignore[reportArgumentType]
@@ -347,17 +342,17 @@ class AzureBucket(BucketStorage[AzureConfig]):
             answer = request(self._blob(key, "change", attempts))
         except AzureError as error:
             return self._to_change(error, key)
-        except OSError as error:  # a key that cannot be used in a request
+        except OSError as error:  # no request can name this key
             return Change("denied", error)
         written: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
         etag = written.get("etag")
         return Change("done", version_id=written.get("version_id"), token=None if etag is None else str(etag).strip('"'))
 
     def _to_change(self, error: AzureError, key: str, *, reads: bool = True) -> Change:
-        """Convert the error of a change request to a `Change`.
+        """Convert the error of a request that changes a blob.
 
-        The server also responds with 412 to If-Match if the blob is missing, so in this case the
-        blob is requested again.
+        To a condition with If-Match, the server also responds with 412 if the blob does not exist.
+        Unless `reads` is False, the blob is requested again to find out.
         """
         code, status = error_code(error), getattr(error, "status_code", None)
         found = to_os_error(error, self.address(key))
@@ -386,7 +381,7 @@ class AzureBucket(BucketStorage[AzureConfig]):
     def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], condition: dict[str, Any]) -> Change:
         """Copy a blob with its properties, tags and tier, and wait until the copy is complete.
 
-        An earlier attempt may have left a pending or failed copy.
+        This also handles a copy that an earlier attempt has started.
         """
         metadata = {name: value for name, value in source.answer.metadata.items() if _to_entry(name) not in COPY_ENTRIES}
         options: dict[str, Any] = {"metadata": {**metadata, entry[0].replace("-", "_"): entry[1]}, **condition}
@@ -422,7 +417,11 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self._await_copy(to, answer.get("copy_id")) or done
 
     def _await_copy(self, to: str, copy_id: Any) -> Change | None:
-        """Wait for the server to finish a copy. Returns None, or a `Change` if it does not finish."""
+        """Wait until the server has finished a copy.
+
+        Returns:
+            None, or the reason why the copy is not complete.
+        """
         blob, deadline, pause = self._blob(to, "change"), time.monotonic() + _COPY_SECONDS, 0.1
         while True:
             copy = blob.get_blob_properties().copy
@@ -442,14 +441,13 @@ class AzureBucket(BucketStorage[AzureConfig]):
             pause = min(2 * pause, 5.0)
 
     def _finish_earlier_copy(self, to: str, entry: tuple[str, str]) -> Change | None:
-        """Finish a copy started by an earlier attempt, or remove its remains.
+        """Wait for a copy that an earlier attempt has started, or clean up after it.
 
-        A copy that the server has aborted is an empty blob. It is deleted if its etag is still the
-        same.
+        If the server has aborted a copy, an empty blob remains, which is deleted.
 
         Returns:
-            The outcome of the copy, `absent` if it was removed, or None if another object is at the
-            key.
+            The result of the copy, or `absent` if an aborted copy was deleted. None if the blob at
+            the key is not such a copy.
         """
         found = self.head(to)
         if found is not None and _is_unfinished(found, entry) and _text(found.answer.copy.status) == "pending":
@@ -469,24 +467,28 @@ class AzureBucket(BucketStorage[AzureConfig]):
         return self.container(role, attempts).get_blob_client(f"{self.prefix}{key}")
 
     def _require_addressable(self, key: str) -> None:
-        """Raise `OSError` for a name that a URL would change, so that no other blob is addressed."""
+        """Check that a URL can contain the name. Otherwise a request could affect another blob.
+
+        Raises:
+            OSError: If the name has a component `.` or `..`.
+        """
         if not is_addressable(f"{self.prefix}{key}"):
             text = "the name has a component `.` or `..`, which URLs cannot contain; rename the blob with another tool"
             raise OSError(errno.EINVAL, text, self.address(key))
 
 
 def is_addressable(name: str) -> bool:
-    """Return True if a request can address a blob, because no component of its name is `.` or `..`."""
+    """Check if requests can address a blob. URLs cannot contain the components `.` and `..`."""
     return {".", ".."}.isdisjoint(name.replace("\\", "/").split("/"))
 
 
 def _is_busy(change: Change) -> bool:
-    """Return True if the server has not executed a change, but a retry may succeed."""
+    """Check if a change was not executed because the server was busy, so that a retry may help."""
     return change.verdict == "failed" and change.error is not None and change.error.errno == errno.EAGAIN
 
 
 def _is_conditional(item: Deletion) -> bool:
-    """Return True if a retry cannot delete an object that was written in the meantime."""
+    """Check if a delete can be retried, because it cannot affect an object written since then."""
     return item.token is not None or (item.version_id is not None and item.version_id != _NO_VERSION)
 
 
@@ -503,13 +505,13 @@ def _text(value: Any) -> Any:
 
 
 def _to_entry(name: str) -> str:
-    """Convert a metadata name on Azure to the name that the collector uses on other stores."""
+    """Convert the name of a metadata entry on Azure to the name that other stores use."""
     entry = name.lower().replace("_", "-")
     return entry if entry in COPY_ENTRIES else name.lower()
 
 
 def _to_info(found: Any) -> ObjectInfo:
-    """Describe a blob. The collector's entries on an incomplete copy are put into `unfinished`."""
+    """Convert the properties of a blob. Our own entries on an incomplete copy become `unfinished`."""
     is_complete = _text(found.copy.status) in _SUCCESS
     entries = {_to_entry(name): value for name, value in (found.metadata or {}).items()}
     own = {} if is_complete else {name: value for name, value in entries.items() if name in COPY_ENTRIES}
@@ -523,7 +525,7 @@ def _is_unfinished(found: ObjectInfo, entry: tuple[str, str]) -> bool:
 
 
 def find_obstacle(info: ObjectInfo) -> str | None:
-    """Return why a blob's properties prevent deleting it now or copying it back, or None."""
+    """Find a reason why a blob cannot be deleted now, or could not be copied back."""
     found = info.answer
     if _text(found.lease.state) in {"leased", "breaking"}:
         return "another client has a lease on the blob; break it, or plan again when it has ended"

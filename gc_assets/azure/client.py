@@ -1,7 +1,8 @@
-"""Create one client per container, role and process, and make errors readable.
+"""Clients for Azure Blob Storage, and readable messages for their errors.
 
-A client is created in the process that uses it and never shared. Credentials do not leave the
-process that loaded them: messages contain neither URLs with a signature nor connection strings.
+Each process creates its own client for a container and role. Clients are never shared, and
+credentials do not leave the process. In particular, messages never contain connection strings or
+URLs with a signature.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ from gc_assets.core.requests import Kind
 if TYPE_CHECKING:
     from azure.core.pipeline import PipelineRequest, PipelineResponse
 
-# Attempts per request, with growing and random pauses. Permanent errors are not retried.
+# How often a request is attempted. Pauses grow and are partly random. Permanent errors are not
+# retried.
 ATTEMPTS: Final = 8
-# HTTP status codes by which a server asks for fewer requests.
+# With these HTTP status codes, a server asks for fewer requests.
 SLOW_STATUS: Final = frozenset({429, 503})
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 10
 _READ_SECONDS: Final = 60
-# The variables of the Azure command line, if none is configured.
+# A variable of the Azure command line, which is used if none is configured.
 _SAS_TOKEN: Final = "AZURE_STORAGE_SAS_TOKEN"  # noqa: S105  (the name of a variable)
-# The account and key that every emulator has (Microsoft's documentation of Azurite).
+# Every emulator has this account and key, which Microsoft has published (documentation of Azurite).
 _EMULATOR: Final = (
     "AccountName=devstoreaccount1;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;"
     "AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -51,12 +53,12 @@ _EMULATOR: Final = (
 _SUB_REQUEST: Final = re.compile(rb"\r\nDELETE ")
 
 NOT_FOUND: Final = frozenset({"BlobNotFound", "ResourceNotFound"})
-# Error codes for a request whose condition was false.
+# Error codes for a condition that was false.
 PRECONDITION: Final = frozenset(
     {"ConditionNotMet", "SourceConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists", "UnauthorizedBlobOverwrite"}
 )
 UNSUPPORTED: Final = frozenset({"ConditionHeadersNotSupported", "MultipleConditionHeadersNotSupported", "UnsupportedHeader"})
-# Permanent errors with a status other than 401 and 403, each with a remedy.
+# Further permanent errors, in addition to the status codes 401 and 403, and what to do about them.
 _DENIED: Final[Mapping[str, str]] = {
     "LeaseIdMissing": "another client has a lease on the blob; break it, or plan again when it has ended",
     "LeaseIdMismatchWithBlobOperation": "another client has a lease on the blob; break it, or plan again when it has ended",
@@ -81,7 +83,7 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
     "AuthorizationPermissionMismatch": f"the identity has no role for this; {_ROLES}",
     "AuthorizationProtocolMismatch": "the SAS token allows only https; correct `azure.endpoint`",
     "InsufficientAccountPermissions": f"the identity has no role for this; {_ROLES}",
-    "NoAuthenticationInformation": "the request has no credentials; set AZURE_STORAGECONNECTION_STRING or log in with `az login`",
+    "NoAuthenticationInformation": "the request has no credentials; set AZURE_STORAGE_CONNECTION_STRING or log in with `az login`",
     "InvalidAuthenticationInfo": "the token has expired or belongs to another tenant; log in again",
     "KeyBasedAuthenticationNotPermitted": "the account refuses account keys; use an identity (`azure.client_id`) or `az login`",
     "ServerBusy": "the server asks for fewer requests; set `azure.max_requests_per_second`",
@@ -89,7 +91,7 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
 
 
 class _Retry(ExponentialRetry):
-    """Retries with the same pauses as all other clients. A failed login is not retried."""
+    """Retries requests with the same pauses as other clients, but not after a failed login."""
 
     def __init__(self, attempts: int) -> None:
         again = attempts - 1
@@ -104,7 +106,7 @@ class _Retry(ExponentialRetry):
 
 @dataclass(frozen=True, slots=True)
 class _Secret:
-    """The parts of a connection string or a SAS token. Never pickled and never shown."""
+    """A parsed connection string or SAS token, which must never be pickled or shown."""
 
     account: str | None
     endpoint: str | None
@@ -118,8 +120,8 @@ class _Secret:
         """Parse the value of an environment variable.
 
         Raises:
-            UsageError: If it is neither a connection string nor a SAS token. The message does not
-                contain the value.
+            UsageError: If it is neither a connection string nor a SAS token. The value itself is
+                not part of the message.
         """
         if "sig=" in text and "SharedAccessSignature=" not in text:
             return cls(None, None, text.lstrip("?"))
@@ -139,24 +141,24 @@ class _Secret:
 
 
 def get_container(settings: AzureConfig, name: str, role: Role, attempts: int = ATTEMPTS) -> ContainerClient:
-    """Return this process's client of a container. It is thread-safe.
+    """Return this process's client for a container, which is thread-safe.
 
     Args:
-        settings: The settings for access to the account.
-        name: `container@account.dfs.core.windows.net`.
-        role: `read` or `change`, each with its own credentials.
-        attempts: Maximum attempts per request. Use 1 for a request that must be preceded by a
-            check.
+        settings: How to connect to the account.
+        name: The container, as `container@account.dfs.core.windows.net`.
+        role: `read` or `change`. Each role has its own credentials.
+        attempts: How often a request is attempted at most. Must be 1 for a request that requires a
+            check immediately before.
 
     Raises:
-        UsageError: If the credentials' variable is not set or belongs to another account, or if an
-            anonymous client would use the changing role.
+        UsageError: If the variable with the credentials is not set or is for another account, or if
+            the changing role is requested although the connection is anonymous.
     """
     return get_service(settings, name.partition("@")[2], role, attempts).get_container_client(name.partition("@")[0])
 
 
 def get_service(settings: AzureConfig, host: str, role: Role, attempts: int = ATTEMPTS) -> BlobServiceClient:
-    """Return this process's client of a storage account."""
+    """Return this process's client for a storage account."""
     if role == "change" and settings.anonymous:
         raise UsageError("`azure.anonymous` reads without credentials and cannot change anything; set a secret or an identity")
     return _create_service(settings, host, role, attempts)
@@ -188,16 +190,17 @@ def _create_service(settings: AzureConfig, host: str, role: Role, attempts: int)
 
 
 def check_for_slow_down(settings: AzureConfig, response: PipelineResponse[Any, Any]) -> None:
-    """Lower the rate if the server asks for fewer requests.
+    """Lower the rate of requests if the server asks for it.
 
-    Requests with their own response hook must call this, because their hook replaces the client's.
+    This is the client's response hook. A request with a hook of its own replaces it, and must call
+    this function itself.
     """
     if response.http_response.status_code in SLOW_STATUS:
         get_rate_limiter(settings).slow_down()
 
 
 def _load_secret(settings: AzureConfig, host: str, role: Role) -> _Secret | None:
-    """Return the secret set in the environment, or None if an identity is used."""
+    """Read the secret from the environment, unless an identity is used instead."""
     changes = role == "change"
     if settings.anonymous or (settings.apply_client_id if changes else None) is not None:
         return None
@@ -233,7 +236,7 @@ def _session() -> requests.Session:
 
 
 def _kind_and_keys(request: Any) -> tuple[Kind, int]:
-    """Return the billing category of a request, and the number of requests it counts as."""
+    """Determine how a request is billed, and how many requests it counts as."""
     query: Mapping[str, str] = request.query
     if query.get("comp") == "batch":
         body = request.body if isinstance(request.body, bytes) else b""
@@ -248,12 +251,12 @@ def _kind_and_keys(request: Any) -> tuple[Kind, int]:
 
 @contextmanager
 def translate_errors(address: str) -> Generator[None]:
-    """Convert errors of the client to an `OSError` with a readable message.
+    """Convert errors of the client in the block to an `OSError` with a readable message.
 
     Raises:
         FileNotFoundError: If the blob does not exist.
-        PermissionError: If the server denies the request. A retry does not help.
-        OSError: Any other failure. A retry may help.
+        PermissionError: If the server denies the request, so that a retry does not help.
+        OSError: If anything else fails. A retry may help.
     """
     try:
         yield
@@ -262,7 +265,7 @@ def translate_errors(address: str) -> Generator[None]:
 
 
 def error_code(error: AzureError) -> str:
-    """Return the error code of the service, or the HTTP status if the response has no code."""
+    """Return the error code of the service. Without a code, the HTTP status is returned."""
     code = getattr(error, "error_code", None)
     if code:
         return str(getattr(code, "value", code))
@@ -271,17 +274,17 @@ def error_code(error: AzureError) -> str:
 
 
 def is_denied(error: AzureError) -> bool:
-    """Return True if a retry does not help."""
+    """Check if the request was denied, so that a retry does not help."""
     return isinstance(error, ClientAuthenticationError) or error_code(error) in _DENIED or getattr(error, "status_code", None) in {401, 403}
 
 
 def was_sent(error: AzureError) -> bool:
-    """Return False if the server certainly did not receive the request."""
+    """Check if the server may have received the request."""
     return not isinstance(error, ServiceRequestError)
 
 
 def to_os_error(error: AzureError, address: str) -> OSError:
-    """Convert an error of the client to the `OSError` specified by the object protocols."""
+    """Convert an error of the client to an `OSError`, as the object protocols require."""
     code = error_code(error)
     if code in NOT_FOUND or code == "404":
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
@@ -300,7 +303,10 @@ def to_os_error(error: AzureError, address: str) -> OSError:
 
 
 def _first_line(error: AzureError) -> str:
-    """Return the message without request ids and URLs, because URL queries may contain signatures."""
+    """Return the first line of a message, without request ids and without URLs.
+
+    The query of a URL may contain a signature.
+    """
     line = str(error.message or error).strip().partition("\n")[0].partition("RequestId:")[0]
     return _QUERY.sub("", strip_paths(line)).rstrip(". ") or type(error).__name__
 

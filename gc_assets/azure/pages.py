@@ -1,9 +1,10 @@
 """List a container page by page.
 
-The server continues a listing at its own markers, and the order of keys is only partly documented.
-Therefore no result depends on the order. A page that repeats keys of the previous page stops the
-listing with an error. Directory entries, created by Hadoop and hierarchical namespaces, are counted
-and left out.
+Azure continues a listing at its own markers, and documents the order of keys only in part. The
+order is therefore not relied on. If a page repeats keys of the previous one, the listing stops with
+an error.
+
+Hadoop and hierarchical namespaces create entries for directories. They are counted and left out.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from gc_assets.azure.client import translate_errors
 from gc_assets.buckets.protocol import Page
 from gc_assets.core.errors import StoreError
 
-# Maximum rows of a page (REST API reference, List Blobs).
+# A page has at most this many rows (REST API reference, List Blobs).
 PAGE_KEYS: Final = 5000
 _DIRECTORY: Final = "hdi_isfolder"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedPage:
-    """A page, the marker of the next one, and the number of directory entries.
+    """A page of a listing.
 
-    `marker` is None after the last page.
+    Attributes:
+        page: The blobs.
+        marker: Where the next page begins, or None if this is the last one.
+        directories: The number of directory entries that were left out.
     """
 
     page: Page
@@ -36,7 +40,7 @@ class ListedPage:
     directories: int
 
     def select_after(self, start: bytes) -> Page:
-        """Return the page without keys up to `start`."""
+        """Return the page without the keys up to `start`."""
         if not start:
             return self.page
         selected = self.page.select([number for number, key in enumerate(self.page.keys) if key > start])
@@ -53,19 +57,19 @@ def list_pages(
     marker: str | None = None,
     page_keys: int = PAGE_KEYS,
 ) -> Iterator[ListedPage]:
-    """Yield pages of the blobs whose full names begin with a prefix.
+    """List blobs, page by page.
 
     Args:
-        container: The client of the container.
-        location: The address of the container, for errors. Ends in `/`.
-        prefix: The prefix.
-        delimiter: Names that contain it after the prefix are returned as common prefixes.
-        versions: True to list all versions.
-        marker: The marker at which to continue an earlier listing.
-        page_keys: The maximum number of rows of a page.
+        container: The client for the container.
+        location: The address of the container for error messages, ending in `/`.
+        prefix: List only blobs whose full names begin with this prefix.
+        delimiter: Summarize names that contain it after the prefix as common prefixes.
+        versions: Whether to list all versions.
+        marker: Where to continue an earlier listing.
+        page_keys: The maximum number of rows in a page.
 
     Raises:
-        OSError: If the server denies a request, or does not respond after all attempts.
+        OSError: If the server denies a request, or does not respond to any attempt.
         StoreError: If the pages are inconsistent.
     """
     location = f"{location}{prefix}"
@@ -86,10 +90,13 @@ def list_pages(
 
 
 def count_soft_deleted(container: ContainerClient, location: str, prefix: str, max_pages: int) -> tuple[int, int, bool]:
-    """Return the number and bytes of soft-deleted blobs, and True if all pages were read.
+    """Count soft-deleted blobs under a prefix, including versions and snapshots.
 
-    Versions and snapshots are included, because an account without versions keeps an overwritten
-    blob as a soft-deleted snapshot.
+    Snapshots are included because an account without versions keeps an overwritten blob as a
+    soft-deleted snapshot.
+
+    Returns:
+        The number of blobs, their total size in bytes, and whether all pages were read.
     """
     sizes = list[int]()
     with translate_errors(location):
@@ -116,13 +123,17 @@ def _parse_page(items: list[Any], marker: str | None, versions: bool) -> ListedP
 
 
 def _version_columns(files: list[Any]) -> tuple[list[str], list[bool], list[bool]]:
-    """Return the columns `version_ids`, `latest` and `markers` of a page."""
+    """Build the columns `version_ids`, `latest` and `markers`."""
     latest = [bool(blob.is_current_version or not blob.version_id) for blob in files]
     return [blob.version_id or "" for blob in files], latest, [False] * len(files)
 
 
 def _require_progress(listed: ListedPage, last: bytes | None, marker: str | None, prefix: bytes, location: str) -> None:
-    """Raise `StoreError` if a page repeats or goes back, or has keys outside the prefix."""
+    """Check that a page continues after the previous one, and that its keys have the prefix.
+
+    Raises:
+        StoreError: If it repeats keys, goes back, or contains other keys.
+    """
     names = [*listed.page.keys, *listed.page.common]
     if any(not name.startswith(prefix) for name in names):
         raise StoreError(f"{location}: a page has keys outside the requested prefix; this server does not follow the API of Azure")
@@ -135,9 +146,9 @@ def _require_progress(listed: ListedPage, last: bytes | None, marker: str | None
 
 
 def _may_follow(first: bytes, last: bytes) -> bool:
-    """Return True if a key follows another in one of the sort orders used by servers.
+    """Check if a key can follow another one in a listing.
 
-    Servers compare bytes, UTF-16 code units, or path components.
+    Servers sort keys by bytes, by UTF-16 code units, or by path components.
     """
     one, other = first.decode(errors="surrogateescape"), last.decode(errors="surrogateescape")
     units = one.encode("utf-16-be", "surrogatepass") > other.encode("utf-16-be", "surrogatepass")

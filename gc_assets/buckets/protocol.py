@@ -233,7 +233,7 @@ class ConditionalBucket(Protocol):
 
     @property
     def compares_in_batches(self) -> bool:
-        """Whether the server compares tokens in requests that delete several objects."""
+        """Whether `delete` sends the tokens of objects, so that the server compares them."""
         ...
 
     @property

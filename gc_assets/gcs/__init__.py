@@ -1,5 +1,1 @@
-"""Clients, listings and errors of Google Cloud Storage.
-
-Used by the state and by the GCS store. This package works with buckets and keys and does not know
-lakes.
-"""
+"""The client for Google Cloud Storage, which the state and the GCS store use."""

@@ -1,8 +1,8 @@
-"""A bucket of Google Cloud Storage, or a prefix of one: single requests with conditions.
+"""The implementation of `ConditionalBucket` for Google Cloud Storage.
 
-The token of an object is `<generation>.<metageneration>`. Each write of a key creates a new
-generation, so a condition on the generation never matches another object. A listing contains only
-live objects, because an object deleted in a bucket with versions leaves no marker.
+The token of an object is `<generation>.<metageneration>`. Every write to a key creates a new
+generation, so a condition on the generation never matches another object. There are no delete
+markers: in a bucket with versions, deleted objects just become noncurrent and are not listed.
 
 Source: Cloud Storage documentation, "Request preconditions" and "Object Versioning".
 """
@@ -29,8 +29,8 @@ from gc_assets.gcs import pages
 from gc_assets.gcs.client import ATTEMPTS, TIMEOUT, call, change, get_bucket, get_session
 
 _CONTENT_TYPE: Final = "application/octet-stream"
-# Metadata that is set explicitly from the source, because a copy with an additional metadata entry
-# does not inherit it.
+# A copy with an additional metadata entry does not inherit these attributes from its source, so
+# they are set explicitly.
 _PRESERVED: Final = (
     "cache_control",
     "content_disposition",
@@ -45,7 +45,7 @@ _BLOCK_BYTES: Final = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class GcsBucket(BucketStorage[GcsConfig]):
-    """`ConditionalBucket` on Google Cloud Storage."""
+    """A bucket on Google Cloud Storage, or a prefix in it."""
 
     @property
     def compares_in_batches(self) -> bool:
@@ -62,7 +62,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
     # Reads.
 
     def head(self, key: str, role: Role = "change", version_id: str | None = None) -> ObjectInfo | None:
-        """Return the live object at a key, or one of its generations."""
+        """Look up the live object at a key, or a particular generation."""
         blob = self._blob(key, role, version_id)
         try:
             call(self.address(key), lambda: blob.reload(retry=None))
@@ -71,20 +71,20 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return _describe(blob)
 
     def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
-        """Return the bytes of one generation, and the description of that generation."""
+        """Read one generation of an object completely."""
 
         def request() -> tuple[bytes, ObjectInfo]:
             blob = self._blob(key, role, version_id)
             blob.reload(retry=None)
             self.require_readable(key, blob.size or 0)
-            # A new blob, because the media link in the description may lead to another host.
+            # The media link in the description may lead to another host, so a new blob is used.
             media = self._blob(key, role, str(blob.generation))
             try:
                 return media.download_as_bytes(raw_download=True, retry=None), _describe(blob)
             except NotFound:
                 if version_id is not None:
                     raise
-                # The key exists: a writer replaced the object between the two requests.
+                # The object existed a moment ago, so a writer has replaced it since.
                 found = f"generation {blob.generation} was replaced while it was read; try again"
                 raise OSError(errno.EAGAIN, found, self.address(key)) from None
 
@@ -96,7 +96,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
     def list_pages(
         self, prefix: str = "", after: bytes = b"", *, delimiter: str = "", role: Role = "read", versions: bool = False
     ) -> Iterator[Page]:
-        """Yield pages as the protocol specifies. With `versions`, each row has its generation."""
+        """List keys page by page. If `versions` is set, each row has its generation."""
         whole_after = self.prefix.encode() + after if after else b""
         for page in pages.list_objects(self.settings, self.name, self.prefix + prefix, after=whole_after, delimiter=delimiter, role=role):
             if versions:
@@ -107,7 +107,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
                 yield page
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
-        """Return the generations of one key, the newest first."""
+        """List the newest generations of a key."""
         found = pages.list_generations(self.settings, self.name, f"{self.prefix}{key}", role)
         return [Version(number, is_marker=False, modified=at) for number, at in found[::-1]][:at_most]
 
@@ -115,13 +115,13 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return Versioning("Enabled" if self.resource(role).versioning_enabled else None)
 
     def resource(self, role: Role) -> Any:
-        """Return the bucket with its settings."""
+        """Read the settings of the bucket."""
         bucket = get_bucket(self.settings, role, self.name)
         call(f"gs://{self.name}", lambda: bucket.reload(retry=None))
         return bucket
 
     def read_blocks(self, key: str, role: Role = "read") -> Iterator[bytes]:
-        """Yield the bytes of the current generation in blocks."""
+        """Read the current generation block by block."""
         found = self.head(key, role)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.address(key))
@@ -136,7 +136,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
             )
 
     def reach(self, attempts: int) -> datetime | None:
-        """List one key of the storage, and return the time in the response."""
+        """Check that the storage can be listed, and return the time in the response."""
         session, base = get_session(self.settings, "read")
         project = {"userProject": self.settings.user_project} if self.settings.user_project is not None else {}
         params = {"prefix": self.prefix, "maxResults": 1, "fields": "items(name),nextPageToken", **project}
@@ -150,7 +150,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return parsedate_to_datetime(date) if date else None
 
     def now(self) -> datetime:
-        """Return the server's time in whole seconds."""
+        """Return the current time of the server, in whole seconds."""
         found = self.reach(ATTEMPTS)
         if found is None:
             raise StoreError(f"gs://{self.name}: the answers of the server have no Date header, which the grace period requires")
@@ -165,7 +165,11 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return self._upload(key, content, {"if_generation_match": 0}, is_repeatable=True)
 
     def put_if_match(self, key: str, content: bytes, token: str) -> Change:
-        """Replace the object. A retry after a successful write fails its own condition (`changed`)."""
+        """Replace an object if it has the given token.
+
+        If the response to a successful write is lost, the retry no longer meets the condition, and
+        the verdict is `changed`.
+        """
         found = self._upload(key, content, _conditions(token), is_repeatable=True)
         if found.verdict != "changed":
             return found
@@ -173,12 +177,12 @@ class GcsBucket(BucketStorage[GcsConfig]):
             current = self.head(key)
         except OSError:  # the condition was false anyway
             return found
-        # If there is no object, the condition is also false.
+        # The condition is also false if there is no object.
         missing = FileNotFoundError(errno.ENOENT, "the object does not exist", self.address(key))
         return found if current is not None else Change("absent", missing)
 
     def copy_if_match(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str]) -> Change:
-        """Copy to the trash. An object that may not be deleted is not copied and is `denied`."""
+        """Copy an object to the trash, unless it must not be deleted. The verdict is then `denied`."""
         refusal = self._refuse_kept(source, key)
         return refusal if refusal is not None else self._copy(source, key, to, entry, {})
 
@@ -190,7 +194,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return change(self.address(key), lambda: self._blob(key, "change").delete(retry=None, **conditions), is_repeatable=False)
 
     def delete(self, objects: Sequence[Deletion]) -> list[Change]:
-        """Delete objects with one request each, because a batch would only save connections."""
+        """Delete objects with one request for each. A batch would only save connections."""
         return map_concurrently(objects, self._delete_one)
 
     def _delete_one(self, item: Deletion) -> Change:
@@ -215,7 +219,10 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return replace(found, token=tokens[-1]) if found.is_done else found
 
     def _copy(self, source: ObjectInfo, key: str, to: str, entry: tuple[str, str], conditions: dict[str, int]) -> Change:
-        """Copy within the bucket. For large objects, each step is sent with all conditions."""
+        """Copy an object within the bucket.
+
+        A large object is copied in several steps, each of which has all conditions.
+        """
         original = source.answer
         is_current = original.time_deleted is None
         blob = self._blob(key, "change", None if is_current else source.version_id)
@@ -243,7 +250,7 @@ class GcsBucket(BucketStorage[GcsConfig]):
         return change(self.address(to), request, is_repeatable=True)
 
     def _refuse_kept(self, source: ObjectInfo, key: str) -> Change | None:
-        """Return a denied change if a hold or retention prevents deletion of the object, or None."""
+        """Deny a change if a hold or a retention period prevents the deletion of the object."""
         blob = source.answer
         until = max(filter(None, (blob.retention_expiration_time, blob.retention.retain_until_time)), default=None)
         if blob.temporary_hold or blob.event_based_hold:
@@ -274,5 +281,5 @@ def _conditions(token: str) -> dict[str, int]:
 
 
 def _key_name(blob: Any) -> str | None:
-    """Return the customer's key of an object, without its version."""
+    """Return the name of the customer's encryption key, without its version."""
     return blob.kms_key_name.partition("/cryptoKeyVersions/")[0] if blob.kms_key_name else None

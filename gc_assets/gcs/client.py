@@ -1,8 +1,10 @@
-"""Create one Google Cloud Storage client per server, role and process, and make errors readable.
+"""Clients for Google Cloud Storage, and readable messages for their errors.
 
-A client is created in the process that uses it: in the driver, or in an executor after the fork.
-Clients are never shared, and credentials do not leave the process that loaded them. The client
-makes one attempt per request. `call` retries requests that are safe to repeat.
+Each process creates its own client for a server and role, either in the driver or in an executor
+after the fork. Clients are never shared between processes, so credentials do not leave the process
+that has loaded them.
+
+A client does not retry requests by itself. `call` does so for requests that are safe to repeat.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ GOOGLE: Final = "https://storage.googleapis.com"
 READ_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_only"
 WRITE_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _PLATFORM_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
-# Attempts per request, with growing and random pauses. Permanent errors are not retried.
+# How often a request is attempted. Pauses grow and are partly random. Permanent errors are not
+# retried.
 ATTEMPTS: Final = 8
 TIMEOUT: Final = (10, 60)
 _CONNECTIONS: Final = 32
@@ -54,8 +57,8 @@ _RATE_LIMITED: Final = frozenset({429, 503})
 _TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 _UNSUPPORTED: Final = frozenset({405, 501})
 _DENIED: Final = frozenset({401, 403})
-# Error codes of 403 by which the server asks for fewer requests (HTTP status and error codes for
-# JSON).
+# With status 403 and one of these error codes, the server asks for fewer requests (HTTP status and
+# error codes for JSON).
 _QUOTA: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "usageLimits.rateLimitExceeded"})
 
 _WAYS_OUT: Final[Mapping[str, str]] = {
@@ -68,8 +71,8 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
     "authError": "log in again (`gcloud auth application-default login`), or check GOOGLE_APPLICATION_CREDENTIALS",
     "rateLimitExceeded": "the server asks for fewer requests; set `gcs.max_requests_per_second`",
 }
-# Without configured credentials, the library requests those of a virtual machine, which takes
-# seconds.
+# If no credentials are configured, the library tries to get some from the virtual machine, which
+# takes seconds. A failure is remembered for this time.
 _MISSING_SECONDS: Final = 30.0
 _missing_until = [0.0]
 _LOG_IN: Final = "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
@@ -78,7 +81,7 @@ _NO_CREDENTIALS: Final = f"there are no Application Default Credentials; {_LOG_I
 
 
 class _Session(AuthorizedSession):
-    """Session that counts and spaces its requests, and slows down if the server is overloaded."""
+    """A session that counts its requests and limits their rate."""
 
     def __init__(self, settings: GcsConfig, credentials: Any) -> None:
         super().__init__(credentials)
@@ -87,10 +90,10 @@ class _Session(AuthorizedSession):
         self.mount("https://", adapter)
         self.mount("http://", adapter)
         if settings.endpoint is not None:
-            self.trust_env = False  # a proxy of the environment does not lead to a private endpoint
+            self.trust_env = False  # a proxy set in the environment cannot reach a private endpoint
 
     def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Count and send a request."""
+        """Wait for the rate limiter, then count and send a request."""
         limiter = get_rate_limiter(self._settings)
         limiter.wait()
         count_request(self._settings, request_kind(method, url))
@@ -101,10 +104,10 @@ class _Session(AuthorizedSession):
 
 
 def get_client(settings: GcsConfig, role: Role) -> Any:
-    """Return the client of Google's library for this process. It is thread-safe.
+    """Return this process's client of Google's library, which is thread-safe.
 
     Raises:
-        UsageError: If an anonymous client would use the changing role.
+        UsageError: If the changing role is requested although the connection is anonymous.
         PermissionError: If there are no credentials.
     """
     if role == "change" and settings.anonymous:
@@ -113,12 +116,12 @@ def get_client(settings: GcsConfig, role: Role) -> Any:
 
 
 def get_session(settings: GcsConfig, role: Role) -> tuple[AuthorizedSession, str]:
-    """Return the session of this process's client, and the server's address."""
+    """Return the HTTP session of this process's client, and the address of the server."""
     return _create_client(settings, role)[1], (settings.endpoint or settings.server_of_environment() or GOOGLE).rstrip("/")
 
 
 def get_bucket(settings: GcsConfig, role: Role, name: str) -> Any:
-    """Return a bucket without sending a request."""
+    """Return a bucket. No request is sent."""
     return get_client(settings, role).bucket(name, user_project=settings.user_project)
 
 
@@ -131,11 +134,12 @@ def _create_client(settings: GcsConfig, role: Role) -> tuple[Client, AuthorizedS
 
 
 def load_credentials(settings: GcsConfig, role: Role) -> Any:
-    """Return the credentials of a role, which are renewed automatically.
+    """Load the credentials of a role, which are renewed automatically.
 
     Raises:
-        PermissionError: If the environment has no credentials. This is not a configuration error,
-            because a lake's addresses may point to this store even if no storage is in it.
+        PermissionError: If there are no credentials in the environment. This is not a
+            `UsageError`, because a lake can contain `gs://` addresses although no storage is on
+            Google Cloud.
     """
     if settings.anonymous:
         return AnonymousCredentials()
@@ -154,7 +158,7 @@ def load_credentials(settings: GcsConfig, role: Role) -> Any:
 
 
 def request_kind(method: str, url: str) -> Kind:
-    """Return the billing category of a request of the JSON API."""
+    """Determine how a request of the JSON API is billed."""
     path = urlsplit(url).path
     if method == "GET":
         return "LIST" if path.endswith("/o") else "GET"
@@ -164,9 +168,9 @@ def request_kind(method: str, url: str) -> Kind:
 
 
 def call(address: str, request: Callable[[], _T], attempts: int = ATTEMPTS) -> _T:
-    """Send a request, retry it after transient errors, and return its result. Errors are converted.
+    """Send a request, and retry it after transient errors. Errors are converted to `OSError`.
 
-    Use one attempt for a request that must be preceded by a check.
+    `attempts` must be 1 for a request that requires a check immediately before.
     """
     for attempt in range(attempts):
         try:
@@ -180,15 +184,15 @@ def call(address: str, request: Callable[[], _T], attempts: int = ATTEMPTS) -> _
 
 
 def change(address: str, request: Callable[[], object], *, is_repeatable: bool, is_final: bool = False) -> Change:
-    """Return the result of a request that changes a bucket.
+    """Send a request that changes a bucket, with retries.
 
     Args:
-        address: The object, for messages.
-        request: Sends the request in one attempt.
-        is_repeatable: True if the request's own condition prevents a second effect. Otherwise it is
+        address: The address of the object, for messages.
+        request: Sends the request, in a single attempt.
+        is_repeatable: Whether the condition of the request prevents a second effect. If not, it is
             retried only if it was certainly not executed.
-        is_final: True for the delete of a generation, which cannot be created again. The delete is
-            `done` if a retry does not find the generation.
+        is_final: Whether this deletes a generation, which cannot be created again. The result is
+            then `done` if a retry no longer finds the generation.
     """
     is_lost = False
     for attempt in range(ATTEMPTS):
@@ -208,7 +212,7 @@ def change(address: str, request: Callable[[], object], *, is_repeatable: bool, 
 
 
 def _verdict_of(error: OSError) -> ChangeVerdict:
-    """Return the verdict for a request that raised an error, which may have been executed."""
+    """Determine from an error what is known about the request."""
     cause = error.__cause__
     status = status_of(cause)
     if status is None:
@@ -226,7 +230,7 @@ def _verdict_of(error: OSError) -> ChangeVerdict:
 
 
 def is_transient(error: OSError) -> bool:
-    """Return True if the same request may succeed later."""
+    """Check if the same request may succeed later."""
     if error.errno == errno.EAGAIN:
         return True
     cause = error.__cause__
@@ -238,12 +242,12 @@ def is_transient(error: OSError) -> bool:
 
 @contextmanager
 def translate_errors(address: str) -> Generator[None]:
-    """Convert the errors of the library to an `OSError` with a readable message.
+    """Convert the library's errors in the block to an `OSError` with a readable message.
 
     Raises:
         FileNotFoundError: If the object does not exist.
-        PermissionError: If the server denies the request. A retry does not help.
-        OSError: Any other failure. A retry may help.
+        PermissionError: If the server denies the request, so that a retry does not help.
+        OSError: If anything else fails. A retry may help.
     """
     try:
         yield
@@ -260,25 +264,25 @@ def translate_errors(address: str) -> Generator[None]:
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """Return the HTTP status of an error response, or None."""
+    """Return the HTTP status, if the error is a response of the server."""
     if isinstance(error, GoogleAPICallError):
         return error.code
     return error.response.status_code if isinstance(error, InvalidResponse) else None
 
 
 def _reason_of(error: BaseException | None) -> str:
-    """Return the reason in an error response, such as `objectUnderActiveHold`."""
+    """Extract the reason from an error response, for example `objectUnderActiveHold`."""
     details = _error_document(error).get("errors") or [{}]
     return str(details[0].get("reason", ""))
 
 
 def _message_of(error: BaseException) -> str:
-    """Return the message in an error response, without the address of the request."""
+    """Extract the message from an error response, without the address of the request."""
     return str(_error_document(error).get("message") or strip_paths(str(error)))
 
 
 def _error_document(error: BaseException | None) -> Mapping[str, Any]:
-    """Return the error described in the body of a response."""
+    """Parse the body of an error response."""
     try:
         document = json.loads(error.response.text)["error"]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -298,6 +302,7 @@ def _to_os_error(error: GoogleAPICallError | InvalidResponse, address: str) -> O
     if status in _DENIED and reason not in _QUOTA:
         return PermissionError(errno.EACCES, text, address)
     if status == _ERROR:
-        # For example a missing user project or an invalid name, for which a retry does not help.
+        # A retry does not help, for example because the user project is missing or a name is
+        # invalid.
         return PermissionError(errno.EACCES, text, address) if reason in _WAYS_OUT else OSError(errno.ENAMETOOLONG, text, address)
     return OSError(errno.EIO, text, address)

@@ -1,8 +1,10 @@
-"""List a bucket page by page with the method Objects: list. Keys are read byte for byte.
+"""List a bucket page by page, with the method Objects: list.
 
-The client library sends the requests, and this module parses the JSON of each page without creating
-an object per key. A page is accepted only if it continues after the previous page. If a server,
-cache or proxy repeats or reorders pages, the listing stops with an error.
+The client library sends the requests. The JSON of a page is parsed here, because the library would
+create an object for every key. Keys are returned byte for byte.
+
+A page is accepted only if it continues after the previous page. If a server, cache or proxy repeats
+or reorders pages, the listing stops with an error.
 
 Source: Cloud Storage JSON API, Objects: list (lexicographic order, `startOffset`, `pageToken`).
 """
@@ -34,20 +36,20 @@ def list_objects(
     role: Role = "read",
     page_keys: int = PAGE_KEYS,
 ) -> Iterator[Page]:
-    """Yield pages of live objects under a prefix, in the byte order of their keys.
+    """List live objects in the byte order of their keys, page by page.
 
     Args:
-        settings: The settings for access to the server.
-        bucket: The bucket.
-        prefix: The prefix of the keys.
-        after: The first page starts after this key.
-        delimiter: Keys that contain it after the prefix are summarized as common prefixes.
-        role: The role whose credentials are used.
-        page_keys: The maximum number of keys of a page.
+        settings: How to connect to the server.
+        bucket: The name of the bucket.
+        prefix: List only keys that begin with this prefix.
+        after: List only keys that come after this one.
+        delimiter: Summarize keys that contain it after the prefix as common prefixes.
+        role: Whose credentials to use.
+        page_keys: The maximum number of keys in a page.
 
     Raises:
         OSError: If a page cannot be read.
-        StoreError: If the pages do not form a listing in order.
+        StoreError: If the pages are inconsistent.
     """
     location, last, token = f"gs://{bucket}/{prefix}", after, None
     while True:
@@ -65,7 +67,7 @@ def list_objects(
 def _fetch_page(
     settings: GcsConfig, bucket: str, prefix: str, after: bytes, delimiter: str, role: Role, page_keys: int, token: str | None
 ) -> tuple[dict[str, Any], str | None]:
-    """Return the JSON of a page, and the token of the next one."""
+    """Request a page. Returns its JSON, and the token of the next page."""
 
     def request() -> tuple[dict[str, Any], str | None]:
         found = get_client(settings, role).list_blobs(
@@ -85,11 +87,11 @@ def _fetch_page(
 
 
 def list_generations(settings: GcsConfig, bucket: str, key: str, role: Role) -> list[tuple[str, datetime]]:
-    """Return the generations of one key with their creation times, oldest first."""
+    """List the generations of a key with their creation times, oldest first."""
 
     def request() -> list[tuple[int, datetime]]:
         source = get_client(settings, role).bucket(bucket, user_project=settings.user_project)
-        # The listing ends at the next possible name, so that longer names are not listed.
+        # The end offset is the next possible name, so that longer names are not listed.
         listed = get_client(settings, role).list_blobs(source, prefix=key, end_offset=f"{key}\0", versions=True, retry=None)
         return sorted((int(blob.generation), blob.time_created) for blob in listed if blob.name == key)
 
@@ -97,7 +99,11 @@ def list_generations(settings: GcsConfig, bucket: str, key: str, role: Role) -> 
 
 
 def count_soft_deleted(settings: GcsConfig, bucket: str, prefix: str, max_pages: int) -> tuple[int, int, bool]:
-    """Return the number and bytes of soft-deleted objects, and True if all pages were read."""
+    """Count soft-deleted objects under a prefix.
+
+    Returns:
+        The number of objects, their total size in bytes, and whether all pages were read.
+    """
 
     def request() -> tuple[int, int, bool]:
         source = get_client(settings, "read").bucket(bucket, user_project=settings.user_project)
@@ -111,7 +117,7 @@ def count_soft_deleted(settings: GcsConfig, bucket: str, prefix: str, max_pages:
 
 
 def require_success(answer: Any) -> None:
-    """Raise the error of a failed request of the JSON API."""
+    """Raise an error if a request of the JSON API failed."""
     if not answer.ok:
         from google.cloud.exceptions import from_http_response
 
@@ -119,7 +125,11 @@ def require_success(answer: Any) -> None:
 
 
 def parse_page(document: dict[str, Any], location: str) -> Page:
-    """Convert a page's JSON to columns. Raises `StoreError` for an entry that cannot be parsed."""
+    """Convert the JSON of a page to columns.
+
+    Raises:
+        StoreError: If an entry cannot be parsed.
+    """
     page = Page([], [], [], [], [], [], [], [], [])
     try:
         for item in document.get("items", []):
@@ -138,7 +148,7 @@ def parse_page(document: dict[str, Any], location: str) -> Page:
 
 
 def server_etag(resource: dict[str, Any]) -> str:
-    """Return the generation and metageneration of an Objects resource as one string."""
+    """Build the token of an object, from its generation and metageneration."""
     return f"{int(resource['generation'])}.{int(resource['metageneration'])}"
 
 
@@ -150,7 +160,11 @@ def _skip_start(page: Page, after: bytes) -> Page:
 
 
 def _require_order(page: Page, last: bytes, location: str) -> None:
-    """Raise `StoreError` unless keys are ascending and follow the last key of the previous page."""
+    """Check that the keys of a page are in order and follow the previous page.
+
+    Raises:
+        StoreError: If the page repeats keys or is not in order.
+    """
     for names in (page.keys, page.common):
         if names and not names[0] > last and not (names is page.common and last.startswith(names[0])):
             raise StoreError(

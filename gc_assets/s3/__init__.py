@@ -1,5 +1,1 @@
-"""Clients, listings and rate limits for S3 and S3-compatible servers.
-
-Used by the state and by the S3 store. This package works with buckets and keys and does not know
-lakes.
-"""
+"""The client for S3 and compatible servers, which the state and the S3 store use."""

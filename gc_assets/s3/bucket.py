@@ -1,4 +1,4 @@
-"""A bucket of S3 or of an S3-compatible server, as a `ConditionalBucket`."""
+"""The implementation of `ConditionalBucket` for S3 and compatible servers."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from gc_assets.core.errors import StoreError, is_permanent
 from gc_assets.s3 import copying, pages
 from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, PRECONDITION, error_code, get_client, payer_params, translate_errors
 
-# Keys per DeleteObjects request. A server accepts 1,000, but deletes them one by one, so several
-# smaller concurrent requests finish sooner.
+# DeleteObjects accepts 1,000 keys, but servers delete them one by one. Several smaller requests
+# finish sooner, because they are sent concurrently.
 KEYS_PER_DELETE: Final = 125
 _BLOCK_BYTES: Final = 4 * 2**20
-# Attempts of a read if the response is truncated.
+# How often a read is attempted if its response is truncated.
 _READ_ATTEMPTS: Final = 5
-# Characters that the XML of DeleteObjects requests or responses cannot represent.
+# Characters that cannot be represented in the XML of DeleteObjects.
 _UNSAFE_IN_XML: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
-# Error codes for unsupported functions. Servers without support for etags in DeleteObjects reject
-# the document.
+# Error codes for something that the server does not support. If it does not support etags in
+# DeleteObjects, it rejects the document as malformed.
 _UNSUPPORTED: Final = frozenset({"NotImplemented", "501"})
 _MALFORMED: Final = frozenset({"MalformedXML"})
 _NO_VERSIONS: Final = _UNSUPPORTED | {"VersioningNotConfigured"}
-# A token that matches no object.
+# No object has this token.
 _UNKNOWN_ETAG: Final = "0" * 32
 
 
 @dataclass(frozen=True, slots=True)
 class S3Bucket(BucketStorage[S3Config]):
-    """`ConditionalBucket` on S3."""
+    """A bucket on S3."""
 
     @property
     def compares_in_batches(self) -> bool:
-        """False, because not every server accepts etags in DeleteObjects."""
+        """False, because some servers reject etags in DeleteObjects."""
         return False
 
     @property
     def null_version(self) -> str:
-        """Return the id of versions from before versioning. Some servers omit it (Ceph 16)."""
+        """The id of objects that are older than the versioning. Some servers, like Ceph 16, omit it."""
         return "null"
 
     @property
@@ -60,15 +60,15 @@ class S3Bucket(BucketStorage[S3Config]):
         return get_client(self.settings, role)
 
     def get_single_attempt_client(self) -> Any:
-        """Return a client for deletes of the current object at a key.
+        """Return a client that does not retry, for deletes of the current object at a key.
 
-        The client does not retry, because a retry after a pause could delete an object that was
-        written in the meantime. Therefore the caller checks the object before each attempt.
+        If such a delete were retried after a pause, it could delete an object that was written in
+        the meantime. The caller must check the object before each attempt.
         """
         return get_client(self.settings, "change", attempts=1)
 
     def target(self, key: str, version_id: str | None = None) -> dict[str, str]:
-        """Return the parameters that identify an object in a request."""
+        """Build the parameters of a request for an object."""
         version = {"VersionId": version_id} if version_id is not None else {}
         return {"Bucket": self.name, "Key": f"{self.prefix}{key}", **version, **payer_params(self.settings)}
 
@@ -77,13 +77,13 @@ class S3Bucket(BucketStorage[S3Config]):
             try:
                 return describe(self.client(role).head_object(**self.target(key, version_id)))
             except ClientError as error:
-                # The server responds with 405 to the version id of a delete marker.
+                # Status 405 means that the version is a delete marker.
                 if error_code(error) in NOT_FOUND or (version_id is not None and error_code(error) in {"405", "MethodNotAllowed"}):
                     return None
                 raise
 
     def read(self, key: str, role: Role = "change", version_id: str | None = None) -> tuple[bytes, ObjectInfo]:
-        """Read as the protocol specifies. A request is retried if its response is truncated."""
+        """Read an object completely. The request is retried if the response is truncated."""
         with translate_errors(self.address(key)):
             for attempt in range(_READ_ATTEMPTS):
                 answer = self.client(role).get_object(**self.target(key, version_id))
@@ -122,7 +122,7 @@ class S3Bucket(BucketStorage[S3Config]):
         for page in pages.list_versions(self.settings, self.name, full.decode(), role=role, page_keys=at_most):
             rows = zip(page.keys, page.version_ids, page.markers, page.modified, strict=True)
             versions += [Version(number, marker, datetime.fromisoformat(at)) for found, number, marker, at in rows if found == full]
-            # A server may return fewer than requested.
+            # Servers may return fewer versions than requested.
             if len(versions) >= at_most or page.last != full:
                 break
         return versions[:at_most]
@@ -134,7 +134,7 @@ class S3Bucket(BucketStorage[S3Config]):
         return _server_time(answer)
 
     def now(self) -> datetime:
-        """Return the server's time in whole seconds."""
+        """Return the current time of the server, in whole seconds."""
         with translate_errors(f"s3://{self.name}"):
             answer = self.client("read").head_bucket(Bucket=self.name)
         time = _server_time(answer)
@@ -149,7 +149,10 @@ class S3Bucket(BucketStorage[S3Config]):
         return self._change(key, lambda: self.client("change").put_object(**self.target(key), Body=content, IfNoneMatch="*"))
 
     def put_if_match(self, key: str, content: bytes, token: str) -> Change:
-        """Replace the object. Some servers expect an etag without quotes (Ceph 16), others with."""
+        """Replace an object if it has the given token.
+
+        Ceph 16 expects an etag without quotes in the condition, and other servers expect quotes.
+        """
         client, target = self.client("change"), self.target(key)
         change = self._change(key, lambda: client.put_object(**target, Body=content, IfMatch=token))
         if change.verdict != "changed":
@@ -206,15 +209,15 @@ class S3Bucket(BucketStorage[S3Config]):
             | ({"ETag": item.token} if item.token is not None else {})
             for item in objects
         ]
-        # Deleting a version can be repeated safely.
+        # Only deletes of versions can safely be retried by the client.
         client = self.client("change") if all(item.version_id is not None for item in objects) else self.get_single_attempt_client()
         try:
             with translate_errors(self.location):
                 answer = client.delete_objects(Bucket=self.name, Delete={"Objects": items}, **payer_params(self.settings))
         except OSError as error:
             return [_refused_request(error)] * len(items)
-        # The response for a version contains its id. The response for a key may or may not contain
-        # an id.
+        # If a version was requested, its id is in the response. Otherwise the response may or may
+        # not contain an id.
         deleted_items = {_key_and_version(item, field): item for item in answer.get("Deleted", []) for field in ("VersionId", None)}
         failed_items = {_key_and_version(item, field): item for item in answer.get("Errors", []) for field in ("VersionId", None)}
         changes: list[Change] = []
@@ -231,7 +234,7 @@ class S3Bucket(BucketStorage[S3Config]):
         return changes
 
     def _change(self, key: str, send: Callable[[], dict[str, Any]]) -> Change:
-        """Send a request and return its result, with errors converted to a `Change`."""
+        """Send a request and convert its response or error to a `Change`."""
         try:
             with translate_errors(self.address(key)):
                 answer = send()
@@ -245,7 +248,7 @@ class S3Bucket(BucketStorage[S3Config]):
 
 
 def describe(answer: dict[str, Any]) -> ObjectInfo:
-    """Build the description of an object from the response to GET or HEAD."""
+    """Convert the response to a GET or HEAD request."""
     identity = build_identity(answer["ETag"], answer["ContentLength"], answer["LastModified"])
     return ObjectInfo(
         identity,
@@ -253,7 +256,7 @@ def describe(answer: dict[str, Any]) -> ObjectInfo:
         answer["LastModified"],
         answer.get("VersionId"),
         {name.lower(): value for name, value in answer.get("Metadata", {}).items()},
-        # With KMS encryption, the etag is not a checksum of the bytes.
+        # If an object is encrypted with KMS, its etag is not a checksum of the bytes.
         token_is_checksum="SSEKMSKeyId" not in answer,
         answer=answer,
     )
@@ -280,7 +283,7 @@ def _verdict(error: OSError) -> ChangeVerdict:
 
 
 def _refused_request(error: OSError) -> Change:
-    """Return the result for every key of a failed request for several keys."""
+    """Convert the error of a request for several keys. The result applies to all of them."""
     if isinstance(error, PermissionError):
         return Change("denied", PermissionError(errno.EACCES, f"AccessDenied: {error.strerror}", error.filename))
     code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
@@ -290,7 +293,7 @@ def _refused_request(error: OSError) -> Change:
 
 
 def _refused_key(code: str, message: str, key: str) -> Change:
-    """Return the result for one key that failed in a successful request."""
+    """Convert the error of a single key in a request that was otherwise successful."""
     text = f"{code}: {message}"
     if code in DENIED | INVALID_KEY:
         return Change("denied", PermissionError(errno.EACCES, text, key))

@@ -1,7 +1,8 @@
-"""Create one S3 client per server, role and process, and make errors readable.
+"""S3 clients, and readable messages for their errors.
 
-A client is created in the process that uses it: in the driver, or in an executor after the fork.
-Clients are never shared, and credentials do not leave the process that loaded them.
+Each process creates its own client for a server and role, either in the driver or in an executor
+after the fork. Clients are never shared between processes, so credentials do not leave the process
+that has loaded them.
 """
 
 from __future__ import annotations
@@ -31,23 +32,24 @@ from gc_assets.core.requests import Kind
 BeforeParse = Callable[..., None]
 
 _REGION: Final = "us-east-1"
-# Attempts per request, with growing and random pauses. Permanent errors are not retried.
+# How often a request is attempted. Pauses grow and are partly random. Permanent errors are not
+# retried.
 _ATTEMPTS: Final = 8
-# HTTP status codes and error codes by which a server asks for fewer requests.
+# With these HTTP status codes and error codes, a server asks for fewer requests.
 SLOW_STATUS: Final = frozenset({429, 503})
 SLOW: Final = frozenset({"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "TooManyRequests", "Throttling", "503", "429"})
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 10
 _READ_SECONDS: Final = 60
 
-# Billing categories by the first word of an operation. All other operations count as writes.
+# The first word of an operation determines how it is billed. Operations not listed here are writes.
 _VERBS: Final[Mapping[str, Kind]] = {"List": "LIST", "Get": "GET", "Head": "HEAD", "Delete": "DELETE", "Abort": "DELETE"}
 NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion", "NoSuchUpload"})
-# Ceph 20 sends `ConcurrentModification` to the loser of a race. Callers then compare the stored
-# bytes.
+# If two writers compete, Ceph 20 sends `ConcurrentModification` to one of them. Callers then
+# compare the stored bytes.
 PRECONDITION: Final = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict", "ConcurrentModification"})
 DENIED: Final = frozenset({"401", "403", "AccessDenied", "AllAccessDisabled", "MethodNotAllowed", "InvalidObjectState", "AccountProblem"})
-# Error codes for keys that the server cannot store. MinIO has its own code.
+# Error codes for keys that the server cannot store, including MinIO's own code.
 INVALID_KEY: Final = frozenset({"KeyTooLong", "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "InvalidURI"})
 _WAYS_OUT: Final = {
     "NoSuchBucket": "there is no such bucket; correct the location or `s3.endpoint`",
@@ -62,7 +64,7 @@ _WAYS_OUT: Final = {
     "ExpiredToken": "the session token has expired; log in again, or set `s3.role_arn`, which is renewed automatically",
     "ExpiredTokenException": "the session token has expired; log in again, or set `s3.role_arn`, which is renewed automatically",
     "TokenRefreshRequired": "the session token has expired; log in again",
-    # Needed because the response to HEAD has no body with an error code.
+    # The response to HEAD has no body, so there is no error code.
     "400": "the server gives no reason; the session token may have expired; log in again, and check `s3.endpoint`",
     "RequestTimeTooSkewed": "the clocks of this machine and the server differ too much; set this machine's clock",
     "AccessDenied": "the policy does not allow this; docs/s3-reference.md lists the permissions of each role",
@@ -72,19 +74,19 @@ _WAYS_OUT: Final = {
 
 
 def get_client(settings: S3Config, role: Role, attempts: int = _ATTEMPTS, before_parse: BeforeParse | None = None) -> Any:
-    """Return the client of this process. It is thread-safe.
+    """Return this process's client for a server, which is thread-safe.
 
     Args:
-        settings: The settings for access to the server.
-        role: `read` or `change`, each with its own credentials.
-        attempts: Maximum attempts per request. Use 1 for a request that must be preceded by a
-            check.
-        before_parse: Handler of botocore's event `before-parse`, called before botocore's own
-            handlers.
+        settings: How to connect to the server.
+        role: `read` or `change`. Each role has its own credentials.
+        attempts: How often a request is attempted at most. Must be 1 for a request that requires a
+            check immediately before.
+        before_parse: A handler of botocore's event `before-parse` that takes precedence over
+            botocore's own handlers.
 
     Raises:
-        UsageError: If the profile or its credentials do not exist, or an anonymous client would use
-            the changing role.
+        UsageError: If the profile or its credentials do not exist, or if the changing role is
+            requested although the connection is anonymous.
     """
     if role == "change" and settings.anonymous:
         raise UsageError("`s3.anonymous` reads without credentials and cannot change anything; set a profile or a role")
@@ -93,12 +95,12 @@ def get_client(settings: S3Config, role: Role, attempts: int = _ATTEMPTS, before
 
 @contextmanager
 def translate_errors(address: str) -> Generator[None]:
-    """Convert botocore's errors to an `OSError` with a readable message.
+    """Convert botocore's errors in the block to an `OSError` with a readable message.
 
     Raises:
         FileNotFoundError: If the object does not exist.
-        PermissionError: If the server denies the request. A retry does not help.
-        OSError: Any other failure. A retry may help.
+        PermissionError: If the server denies the request, so that a retry does not help.
+        OSError: If anything else fails. A retry may help.
     """
     try:
         yield
@@ -117,14 +119,14 @@ def translate_errors(address: str) -> Generator[None]:
 
 
 def error_code(error: botocore.exceptions.ClientError) -> str:
-    """Return the S3 error code, or the HTTP status if the response has no body (HEAD)."""
+    """Return the S3 error code. It is the HTTP status if there is no body, as for HEAD."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def to_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError:
-    """Convert a server's error to the `OSError` specified by the object protocols."""
+    """Convert an error response to an `OSError`, as the object protocols require."""
     code = error_code(error)
-    # Ceph 16 sends a code without a message.
+    # Ceph 16 sends error codes without messages.
     message = str(error.response.get("Error", {}).get("Message") or code)
     if code in NOT_FOUND:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
@@ -172,7 +174,7 @@ def create_process_client(settings: S3Config, role: Role, attempts: int, before_
 
 
 def request_kind(operation: str) -> Kind:
-    """Return the billing category of an S3 API operation."""
+    """Determine how an operation of the S3 API is billed."""
     if operation in {"CopyObject", "UploadPartCopy"}:
         return "COPY"
     for verb, kind in _VERBS.items():
@@ -182,13 +184,13 @@ def request_kind(operation: str) -> Kind:
 
 
 def create_session(settings: S3Config, role: Role, before_parse: BeforeParse | None = None) -> Any:
-    """Create a session with the credentials of a role, which are renewed automatically."""
+    """Create a session whose credentials are renewed automatically."""
     changes = role == "change"
     profile = (settings.apply_profile if changes else None) or settings.profile
     arn = (settings.apply_role_arn if changes else None) or settings.role_arn
     try:
         session = _session(profile, before_parse)
-        session.get_scoped_config()  # the first access reads the profile
+        session.get_scoped_config()  # reads the profile, so that a missing one is reported here
         if arn is None:
             return session
         credentials = session.get_credentials()
@@ -214,7 +216,7 @@ def _region(settings: S3Config, session: Any) -> str:
 
 
 def _session(profile: str | None, before_parse: BeforeParse | None) -> Any:
-    # A handler runs before botocore's own only if it is registered before the session adds those.
+    # The handler only precedes botocore's own if it is registered before the session adds them.
     events = HierarchicalEmitter()
     if before_parse is not None:
         events.register_first("before-parse.s3.*", before_parse)
@@ -225,13 +227,14 @@ def _session(profile: str | None, before_parse: BeforeParse | None) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _loader(data_path: str | None) -> Any:
-    """Create the reader of botocore's service descriptions.
+    """Create a loader for botocore's service descriptions.
 
-    The descriptions are cached, because creating a client spends most of its time loading them.
+    It is shared by all clients. Otherwise creating a client would spend most of its time loading
+    them.
     """
     return botocore.loaders.create_loader(data_path)
 
 
 def payer_params(settings: S3Config) -> dict[str, str]:
-    """Return the parameter that charges the requester, if the settings allow it."""
+    """Build the parameter by which the requester agrees to pay, if the settings allow it."""
     return {"RequestPayer": "requester"} if settings.requester_pays else {}

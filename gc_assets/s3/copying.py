@@ -1,6 +1,6 @@
-"""Copy objects within a bucket: to the trash, and back to their keys.
+"""Copy objects within a bucket, to the trash and back to their keys.
 
-A copy keeps metadata, tags, storage class and encryption. Copies above 5 GB are made in parts
+Metadata, tags, storage class and encryption are preserved. Objects above 5 GB are copied in parts
 (Amazon S3 API Reference, CopyObject and UploadPartCopy).
 """
 
@@ -22,11 +22,11 @@ from gc_assets.buckets.protocol import COPY_ENTRIES, ObjectInfo, Role
 from gc_assets.buckets.requests import map_concurrently
 from gc_assets.s3.client import translate_errors
 
-# The maximum size of an object in one copy request.
+# Larger objects cannot be copied with a single request.
 MAX_SINGLE_COPY_BYTES: Final = 5 * 10**9
 PART_BYTES: Final = 512 * 2**20
-# Up to this size, an object is restored by download and upload, because every server supports a
-# conditional PUT.
+# Smaller objects are restored by downloading and uploading them. This works with every server that
+# supports conditions in PUT requests.
 MAX_PUT_BYTES: Final = 64 * 2**20
 _PRESERVED: Final = (
     "CacheControl",
@@ -43,7 +43,7 @@ _PRESERVED: Final = (
 
 
 class RequestTarget(Protocol):
-    """The subset of `S3Bucket` needed for a copy."""
+    """The part of `S3Bucket` that is needed to copy objects."""
 
     @property
     def name(self) -> str: ...
@@ -56,7 +56,11 @@ class RequestTarget(Protocol):
 
 
 def copy_object(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, entry: tuple[str, str]) -> None:
-    """Copy the object described by `source`. Raises `OSError` if another object is now at its key."""
+    """Copy an object to a key that only the collector uses.
+
+    Raises:
+        OSError: If the copy fails, or if there is now another object at the key of the source.
+    """
     attributes = _build_attributes(source, entry)
     if source.size_bytes > MAX_SINGLE_COPY_BYTES:
         _abort_unfinished(bucket, to)
@@ -76,7 +80,7 @@ def copy_object(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, en
 
 
 def _copy_tags(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, attributes: Mapping[str, Any]) -> None:
-    """Set the tags of a copy if the server dropped or damaged them (Ceph 16)."""
+    """Set the tags of a copy again, because Ceph 16 drops or damages them."""
     if not source.answer.get("TagCount"):
         return
     copy = bucket.head(to)
@@ -88,7 +92,7 @@ def _copy_tags(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, att
 
 
 def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo, entry: tuple[str, str]) -> None:
-    """Copy an object to a key, if there is no object at that key.
+    """Copy an object to a key at which there is no object.
 
     Args:
         bucket: The storage.
@@ -98,8 +102,8 @@ def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo,
         entry: The name and value of an additional metadata entry.
 
     Raises:
-        FileExistsError: If there is an object at the key.
-        OSError: For other failures, and if the server rejects a condition.
+        FileExistsError: If there is an object at the key of the copy.
+        OSError: If the copy fails, for example because the server rejects a condition.
     """
     attributes = _build_attributes(source, entry) | _read_tags(bucket, key)
     if source.size_bytes > MAX_PUT_BYTES:
@@ -113,7 +117,7 @@ def copy_to_absent(bucket: RequestTarget, key: str, to: str, source: ObjectInfo,
 
 
 def _abort_unfinished(bucket: RequestTarget, to: str) -> None:
-    """Abort unfinished uploads of an interrupted copy to a key that no other writer uses."""
+    """Abort the unfinished uploads that an interrupted copy has left at a key of the collector."""
     target = bucket.target(to)
     with translate_errors(bucket.address(to)):
         client = bucket.client("change")
@@ -126,11 +130,13 @@ def _abort_unfinished(bucket: RequestTarget, to: str) -> None:
 def _copy_in_parts(
     bucket: RequestTarget, key: str, to: str, source: ObjectInfo, attributes: dict[str, Any], only_if_absent: bool = False
 ) -> None:
-    """Copy an object in parts.
+    """Copy a large object in parts. If the copy is interrupted, an unfinished upload remains.
 
-    With `only_if_absent`, raises `FileExistsError` if there is an object at the target key. Not
-    every server evaluates a condition when it completes an upload, so the key is checked again
-    immediately before. An interrupted copy leaves an unfinished upload.
+    If `only_if_absent` is set, there must be no object at the key of the copy. Not every server
+    evaluates a condition on completing an upload, so the key is also checked immediately before.
+
+    Raises:
+        FileExistsError: If `only_if_absent` is set and there is such an object.
     """
     condition = {"IfNoneMatch": "*"} if only_if_absent else {}
     target, client = bucket.target(to), bucket.client("change")
@@ -156,7 +162,7 @@ def _copy_in_parts(
                 _require_absent(bucket, to)
             client.complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts}, **condition)
         except BaseException:
-            with suppress(ClientError, BotoCoreError):  # the first failure is the one to report
+            with suppress(ClientError, BotoCoreError):  # the original error is more helpful
                 client.abort_multipart_upload(**target, UploadId=upload)
             raise
 
@@ -167,7 +173,7 @@ def _require_absent(bucket: RequestTarget, key: str) -> None:
 
 
 def _md5(content: bytes) -> str:
-    """Return the MD5 checksum with which the server verifies the received bytes."""
+    """Compute the checksum with which the server verifies what it has received."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
@@ -181,7 +187,7 @@ def _source(bucket: RequestTarget, key: str) -> dict[str, str]:
 
 
 def _build_attributes(head: ObjectInfo, entry: tuple[str, str]) -> dict[str, Any]:
-    """Return the attributes for a copy: those of the object, with one more metadata entry."""
+    """Collect the attributes that a copy inherits, and add one metadata entry."""
     metadata = {name: value for name, value in head.answer.get("Metadata", {}).items() if name not in COPY_ENTRIES}
     preserved = {name: head.answer[name] for name in _PRESERVED if head.answer.get(name) is not None}
     expires = head.answer.get("ExpiresString")

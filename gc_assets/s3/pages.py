@@ -1,14 +1,16 @@
-"""List a bucket page by page with ListObjectsV2 and ListObjectVersions. Keys are read byte for byte.
+"""List a bucket page by page, with ListObjectsV2 or ListObjectVersions.
 
-botocore signs and sends the requests, and lxml parses the pages into columns. This takes a fifth of
-boto3's CPU time, because boto3 spends most of its time creating objects from XML. A page is
-accepted only if it is complete and continues after the previous page. If a server, cache or proxy
-repeats, truncates or reorders pages, the listing stops with an error. See
-`docs/adr/0004-own-s3-listing.md`.
+botocore only signs and sends the requests. The pages are parsed with lxml, directly into columns.
+This needs a fifth of the CPU time of boto3, which creates Python objects for every element of the
+XML. Keys are returned byte for byte.
 
-The next page starts after the last key that was read. The server's continuation token is not used,
-because Ceph RGW 16 does not apply `encoding-type=url` to tokens. So `a+b` would be read as `a b`,
-and a control character would break the XML.
+A page is accepted only if it is complete and continues after the previous page. If a server, cache
+or proxy repeats, truncates or reorders pages, the listing stops with an error
+(`docs/adr/0004-own-s3-listing.md`).
+
+The next page is requested by the last key, and not by the continuation token of the server. Ceph
+RGW 16 does not apply `encoding-type=url` to tokens, so that `a+b` would be read as `a b`, and a
+control character would break the XML.
 
 Sources: Amazon S3 API Reference, ListObjectsV2 and ListObjectVersions (order, markers,
 `encoding-type=url`).
@@ -34,19 +36,20 @@ from gc_assets.s3.client import get_client, payer_params, to_os_error, translate
 
 PAGE_KEYS: Final = 1000
 _ATTEMPTS: Final = 8
-# A response with status 200 may be an error or truncated, which may be temporary.
+# Responses with these status codes may be temporary. Even with 200, a response can contain an error
+# or be truncated.
 _RETRIED_STATUS: Final = frozenset({200, 429, 500, 502, 503, 504})
 _OK: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 307})
 _BAD_REQUEST: Final = 400
 _LONGEST_PAUSE: Final = 20.0
-# The names of the operations in botocore's model.
+# How botocore calls the two operations.
 _OPERATIONS: Final = frozenset({"ListObjectsV2", "ListObjectVersions"})
-# Our own keys in botocore's responses.
+# Keys that we add to botocore's responses.
 _STATUS, _BODY = "Status", "Body"
-# Characters that XML does not allow, literally or as a reference. Servers write them into tokens
-# and messages, and into keys if they ignore `encoding-type=url`. They are replaced by U+FFFD, so
-# that they affect one value instead of the whole page.
+# Characters that are not allowed in XML, literally or as a reference. Servers still write them into
+# tokens and messages, and even into keys if they ignore `encoding-type=url`. Replacing them with
+# U+FFFD affects a single value instead of the whole page.
 _NOT_XML: Final = re.compile(
     rb"[\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]|&#(?:x0*(?:[0-8bcef]|1[0-9a-f]|fff[ef])|0*(?:[0-8]|1[124-9]|2\d|3[01]|6553[45]));",
     re.IGNORECASE,
@@ -57,18 +60,18 @@ _REPLACEMENT: Final = "\ufffd"
 def list_objects(
     settings: S3Config, bucket: str, prefix: str, after: bytes = b"", delimiter: str = "", role: Role = "read"
 ) -> Iterator[Page]:
-    """Yield pages of the keys that begin with `prefix` and follow `after`, in byte order.
+    """List keys in byte order, page by page.
 
     Args:
-        settings: The settings for access to the server.
-        bucket: The bucket's name.
-        prefix: The prefix of the listed keys.
-        after: Only keys greater than this are listed.
-        delimiter: Keys that contain it after the prefix are returned as common prefixes.
-        role: The credentials to use.
+        settings: How to connect to the server.
+        bucket: The name of the bucket.
+        prefix: List only keys that begin with this prefix.
+        after: List only keys that come after this one.
+        delimiter: Summarize keys that contain it after the prefix as common prefixes.
+        role: Whose credentials to use.
 
     Raises:
-        OSError: If the server denies a request, or does not respond after all attempts.
+        OSError: If the server denies a request, or does not respond to any attempt.
         StoreError: If the pages are inconsistent.
     """
     params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": PAGE_KEYS}
@@ -80,10 +83,9 @@ def list_objects(
 def list_versions(
     settings: S3Config, bucket: str, prefix: str, after: bytes = b"", role: Role = "read", page_keys: int = PAGE_KEYS
 ) -> Iterator[Page]:
-    """Yield pages of all versions and delete markers, the newest of each key first.
+    """List all versions and delete markers, page by page. For each key, the newest comes first.
 
-    Arguments and errors are the same as for `list_objects`. `page_keys` is the maximum number of
-    rows in a page.
+    Arguments and errors are the same as for `list_objects`. A page has at most `page_keys` rows.
     """
     params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": page_keys}
     params |= {"KeyMarker": after.decode()} if after else {}
@@ -97,7 +99,8 @@ def _list_pages(
     settings: S3Config, role: Role, operation: str, params: dict[str, Any], after: bytes, next_params: _NextParams
 ) -> Iterator[Page]:
     location, prefix = f"s3://{params['Bucket']}/{params['Prefix']}", params["Prefix"].encode()
-    # Ceph 16 starts with the versions of the marker key itself. No version has an empty id.
+    # Ceph 16 begins with the versions of the marker key itself. An empty id allows this, because no
+    # version has it.
     last_name, known_versions = after, frozenset({""} if next_params is _next_by_version else ())
     while True:
         root, namespace = _fetch_page(settings, role, operation, params, location)
@@ -128,7 +131,10 @@ def _next_by_version(page: Page, root: Any, namespace: str, location: str) -> di
 
 
 def _next_by_token(page: Page, root: Any, namespace: str, location: str) -> dict[str, Any]:
-    """Continue with the server's token, because a common prefix sorts before its own keys."""
+    """Continue with the token of the server.
+
+    A page may end with a common prefix, which sorts before the keys that it summarizes.
+    """
     token = root.findtext(f"{namespace}NextContinuationToken")
     if not token or _REPLACEMENT in token:
         raise StoreError(f"{location}: the NextContinuationToken after {page.last!r} is {token!r}; this server does not follow the S3 API")
@@ -136,15 +142,18 @@ def _next_by_token(page: Page, root: Any, namespace: str, location: str) -> dict
 
 
 def _versions_of_last(page: Page) -> frozenset[str]:
-    """Return the version ids of the page's last key, whose versions may continue on the next page."""
+    """Return the version ids of the last key, as the next page may continue with its versions."""
     return frozenset(version for key, version in zip(page.keys, page.version_ids, strict=False) if key == page.keys[-1])
 
 
 def _require_order(page: Page, last_name: bytes, known_versions: frozenset[str], location: str) -> None:
-    """Raise `StoreError` unless keys are ascending and follow the last key of the previous page.
+    """Check that the keys of a page are in order and follow the previous page.
 
-    A key may have several versions, which may continue on the next page. `known_versions` contains
-    the versions of the last key read so far.
+    The versions of a key may continue on the next page. `known_versions` are the versions of the
+    last key that have been read so far.
+
+    Raises:
+        StoreError: If the page repeats keys or is not in order.
     """
     for names in (page.keys, page.common):
         if not names:
@@ -169,7 +178,11 @@ def _is_before_or_equal(one: bytes, other: bytes) -> bool:
 
 
 def parse_page(root: Any, namespace: str, location: str) -> Page:
-    """Convert a page's XML to columns. Raises `StoreError` for an entry that cannot be parsed."""
+    """Convert the XML of a page to columns.
+
+    Raises:
+        StoreError: If an entry cannot be parsed.
+    """
     page = Page([], [], [], [], [], [], [], [], [])
     contents, version, marker, common = (f"{namespace}{name}" for name in ("Contents", "Version", "DeleteMarker", "CommonPrefixes"))
     columns = {f"{namespace}{name}": name for name in ("Key", "Size", "LastModified", "ETag", "StorageClass", "VersionId", "IsLatest")}
@@ -197,8 +210,8 @@ def parse_page(root: Any, namespace: str, location: str) -> Page:
 
 
 def _decode_key(text: str) -> bytes:
-    """Decode a key from a server that applies `encoding-type=url`, with a plus for a space."""
-    # Ceph encodes each slash. Replacing it is faster than decoding the whole key.
+    """Decode a URL-encoded key, in which a plus sign means a space."""
+    # Ceph encodes every slash. Replacing the slashes is faster than decoding the whole key.
     text = text.replace("%2F", "/")
     if "%" not in text and "+" not in text:
         return text.encode()
@@ -206,7 +219,7 @@ def _decode_key(text: str) -> bytes:
 
 
 def _encode_key(text: str) -> bytes:
-    """Encode a key from a server that ignores `encoding-type=url`, such as versitygw."""
+    """Convert a key that is not URL-encoded to bytes. versitygw, for example, sends such keys."""
     if _REPLACEMENT in text:
         raise ValueError(f"the key {text!r} has a character that XML does not allow, and the server ignores encoding-type=url")
     return text.encode()
@@ -215,7 +228,8 @@ def _encode_key(text: str) -> bytes:
 def _fetch_page(settings: S3Config, role: Role, operation: str, params: dict[str, Any], location: str) -> tuple[Any, str]:
     """Request a page, retrying transient failures.
 
-    Returns the root of its XML and the prefix of its tags.
+    Returns:
+        The root of the XML, and the prefix of its tags.
     """
     client = get_client(settings, role, attempts=1, before_parse=_take_body)
     params = params | payer_params(settings)
@@ -233,21 +247,21 @@ def _fetch_page(settings: S3Config, role: Role, operation: str, params: dict[str
 
 
 def _request_page(client: Any, operation: str, params: dict[str, Any]) -> tuple[int, bytes]:
-    """Return the HTTP status and body of the server's response."""
+    """Send a request, and return the HTTP status and the body of the response."""
     try:
         response = getattr(client, operation)(**params)
     except ClientError as error:
-        if _BODY not in error.response:  # an error of another request, such as one for credentials
+        if _BODY not in error.response:  # the error of another request, for example for credentials
             raise
         response = error.response
     return response[_STATUS], response[_BODY]
 
 
 def _take_body(operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Return status and body without parsing, as a handler of botocore's event `before-parse`.
+    """Keep the status and the body of a response from being parsed by botocore.
 
-    A redirect is hidden from botocore, because botocore would follow it to another region without
-    an error.
+    This is a handler of the event `before-parse`. It also hides redirects, because botocore would
+    silently follow them to another region.
     """
     if operation_model.name not in _OPERATIONS:
         return
@@ -265,10 +279,14 @@ def _is_transient(error: OSError, status: int | None) -> bool:
 
 
 def parse_response(status: int, body: bytes, location: str) -> tuple[Any, str]:
-    """Return the root of a page's XML and the prefix of its tags.
+    """Parse a response.
+
+    Returns:
+        The root of the XML, and the prefix of its tags.
 
     Raises:
-        OSError: If the response is an error, which may have status 200, or is not valid XML.
+        OSError: If the response is not valid XML, or if it is an error. An error may even have
+            status 200.
     """
     try:
         root = _parse_xml(body)
@@ -289,7 +307,11 @@ def _to_error(code: str, message: str, location: str) -> OSError:
 
 
 def _parse_xml(body: bytes) -> Any:
-    """Return the root of an XML document. Raises `XMLSyntaxError` if the document is truncated."""
+    """Parse an XML document, replacing characters that are not allowed in XML if necessary.
+
+    Raises:
+        XMLSyntaxError: If the document is truncated.
+    """
     try:
         return etree.fromstring(body, _parser())
     except etree.XMLSyntaxError:
