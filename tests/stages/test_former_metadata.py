@@ -97,7 +97,7 @@ def test_commits_that_a_restored_catalog_lost_wait(registry: Registry) -> None:
     assert registry.read_former() == [registry.newer]
     (note,) = registry.read_notes()
     assert registry.newer in note
-    assert "is kept until 2026-12-01 03:00 UTC" in note
+    assert "are kept until 2026-12-01 03:00 UTC" in note
     for key in registry.lost:
         assert explain(registry.house.run_context(), key)[0].verdict == "live"
     registry.run(12.1)
